@@ -1,18 +1,18 @@
 """Row 8.doctor: what `ramify doctor` says a training process takes, against the growth of its resident memory."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.harness.peers import Peer, PeerUnavailableError
 from benchmarks.harness.rows import Row, not_measured
 from ramify.commands.estimate import adapter_parameters
 from ramify.modeling.configs import AdapterConfig
+from ramify.modeling.load import shapes_of
 from ramify.modeling.memory_plan import Job, ModelSize, plan_of
-from ramify.modeling.published_sizes import dense_shapes, published_config
+from ramify.modeling.published_sizes import published_config
 
 _CHILD = "benchmarks.update.doctor_child"
 _MEBI = 2**20
@@ -86,8 +86,7 @@ def estimate_against_growth() -> Sequence[Row]:
 
 def _told(shape: Shape) -> float:
     """MiB."""
-    config = SimpleNamespace(**_config(shape))
-    shapes = dense_shapes(config)
+    shapes, config = shapes_of(_config(shape), shape.model)
     adapter = adapter_parameters(AdapterConfig(rank=shape.rank), shapes) if shape.rank else 0
     job = Job(
         config,
@@ -97,7 +96,7 @@ def _told(shape: Shape) -> float:
         has_reference=shape.reference,
         device="cpu",
     )
-    return plan_of(job, 0, "once", shape.recompute).total / _MEBI
+    return plan_of(job, recompute=shape.recompute).total / _MEBI
 
 
 def _measured(shape: Shape) -> float:
@@ -107,7 +106,7 @@ def _measured(shape: Shape) -> float:
         return float(child.ask({"config": _config(shape), **question})["peak"]) / _MEBI
 
 
-def _config(shape: Shape) -> Mapping[str, Any]:
+def _config(shape: Shape) -> dict[str, Any]:
     config = published_config(shape.model)
     assert config is not None
     return config

@@ -46,8 +46,6 @@ def test_a_recipe_fits_the_gpus_that_it_names(name, capsys, monkeypatch):
     assert "together: fits" in told
     assert "the machine's memory" not in told
     assert f"{number} GPUs of {memory} GiB" in told
-    assert "seconds a step" in told or "minutes a step" in told or "hours a step" in told
-    assert "assumed" in told
 
 
 def test_a_recipe_does_not_fit_gpus_that_are_too_small(capsys):

@@ -11,8 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from e2e_runs import write_task
 from model_folders import write_tokenizer
 from ramify.cli import main
-from ramify.commands.estimate import memory_of
-from ramify.commands.work import work_of
+from ramify.commands.estimate import job_here
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.modeling.memory_plan import plan_of
@@ -65,8 +64,7 @@ def child_of_a_run(folder, *settings):
     assert main(["train", str(recipes["wide"]), "--max-steps", "1", *words]) == 0
     raised = high_water_mark() - before
     recipe = load_recipe(TrainRecipe, recipes["wide"], settings)
-    memory = memory_of(recipe, work_of(recipe), "cpu")
-    print(raised, plan_of(memory.job, 0, "once", False).total)  # noqa: T201
+    print(raised, plan_of(job_here(recipe, "cpu")).total)  # noqa: T201
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")

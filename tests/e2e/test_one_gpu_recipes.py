@@ -68,13 +68,11 @@ def test_a_recipe_fits_its_card_and_says_what_doctor_says(name, sizes, asked):
     assert status == 0
     assert f"{SIZES[model][-1]:,} parameters" in told
     total, _ = re.search(r"([\d.]+) GiB  together: fits, ([\d.]+) GiB to spare", told).groups()
-    time = re.search(r"about (\d+ \w+) a step", told)[1]
     header = " ".join(recipe.read_text().partition("\n[")[0].replace("\n# ", " ").split())
     assert f"Memory: {total} GiB of the" in header
-    assert f"Time: {time} a step at an assumed 10 TFLOP/s" in header
     assert f"--gpu-memory {card}" in header
     assert "Nobody has run this on a GPU" in header
-    for size, part in re.findall(r"^ *([\d.]+) GiB  (weights|a row|logits)", told, re.MULTILINE):
+    for size, part in re.findall(r"^ *([\d.]+) GiB  (weights|activations|logits)", told, re.MULTILINE):
         assert size in header, part
 
 
@@ -89,10 +87,10 @@ def test_a_recipe_passes_a_dry_run_on_a_small_model_of_the_family(name, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("model", "gigabytes", "time"),
-    [("Qwen/Qwen2.5-1.5B-Instruct", 24, "61 seconds"), ("Qwen/Qwen2.5-7B-Instruct", 80, "3 minutes")],
+    ("model", "gigabytes"),
+    [("Qwen/Qwen2.5-1.5B-Instruct", 24), ("Qwen/Qwen2.5-7B-Instruct", 80)],
 )
-def test_the_cold_start_serves_the_larger_models(model, gigabytes, time, sizes, asked):
+def test_the_cold_start_serves_the_larger_models(model, gigabytes, sizes, asked):
     recipe = RECIPES["sft_qwen2.5_0.5b_24gb"]
     status, told = asked(recipe, gigabytes, f"model.path={sizes(model)}", "model.lora={}")
     assert status == 0
@@ -100,8 +98,7 @@ def test_the_cold_start_serves_the_larger_models(model, gigabytes, time, sizes, 
     line = next(
         line for line in recipe.read_text().splitlines() if line.startswith(f"#   -s model.path={model}")
     )
-    assert f"{total}, {time} a step: one GPU of {gigabytes} GB" in line
-    assert f"about {time} a step" in told
+    assert f"{total}: one GPU of {gigabytes} GB" in line
 
 
 TOO_LARGE = {

@@ -20,6 +20,7 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import longest_sequence
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig, VllmEngineConfig
 from ramify.modeling.configs import ModelConfig
@@ -102,14 +103,9 @@ def check_positions(recipe: AnyRecipe) -> None:
 
     A plain `--dry-run` leaves this out, since it is also asked of recipes with a small model in the place of theirs.
     """
-    if isinstance(recipe, SftRecipe | DpoRecipe):
-        longest = recipe.data.max_tokens
-    elif isinstance(recipe, TrainRecipe):
-        longest = recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
-        if isinstance(recipe, SelfCriticRecipe):
-            longest = max(longest, recipe.dpo.max_tokens)
-    else:
-        longest = recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
+    longest = longest_sequence(recipe)
+    if isinstance(recipe, SelfCriticRecipe):
+        longest = max(longest, recipe.dpo.max_tokens)
     limit = read_model_config(recipe.model.folder).get("max_position_embeddings")
     if isinstance(limit, int):
         require_positions(recipe.model.path, limit, longest)

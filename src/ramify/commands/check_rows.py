@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.work import AnyRecipe
+from ramify.commands.work import AnyRecipe, loads_weights
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_synth import SynthRecipe
@@ -18,7 +18,7 @@ from ramify.config.sizes import refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
-from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig
+from ramify.engines.configs import ScriptedEngineConfig
 from ramify.modeling.hub import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
 from ramify.tools.configs import CacheConfig, DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
@@ -39,7 +39,7 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
         yield f"rows were not read: {recipe.model.path} is fetched from the hub when the run starts"
         return
     notes: list[str] = []
-    loads = _loads_weights(recipe, trains) and is_fetched(recipe.model.path)
+    loads = loads_weights(recipe, trains=trains) and is_fetched(recipe.model.path)
     # In the order of a run, which tells the first mistake only.
     if loads:
         from ramify.commands.check_files import check_positions
@@ -58,13 +58,6 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
 
         check_weights(recipe.model.folder)
     yield from notes
-
-
-def _loads_weights(recipe: AnyRecipe, trains: bool) -> bool:
-    """Return True if the model is loaded in this process."""
-    if isinstance(recipe, SftRecipe | DpoRecipe) or (trains and isinstance(recipe, TrainRecipe)):
-        return True
-    return isinstance(recipe.engine, LocalEngineConfig)
 
 
 def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:

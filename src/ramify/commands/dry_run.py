@@ -32,8 +32,9 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     Raises:
         UserError: The run would refuse it.
     """
-    from ramify.commands.estimate import device_of, memory_of
+    from ramify.commands.estimate import device_of, job_here, memory_lines
     from ramify.config.load import resolved
+    from ramify.modeling.memory_plan import plan_of
 
     work = work_of(recipe, problems)
     if options.rows:
@@ -45,12 +46,14 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
             _refuse_few_rows(recipe, work.rows)
         notes = [_NOT_READ]
     device, why = device_of(recipe.model)
-    memory = memory_of(recipe, work, device)
+    job = job_here(recipe, device, trains=problems is None)
     lines = [*work.in_words, f"device: {device} ({why})"]
     if not is_fetched(recipe.model.path):
         lines.append(f"model: {recipe.model.path} is fetched from the hub when the run starts")
-    if memory is not None:
-        lines.append(f"memory: {memory.in_words}")
+    if job is not None:
+        total, *parts = memory_lines(job, plan_of(job))
+        less = ", less where layers are computed again" if job.trains else ""
+        lines += [f"memory: {total}{less}", *parts]
     sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
 
 

@@ -125,30 +125,29 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole"
     Raises:
         MachineError: The recipe does not fit these GPUs.
     """
-    from ramify.commands.estimate import device_of, in_bytes, memory_of
-    from ramify.commands.work import work_of
-    from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
+    from ramify.commands.estimate import device_of, in_bytes, job_here
+    from ramify.modeling.memory_plan import GATHERED_ONCE, choose
 
     device, _ = device_of(recipe.model)
-    memory = memory_of(recipe, work_of(recipe), device, rank.size) if device == "cuda" else None
-    if memory is None:
+    job = job_here(recipe, device, rank.size) if device == "cuda" else None
+    if job is None:
         return GATHERED_ONCE
     import torch
 
     from ramify.modeling.memory import available_bytes
 
     room = available_bytes(torch.device("cuda", rank.local))
-    plan = memory.plan(room)
-    if not plan.fits:
+    plan = choose(job, room)
+    if plan.total > room:
         raise MachineError(
             f"{in_bytes(plan.total)} are needed on each GPU, and {in_bytes(room)} are free here; "
             f"`ramify doctor RECIPE --gpus {rank.size}` says what to change"
         )
-    if plan.gather == "by_layer":
+    if plan.layout.gather == "by_layer":
         console.note("the weights do not fit whole: each layer is gathered for itself, which is slower")
-    if plan.offload:
+    if plan.layout.offload:
         console.note("the weights and the optimizer lie in the machine's memory, which is much slower")
-    return Layout(plan.gather, plan.offload)
+    return plan.layout
 
 
 def _train(

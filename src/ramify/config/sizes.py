@@ -1,9 +1,11 @@
-"""Sizes that follow from a recipe: steps of a run, the largest row; and checks of settings against them."""
+"""Sizes that follow from a recipe: steps of a run, the longest sequence, the largest row; and checks of settings against them."""
 
 import math
 
+from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import OptimizerSection
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.runs.configs import TrainingRunConfig
@@ -41,19 +43,26 @@ def note_long_warmup(optimizer: OptimizerSection, total_steps: int) -> tuple[str
     )
 
 
+def longest_sequence(recipe: TrainRecipe | SftRecipe | EvalRecipe | SynthRecipe) -> int:
+    """Return the most tokens of a prompt and all that follows it; of a self-critic run, in its RL."""
+    if isinstance(recipe, SftRecipe):
+        return recipe.data.max_tokens
+    limits = recipe.rollout if isinstance(recipe, TrainRecipe) else recipe.sampling
+    return recipe.data.max_prompt_tokens + limits.max_tokens
+
+
 def largest_row(recipe: TrainRecipe | SftRecipe) -> int:
     """Unique tokens of a row between its forward and backward pass, at most.
 
     A tree of more than `learner.token_budget` tokens is cut at its branch points into stages (`learner/forward.py`): the path
     above a stage is kept while the stage, of at most the budget, is computed. A trajectory alone is never cut.
     """
-    budget = recipe.learner.token_budget
+    budget, longest = recipe.learner.token_budget, longest_sequence(recipe)
     if isinstance(recipe, TrainRecipe):
-        prompt, rollout = recipe.data.max_prompt_tokens, recipe.rollout
-        longest, leaves = prompt + rollout.max_tokens, rollout.n
-        tree = prompt + leaves * rollout.max_tokens
+        leaves = recipe.rollout.n
+        tree = recipe.data.max_prompt_tokens + leaves * recipe.rollout.max_tokens
     else:
-        longest, leaves = recipe.data.max_tokens, 2 if isinstance(recipe, DpoRecipe) else 1
+        leaves = 2 if isinstance(recipe, DpoRecipe) else 1
         tree = leaves * longest
     if tree <= budget or leaves == 1:
         return max(budget, longest)

@@ -77,8 +77,16 @@ def parameter_shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], Pretrained
         DataError: It is missing, or of an unsupported architecture.
     """
     place = whole_folder(path) / "config.json"
-    record = read_object_file(place)
-    check_architecture(record, f"{place}")
+    return shapes_of(read_object_file(place), f"{place}")
+
+
+def shapes_of(record: dict[str, Any], name: str) -> tuple[dict[str, tuple[int, ...]], PretrainedConfig]:
+    """Return the same for the values of a `config.json`; `name` is the prefix of messages.
+
+    Raises:
+        DataError: The architecture is not supported.
+    """
+    check_architecture(record, name)
     try:
         config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -87,7 +95,7 @@ def parameter_shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], Pretrained
     # A reader of foreign files: what transformers raises about them is of any kind.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{place}: no model can be made of it ({reason})") from None
+        raise DataError(f"{name}: no model can be made of it ({reason})") from None
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}, config
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ramify.modeling.numerics import compute_device, compute_dtype
-from ramify.modeling.row_bytes import row_bytes
+from ramify.modeling.row_bytes import SHARES, row_bytes
 
 
 def available_bytes(device: torch.device) -> int:
@@ -46,7 +46,7 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         if parameter.requires_grad and parameter.grad is None and parameter.device.type == device
     )
     row = row_bytes(model.config, tokens, compute_dtype(model).itemsize, device)
-    return row.recomputes(available_bytes - gradients, device)
+    return row.kept > SHARES[device] * (available_bytes - gradients)
 
 
 def set_checkpointing(model: PreTrainedModel, on: bool) -> None:

@@ -1,4 +1,4 @@
-"""Decides how a model is trained on GPUs of a given memory, and says what takes how much. Pure; loads no library.
+"""Plans how a model is trained on GPUs of a given memory, and what takes how much. Pure; loads no library.
 
 All sizes are bytes of one process, which has a GPU (or the CPU) for itself. With several processes, or a model that computes
 in 16 bits, what is trained is kept in float32, split over the processes, and gathered to compute (`learner.sharding`). A
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from ramify.modeling.row_bytes import SHARES, RowBytes, row_bytes
+from ramify.modeling.row_bytes import SHARES, Config, row_bytes
 
 Gather: TypeAlias = Literal["once", "by_layer"]
 
@@ -31,11 +31,11 @@ class Layout:
 
 GATHERED_ONCE = Layout()
 
-ROW, HEAD = "row", "logits of the row"
-"""The parts of a plan that one row takes; the others are there whatever the row."""
+ROW = ("activations", "logits")
+"""The parts of a plan that the largest row takes; the others are there whatever the row."""
 
-KEPT = ("weights", "adapter", "optimizer", "reference model")
-"""The parts that a process keeps on its GPU from step to step."""
+RESIDENT = ("weights", "adapter", "optimizer", "reference model")
+"""The parts that stay on the GPU while servers on the same GPU write."""
 
 _FLOAT = 4
 _LAYERS_AT_ONCE = 3
@@ -43,7 +43,6 @@ _LAYERS_AT_ONCE = 3
 _GRADIENTS_AT_ONCE = 2
 """Layers whose gradients are whole then: of the last backward pass, and of the one that is being summed."""
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
-_NO_ROW = RowBytes(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,15 @@ class ModelSize:
 
     @classmethod
     def of(cls, shapes: Mapping[str, Iterable[int]], adapter: int = 0) -> "ModelSize":
-        """The sizes of a model whose parameters have these shapes, by name."""
+        """Return the sizes of a model whose parameters have these shapes, by name."""
         layers: dict[str, int] = {}
         outside = []
         for name, shape in shapes.items():
-            found = _LAYER.search(name)
-            if found is None:
+            layer = _LAYER.search(name)
+            if layer is None:
                 outside.append(prod(shape))
             else:
-                layers[found[1]] = layers.get(found[1], 0) + prod(shape)
+                layers[layer[1]] = layers.get(layer[1], 0) + prod(shape)
         return cls(
             base=sum(outside) + sum(layers.values()),
             adapter=adapter,
@@ -91,33 +90,35 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is computed, and on what.
+    """The computation to plan, and its device.
 
     Attributes:
-        config: The model's configuration, or its values under the same names; None: no row is counted.
+        config: The model's configuration; None: no row is counted.
         size: The model's numbers of parameters.
         number_bytes: Of a number that the model computes with: 4 or 2.
         row_tokens: Unique tokens of the largest row (`config.sizes.largest_row`); 0: nothing is trained.
         processes: One a GPU.
-        copies: How many times the weights are there, each time split over processes / copies.
+        copies: Copies of the weights, each split over processes / copies.
         has_reference: A frozen copy of the model lies beside it. (A new adapter's base is its own reference.)
+        sequence_bytes: Keys and values of one of the engine's longest sequences.
         beside: Bytes that others take on the same GPU all the time, by what they are for: an engine, its keys and values.
         device: "cuda" or "cpu".
     """
 
-    config: Any
+    config: Config | None
     size: ModelSize
     number_bytes: int
     row_tokens: int
     processes: int = 1
     copies: int = 1
     has_reference: bool = False
+    sequence_bytes: int = 0
     beside: Mapping[str, int] = field(default_factory=dict)
     device: str = "cuda"
 
     @property
     def trains(self) -> bool:
-        """Whether there are gradients."""
+        """Return True if there are gradients."""
         return self.row_tokens > 0
 
     @property
@@ -127,29 +128,25 @@ class Job:
 
     @property
     def is_split(self) -> bool:
-        """Whether what is trained is kept in float32 apart from what computes."""
+        """Return True if trained weights are kept in float32 apart from the ones that compute."""
         return self.trains and (self.processes > 1 or (self.number_bytes < _FLOAT and not self.size.adapter))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How a job is done, and what it takes at the peak of an update.
+    """One way to do a job, and the memory it takes at the peak of an update.
 
     Attributes:
-        gather: Weights are gathered `once` an optimizer step, or `by_layer`, around each layer's own passes.
+        layout: How split weights lie.
         recompute: Layers of a row are computed again in the backward pass.
-        offload: What is kept in float32 lies in the machine's memory and not on the GPU.
-        parts: Bytes on each GPU by what they are for.
-        host: Bytes in the machine's memory for each process, because of `offload`.
-        room: Bytes that tensors may take on each GPU.
+        parts: Bytes on each GPU by what they are for, the row first.
+        host: Bytes in the machine's memory for each process, because of `layout.offload`.
     """
 
-    gather: Gather
+    layout: Layout
     recompute: bool
-    offload: bool
     parts: Mapping[str, int]
     host: int
-    room: int
 
     @property
     def total(self) -> int:
@@ -159,54 +156,61 @@ class MemoryPlan:
     @property
     def row(self) -> int:
         """Bytes of the largest row."""
-        return self.parts.get(ROW, 0) + self.parts.get(HEAD, 0)
+        return sum(self.parts.get(name, 0) for name in ROW)
 
     @property
-    def fits(self) -> bool:
-        """Whether the room suffices."""
-        return self.total <= self.room
+    def resident(self) -> int:
+        """Bytes that stay on each GPU while servers there write."""
+        return sum(self.parts.get(name, 0) for name in RESIDENT)
 
 
 def choose(job: Job, room: int) -> MemoryPlan:
-    """The fastest plan whose row has some of `room` to spare (`row_bytes.SHARES`); else the smallest, whether it fits or not.
+    """Return the fastest plan whose row leaves some of `room` free (`row_bytes.SHARES`); else the smallest, even if it does not fit.
 
     In the order of what they cost: computing layers again (a forward pass more), gathering by layer (all weights cross the
-    network for each row), the state in the machine's memory (it crosses the bus, and the optimizer runs on the CPU).
+    network for each row), the state in the machine's memory (it crosses the bus, and the optimizer runs on the CPU). On a CPU
+    weights are gathered once.
+
+    Args:
+        job: The computation.
+        room: Bytes that tensors may take on each GPU.
     """
-    gathers: tuple[Gather, ...] = ("once", "by_layer") if job.is_split else ("once",)
-    plans = [plan_of(job, room, gather, recompute) for gather in gathers for recompute in (False, True)]
+    has_layouts = job.is_split and job.device == "cuda"
+    layouts = (GATHERED_ONCE, Layout("by_layer")) if has_layouts else (GATHERED_ONCE,)
+    plans = [plan_of(job, layout, recompute=again) for layout in layouts for again in (False, True)]
     for plan in plans:
         if plan.row <= SHARES[job.device] * (room - plan.total + plan.row):
             return plan
     smallest = min(plans, key=lambda plan: plan.total)
-    if smallest.fits or not job.is_split or job.device == "cpu":
+    if smallest.total <= room or not has_layouts:
         return smallest
-    return plan_of(job, room, "by_layer", True, offload=True)
+    return plan_of(job, Layout("by_layer", offload=True), recompute=True)
 
 
-def plan_of(job: Job, room: int, gather: Gather, recompute: bool, *, offload: bool = False) -> MemoryPlan:
-    """What a job takes when it is done in this way."""
-    row = _NO_ROW
-    if job.trains and job.config is not None:
-        row = row_bytes(
-            job.config, job.row_tokens, job.number_bytes, job.device, adapter=job.size.adapter > 0
-        )
+def plan_of(job: Job, layout: Layout = GATHERED_ONCE, *, recompute: bool = False) -> MemoryPlan:
+    """Return the plan that does a job in this way."""
     state = _state(job)
     parts = {
-        **({} if offload else state),
-        **_gathered(job, gather),
+        **_row(job, recompute),
+        **({} if layout.offload else state),
+        **_gathered(job, layout.gather),
         **job.beside,
-        ROW: row.recomputed if recompute else row.layers,
-        HEAD: row.head,
     }
-    host = sum(state.values()) if offload else 0
-    return MemoryPlan(
-        gather, recompute, offload, {name: size for name, size in parts.items() if size}, host, room
-    )
+    host = sum(state.values()) if layout.offload else 0
+    return MemoryPlan(layout, recompute, {name: size for name, size in parts.items() if size}, host)
+
+
+def _row(job: Job, recompute: bool) -> dict[str, int]:
+    """Count the largest row between its forward and backward pass."""
+    if not job.trains or job.config is None:
+        return {}
+    has_adapter = job.size.adapter > 0
+    row = row_bytes(job.config, job.row_tokens, job.number_bytes, job.device, adapter=has_adapter)
+    return {"activations": row.recomputed if recompute else row.layers, "logits": row.head}
 
 
 def _state(job: Job) -> dict[str, int]:
-    """What a process keeps from step to step, and its part of the gradients."""
+    """Count what a process keeps from step to step, and its part of the gradients."""
     parts = job.processes // job.copies
     base, trained = (-(-count // parts) for count in (job.size.base, job.trained))
     is_whole = job.trains and not job.size.adapter
@@ -220,7 +224,7 @@ def _state(job: Job) -> dict[str, int]:
 
 
 def _gathered(job: Job, gather: Gather) -> dict[str, int]:
-    """Weights that are whole while they compute, and gradients that are whole until they are summed."""
+    """Count weights that are whole while they compute, and gradients that are whole until they are summed."""
     size, number = job.size, job.number_bytes
     if not job.is_split:
         return {}

@@ -1,7 +1,10 @@
 """Estimates the memory of a row from the sizes in a model's configuration; loads no library."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+Config: TypeAlias = Any
+"""transformers' configuration of a model, or its values under the same names."""
 
 CACHED_LOGITS = 1 << 20
 """Logits that the head computes at a time on a CPU, so that they stay in its caches."""
@@ -15,7 +18,6 @@ _WIDE = 4
 _RECOMPUTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _NORMS = {"gemma3_text": 4}
 """Norms per layer, in families that do not have two."""
-
 
 SHARES = {"cuda": 0.8, "cpu": 0.6}
 """Of free memory that a row may take. A process on a CPU rose by up to 1.4 times the estimate: the allocator keeps
@@ -41,18 +43,9 @@ class RowBytes:
         """Of a row whose layers are not computed again."""
         return self.layers + self.head
 
-    def recomputes(self, free: int, device_type: str) -> bool:
-        """Whether layers are computed again where `free` bytes are left for the row."""
-        return self.kept > SHARES[device_type] * free
-
 
 def row_bytes(
-    config: Any,  # noqa: ANN401 - transformers' configuration, or its values under the same names
-    tokens: int,
-    size: int,
-    device_type: str = "cpu",
-    *,
-    adapter: bool = False,
+    config: Config, tokens: int, size: int, device_type: str = "cpu", *, adapter: bool = False
 ) -> RowBytes:
     """Estimate the most that one row takes.
 
@@ -77,17 +70,17 @@ def row_bytes(
     return RowBytes(tokens * kept, tokens * again, head)
 
 
-def store_bytes(config: Any, slots: int, context: int, size: int) -> int:  # noqa: ANN401 - as above
+def store_bytes(config: Config, slots: int, context: int, size: int) -> int:
     """The local engine's keys and values, of `slots` sequences of `context` tokens and the spare position."""
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * _head_dim(config) * size
     return int(per_token * slots * (context + 1))
 
 
-def _head_dim(config: Any) -> int:  # noqa: ANN401 - as above
+def _head_dim(config: Config) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa: ANN401 - as above
+def _layer(config: Config, size: int, *, recomputed: bool = False) -> int:
     """Bytes that one layer keeps for a token; one that is computed again keeps what autograd does."""
     queries = config.num_attention_heads * _head_dim(config)
     keys = config.num_key_value_heads * _head_dim(config)
@@ -106,14 +99,7 @@ def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa:
     return int(norms + attention + mlp)
 
 
-def _head_bytes(
-    config: Any,  # noqa: ANN401 - as above
-    tokens: int,
-    size: int,
-    device_type: str,
-    *,
-    is_trained: bool,
-) -> int:
+def _head_bytes(config: Config, tokens: int, size: int, device_type: str, *, is_trained: bool) -> int:
     """Memory of blocks of logits, and of temporary copies of the head weight's gradient."""
     # Logits, probabilities, and a gradient if the loss needs entropies or another dtype. On a CPU blocks are small.
     at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
@@ -124,7 +110,7 @@ def _head_bytes(
     return rows * max(size, _WIDE) * int(config.vocab_size)
 
 
-def _mlp_width(config: Any) -> int:  # noqa: ANN401 - as above
+def _mlp_width(config: Config) -> int:
     if getattr(config, "num_experts", 0):
         routed: int = config.num_experts_per_tok * config.moe_intermediate_size
         return routed + int(getattr(config, "shared_expert_intermediate_size", 0))

@@ -1,23 +1,25 @@
 """What a recipe asks for, held against sums by hand and against the tensors of the model itself."""
 
-from dataclasses import replace
+import json
 from math import prod
+from shutil import copytree
 
 import pytest
 import torch
 
 from ramify.assemble.worker import build_engine_model
-from ramify.commands.estimate import Memory, device_of, memory_by_sizes, memory_of
-from ramify.commands.pace import Pace
-from ramify.commands.work import Work, work_of
+from ramify.commands.estimate import device_of, job_here, job_of
+from ramify.commands.fit import memory_fit
+from ramify.commands.work import work_of
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row
+from ramify.core.errors import MachineError
 from ramify.modeling.configs import AdapterConfig, ModelConfig
 from ramify.modeling.load import load_model, parameter_shapes
 from ramify.modeling.lora import add_lora
-from ramify.modeling.memory_plan import Job, ModelSize
+from ramify.modeling.memory_plan import choose
 
 
 @pytest.fixture
@@ -57,28 +59,44 @@ def test_memory_is_that_of_the_models_tensors(table, model_folder, schema, lora)
     if lora is not None:
         add_lora(
             model,
-            AdapterConfig(lora["rank"], lora["alpha"], tuple(lora.get("targets", ())) or "all-linear"),
+            AdapterConfig(
+                rank=lora["rank"], alpha=lora["alpha"], targets=tuple(lora.get("targets", ())) or "all-linear"
+            ),
             0,
         )
     everything = sum(prod(parameter.shape) for parameter in model.parameters())
     trained = sum(prod(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
     # The adapters' base is its own reference.
     reference = everything if schema is DpoRecipe and lora is None else 0
-    found = memory_of(recipe, work_of(recipe), "cpu")
+    job = job_here(recipe, "cpu")
     # The adapter's own weights lie beside those of the model.
-    assert (found.job.size.base, found.job.trained) == (everything - trained * (lora is not None), trained)
-    wide, narrow = found.plan(1 << 40), found.plan(0)
+    assert (job.size.base, job.trained) == (everything - trained * (lora is not None), trained)
+    wide, narrow = choose(job, 1 << 40), choose(job, 0)
     assert wide.total - wide.row == 4 * everything + 12 * trained + 4 * reference
     assert 0 < narrow.row < wide.row
-    assert (wide.recompute, narrow.recompute, wide.gather) == (False, True, "once")
-    assert found.least == narrow.total
+    assert (wide.recompute, narrow.recompute, wide.layout.gather) == (False, True, "once")
     shapes, config = parameter_shapes(model_folder)
-    assert memory_by_sizes(recipe, work_of(recipe), "cpu", shapes, config).plan(0) == narrow
+    assert choose(job_of(recipe, shapes, config, "cpu"), 0) == narrow
+
+
+def test_a_configuration_that_leaves_sizes_out_still_counts_weights(table, model_folder, tmp_path):
+    folder = copytree(model_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["intermediate_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    train_table(table)["model"]["path"] = str(folder)
+    recipe = check_recipe(TrainRecipe, table, "r")
+    job = job_here(recipe, "cpu")
+    assert (job.config, job.sequence_bytes) == (None, 0)
+    with pytest.raises(MachineError, match=r"take a smaller model or more memory$"):
+        list(memory_fit("r", recipe, job, 1000))
 
 
 def test_an_engine_at_a_service_takes_no_memory_here(table):
-    recipe = check_recipe(SftRecipe, table, "r")
-    assert memory_of(recipe, Work(1, "x", 1, 1, 1, writes=True, trains=False), "cpu") is None
+    train_table(table)["engine"] = {"name": "vllm", "launch": True}
+    recipe = check_recipe(TrainRecipe, table, "r")
+    assert job_here(recipe, "cpu", trains=False) is None
+    assert job_here(recipe, "cpu").trains
 
 
 def test_the_device_is_the_one_that_torch_would_take(model_folder):
@@ -134,37 +152,10 @@ def test_an_engine_with_a_copy_of_the_weights_takes_a_second_model(table, model_
         prod(parameter.shape)
         for parameter in build_engine_model(copied.engine, model, pytest.fail).parameters()
     )
-    found = [memory_of(recipe, work_of(recipe), "cpu").least for recipe in (shared, copied)]
+    found = [choose(job_here(recipe, "cpu"), 0).total for recipe in (shared, copied)]
     assert found[1] - found[0] == more
 
 
 def test_a_demonstration_is_a_row_at_least(table):
     recipe = check_recipe(SftRecipe, table | {"learner": table["learner"] | {"token_budget": 64}}, "r")
     assert largest_row(recipe) == 100
-
-
-def test_the_time_of_a_step_by_hand():
-    pace = Pace(flops=1e12, bandwidth=1e10)
-    train = Work(10, "x", per_step=100, tokens=1000, context=1200, writes=True, trains=True)
-    size = ModelSize(base=10**9, adapter=0, layer=10**8, outside=10**8, head=10**8)
-    whole = Memory(Job(None, size, number_bytes=4, row_tokens=1200), slot=2 * 10**8)
-    # 1e5 tokens; with 10 at once 1e4 rounds read 4e9 bytes of weights and 1e9 of keys and values each, far slower than
-    # 2e14 operations.
-    assert pace.seconds(train, whole, 10, recomputes=False) == pytest.approx(
-        1e4 * 5e9 / 1e10 + 6e9 * 1e5 / 1e12
-    )
-    sft = Work(10, "x", per_step=10, tokens=100, context=100, writes=False, trains=True)
-    adapter = replace(whole, job=replace(whole.job, size=replace(size, adapter=10**6)))
-    # Backward by the weights is left out for an adapter; layers that are computed again cost another forward pass.
-    for memory, recomputes, operations in (
-        (whole, False, 6),
-        (whole, True, 8),
-        (adapter, False, 4),
-        (adapter, True, 6),
-    ):
-        assert pace.seconds(sft, memory, 10, recomputes=recomputes) == pytest.approx(operations)
-    # Four processes learn, two engines write: each 5 trajectories at once, in as many rounds.
-    several = replace(whole, job=replace(whole.job, processes=4))
-    assert pace.seconds(train, several, 5, recomputes=False, engines=2) == pytest.approx(
-        1e4 * 4.5e9 / 1e10 + 6e9 * 1e5 / 1e12 / 4
-    )
