@@ -1,0 +1,1 @@
+"""Parts of a running program that are not about agents: child processes with limits."""
