@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-LIGHT = ("core", "chat", "sandbox", "tools", "rewards", "rollout", "data", "obs")
+LIGHT = ("core", "runtime", "chat", "sandbox", "tools", "rewards", "rollout", "data", "obs")
 
 
 @pytest.mark.parametrize("package", LIGHT)

@@ -90,7 +90,7 @@ def _verdict(prediction: str, gold: str, how: str) -> Symbolic:
         # math-verify expects the gold first. Tool-Star, whose code "bare" reproduces, passes the prediction first.
         first, second = (left, right) if how == "bare" else (right, left)
         return Symbolic.EQUAL if verify(first, second, timeout_seconds=None) else Symbolic.DIFFERENT
-    except MemoryError:
+    except MemoryError:  # says nothing about the formula
         raise
     except Exception:  # noqa: BLE001 - a formula that breaks the libraries is not equal
         return Symbolic.UNREAD

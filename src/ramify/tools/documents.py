@@ -73,8 +73,7 @@ class DocumentReader:
             cpu_seconds=seconds,
             memory_bytes=_MEMORY_BYTES,
             answer_bytes=12 * max_chars + 8192,  # a character is at most 12 bytes of JSON; and the title
-            wall_seconds=seconds
-            + 1.0,  # so that the limit on CPU time, which gives a better reason, comes first
+            wall_seconds=seconds + 1.0,  # more than CPU time, which is the better reason
         )
         self._processes = LimitedProcesses(
             "ramify.tools.document_worker", limits, processes=processes, system_calls=system_calls
