@@ -1,15 +1,10 @@
-"""The process that renders chat templates: one JSON line in, one out. `chat.template` starts it.
+"""The process that renders chat templates; `chat.template` starts it.
 
 A template is a program that came with a model. jinja2's sandbox keeps it away from files and Python's internals, but
-does not stop it from running for ever or filling the memory. So each render has a limit on its processor time, and the
-process has a limit on its memory.
+does not stop it from running for ever or filling the memory; `runtime.limited_process` does.
 """
 
-import contextlib
 import json
-import resource
-import signal
-import sys
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -18,47 +13,21 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SECONDS = 2.0
-"""Processor time of one render; an ordinary one takes less than a millisecond."""
-MEMORY_BYTES = 1 << 30
-"""Limit on the address space of the process."""
-MAX_CHARS = 1 << 26
-"""Limit on the length of a rendered prompt."""
+from ramify.runtime.limited_process import serve
 
 _MAX_REASON = 200
 
 
-def main() -> None:
-    """Answer requests {source, variables} with {text} or {refused}, until the input ends."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):  # macOS has no limit on the address space
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    for line in sys.stdin:
-        # The signal's default action ends the process, even in the middle of one long operation.
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        answer = _answer(line)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(answer + "\n")
-        sys.stdout.flush()
-
-
-def _answer(line: str) -> str:
+def _answer(request: dict[str, Any], _: bytes) -> dict[str, str]:
+    """Answer {source, variables} with {text} or {refused}; without variables, compile only."""
     try:
-        request = json.loads(line)
         template = _compiled(request["source"])
-        text = "" if request["variables"] is None else template.render(**request["variables"])
-        if len(text) > MAX_CHARS:
-            return _refused("the prompt is too long")
-        return json.dumps({"text": text})
+        return {"text": "" if request["variables"] is None else template.render(**request["variables"])}
     except MemoryError:
-        return _refused(f"it takes more than {MEMORY_BYTES >> 20} MiB of memory")
+        raise
     # A template may raise any exception.
     except Exception as error:  # noqa: BLE001
-        return _refused(" ".join(str(error).split())[:_MAX_REASON] or type(error).__name__)
-
-
-def _refused(reason: str) -> str:
-    return json.dumps({"refused": reason})
+        return {"refused": " ".join(str(error).split())[:_MAX_REASON] or type(error).__name__}
 
 
 @lru_cache(maxsize=16)
@@ -100,4 +69,4 @@ def _to_json(
 
 
 if __name__ == "__main__":
-    main()
+    serve(_answer, forks=False)

@@ -1,1 +1,1 @@
-"""Event loop, threads, signals and clocks of a process."""
+"""Event loop, threads, signals, clocks, and child processes with limits."""

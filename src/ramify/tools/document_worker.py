@@ -1,22 +1,13 @@
 """Extracts the text of untrusted documents, in a process of its own that may hang, crash or run out of memory.
 
-This is a program, run by its path; it imports nothing from ramify. It imports its readers once and forks for each
-document, so that no document leaves anything behind for the next one. The first line on standard input is a seccomp
-filter in base64, possibly empty, which each fork applies to itself. After that, a request is a line of JSON followed by
-the document, and an answer on standard output is a line of JSON.
+The process imports the readers once and forks for each document, so that no document leaves anything behind for the next.
 """
 
-import base64
 import codecs
 import contextlib
-import ctypes
 import io
-import json
 import logging
-import os
 import re
-import resource
-import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -26,9 +17,9 @@ import lxml.html
 import pypdf
 import trafilatura
 
+from ramify.runtime.limited_process import serve
+
 MAX_PDF_PAGES: Final = 200
-_MAX_MEMORY_BYTES: Final = 2 << 30
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 4, 22, 38, 2
 _GUESSED_BYTES: Final = 65_536
 _BROKEN_SHARE: Final = 0.01
 _EXTRACTED_CHARS: Final = 2_000_000
@@ -158,82 +149,14 @@ def _clean(text: str) -> str:
     return _EMPTY_LINES.sub("\n\n", text).strip()
 
 
-def _answer(request: dict[str, Any], body: bytes) -> bytes:
+def _answer(request: dict[str, Any], body: bytes) -> dict[str, str]:
     try:
         title, text = read_document(request["kind"], request["charset"], body, request["max_chars"])
     except UnreadableError as error:
-        return json.dumps({"failed": str(error)}).encode()
-    return json.dumps({"title": title, "text": text}).encode()
-
-
-def _limit(cpu_seconds: int) -> None:
-    for what, most in (
-        (resource.RLIMIT_AS, _MAX_MEMORY_BYTES),
-        (resource.RLIMIT_CPU, cpu_seconds),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        # Not every system has every limit; the parent enforces a timeout as well.
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(what, (most, most))
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
-
-
-def _confine(instructions: bytes) -> None:
-    """Cut this process off from the worker's pipes, and allow it only the system calls of the filter.
-
-    On a kernel without seccomp there is no filter.
-    """
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(null, descriptor)
-    if instructions:
-        prctl = ctypes.CDLL(None).prctl
-        prctl.argtypes = [ctypes.c_int, *4 * [ctypes.c_ulong]]
-        program = _Program(len(instructions) // 8, instructions)
-        prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program), 0, 0)
-
-
-def _in_child(instructions: bytes, request: dict[str, Any], body: bytes) -> bytes:
-    """The answer of a forked process; a typed failure if it gives none."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            _limit(request["cpu_seconds"])
-            _confine(instructions)
-            with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a path
-                pipe.write(_answer(request, body))
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with open(reading, "rb") as pipe:  # noqa: PTH123
-        answer = pipe.read()
-    _, ended = os.waitpid(child, 0)
-    if ended != 0:
-        return json.dumps({"failed": "reading it took too much time or memory", "spent": True}).encode()
-    return answer
-
-
-def main() -> None:
-    """Answer requests until standard input ends."""
-    logging.disable()
-    if sys.platform == "linux":
-        # No other program of this user may trace this process and so forge a page's text.
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    instructions = base64.b64decode(sys.stdin.buffer.readline())
-    while line := sys.stdin.buffer.readline():
-        request = json.loads(line)
-        body = sys.stdin.buffer.read(request["size"])
-        sys.stdout.buffer.write(_in_child(instructions, request, body) + b"\n")
-        sys.stdout.buffer.flush()
+        return {"failed": str(error)}
+    return {"title": title, "text": text}
 
 
 if __name__ == "__main__":
-    main()
+    logging.disable()
+    serve(_answer, forks=True)

@@ -1,26 +1,16 @@
 """Extracting the text of fetched documents, in separate processes with limits on time and memory."""
 
 import asyncio
-import base64
-import contextlib
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError
 from ramify.sandbox.levels import seccomp_program
 
 Kind: TypeAlias = Literal["html", "pdf", "plain"]
-_WORKER: Final = Path(__file__).with_name("document_worker.py")
-_START_SECONDS: Final = 20.0
+_MEMORY_BYTES: Final = 2 << 30
 _KINDS: Final[dict[str, Kind]] = {
     "": "html",
     "text/html": "html",
@@ -75,10 +65,21 @@ class DocumentReader:
             seconds: Limit for one document, both wall time and CPU time.
             processes: Most documents that are read at the same time.
         """
-        self._max_chars, self._seconds = max_chars, seconds
+        try:
+            system_calls = seccomp_program(1)
+        except (ImportError, RuntimeError):  # it cannot be compiled here
+            system_calls = b""
+        limits = Limits(
+            cpu_seconds=seconds,
+            memory_bytes=_MEMORY_BYTES,
+            answer_bytes=12 * max_chars + 8192,  # a character is at most 12 bytes of JSON; and the title
+            wall_seconds=seconds + 1.0,  # more than CPU time, which is the better reason
+        )
+        self._processes = LimitedProcesses(
+            "ramify.tools.document_worker", limits, processes=processes, system_calls=system_calls
+        )
+        self._max_chars = max_chars
         self._threads = ThreadPoolExecutor(processes, "documents")
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._live: set[_Worker] = set()
 
     async def read(self, kind: Kind, charset: str, body: bytes) -> Document:
         """Title and text of a document.
@@ -86,100 +87,21 @@ class DocumentReader:
         Raises:
             RequestFailedError: MALFORMED (broken), TIMEOUT, TOO_LARGE (reading it took too much time or memory).
         """
-        request = {
-            "kind": kind,
-            "charset": charset,
-            "max_chars": self._max_chars,
-            "cpu_seconds": max(1, round(self._seconds)),
-            "size": len(body),
-        }
+        request = {"kind": kind, "charset": charset, "max_chars": self._max_chars}
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._threads, self._ask, request, body)
-        if "failed" not in answer:
-            return Document(answer["title"], answer["text"])
-        kind_of_failure = FailureKind.TOO_LARGE if answer.get("spent") else FailureKind.MALFORMED
-        raise RequestFailedError(kind_of_failure, answer["failed"])
+        try:
+            answer = await loop.run_in_executor(self._threads, self._processes.ask, request, body)
+        except UnansweredError as error:
+            is_late = error.ending in (Ending.WALL_TIME, Ending.KILLED)
+            failure = FailureKind.TIMEOUT if is_late else FailureKind.TOO_LARGE
+            raise RequestFailedError(failure, f"the document cannot be read: {error}") from None
+        if "failed" in answer:
+            raise RequestFailedError(FailureKind.MALFORMED, answer["failed"])
+        return Document(answer["title"], answer["text"])
 
     async def close(self) -> None:
         """End the processes; closing twice is allowed."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for worker in tuple(self._live):
-            worker.kill()
+        self._processes.close()
         await asyncio.to_thread(self._threads.shutdown)
-        for worker in tuple(self._live):
-            self._end(worker)
-
-    def _ask(self, request: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """Ask an idle worker, or a new one. Runs in a thread; there are as many threads as processes."""
-        try:
-            worker = self._idle.get_nowait()
-        except queue.Empty:
-            worker = _Worker()
-            self._live.add(worker)
-        answer = worker.ask(request, body, self._seconds)
-        if answer is None:
-            self._end(worker)
-            raise RequestFailedError(
-                FailureKind.TIMEOUT, f"the document could not be read in {self._seconds:g} s"
-            )
-        self._idle.put(worker)
-        return answer
-
-    def _end(self, worker: "_Worker") -> None:
-        worker.end()
-        self._live.discard(worker)
-
-
-class _Worker:
-    """One process, which reads one document at a time."""
-
-    def __init__(self) -> None:
-        self._fresh = True
-        try:
-            program = seccomp_program(1)
-        except (ImportError, RuntimeError):  # it cannot be compiled here
-            program = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-B", "-X", "utf8", str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            # None of our environment, so no keys; a fixed hash seed, so that equal documents give equal texts.
-            env={"PYTHONHASHSEED": "0"},
-            cwd="/",
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # if it has died already, `ask` notices
-            self._process.stdin.write(base64.b64encode(program) + b"\n")
-
-    def ask(self, request: dict[str, Any], body: bytes, seconds: float) -> dict[str, Any] | None:
-        """The answer, or None if the process died or hung; one that hangs is killed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        # One second more than the CPU limit, which ends it with a reason. The first request also waits for imports.
-        clock = threading.Timer(seconds + 1.0 + (_START_SECONDS if self._fresh else 0.0), self.kill)
-        clock.daemon = True
-        clock.start()
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.write(body)
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except OSError:
-            return None
-        finally:
-            clock.cancel()
-        self._fresh = False
-        return dict(json.loads(line)) if line.endswith(b"\n") else None
-
-    def kill(self) -> None:
-        """Kill the process and its forks."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Kill the process and close its pipes."""
-        self.kill()
-        with contextlib.suppress(OSError):
-            self._process.communicate()
+        self._processes.close()  # for one that a thread has just started

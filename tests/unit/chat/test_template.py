@@ -1,11 +1,8 @@
 """Chat templates are programs of strangers: they end, in time and in memory, and the prompt is what transformers makes."""
 
-import os
-import signal
-
 import pytest
 
-from ramify.chat.template import ChatTemplate, _process
+from ramify.chat.template import ChatTemplate
 from ramify.core.errors import DataError
 
 MESSAGES = [{"role": "user", "content": "what is 12 plus 30 ?"}]
@@ -56,15 +53,6 @@ def test_a_bomb_that_waits_for_a_long_chat():
     with pytest.raises(DataError, match="MiB of memory"):
         template.render(MESSAGES * 2)
     assert template.render(MESSAGES) == "ok"
-
-
-@pytest.mark.integration
-def test_the_process_is_started_again_when_somebody_killed_it():
-    template = ChatTemplate(GOOD, {"eos_token": "!"}, "folder")
-    process = _process()
-    os.kill(process._running.pid, signal.SIGKILL)
-    process._running.wait()
-    assert template.render(MESSAGES) == "what is 12 plus 30 ?!"
 
 
 def test_any_text_comes_back_as_it_was():
