@@ -129,6 +129,26 @@ def build_eval_problems(
     return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
 
 
+def build_dev_problems(
+    recipe: TrainRecipe, renderer: "ChatRenderer", tools: Collection[str]
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """Read the problems of `eval.test`; returns them with notes, and none without `[eval]`.
+
+    Raises:
+        DataError: They cannot be read, or none is left.
+    """
+    config = recipe.eval
+    if config is None:
+        return (), ()
+    data = EvalDataSection(
+        test=config.test,
+        instructions=config.instructions,
+        limit=config.limit,
+        max_prompt_tokens=recipe.data.max_prompt_tokens,
+    )
+    return build_eval_problems(data, renderer, tools, recipe.model)
+
+
 @dataclass(frozen=True, slots=True)
 class Questions:
     """The questions of a synthesis, under the prompt with tools and under the one without, in the same order."""

@@ -1,17 +1,22 @@
 """Builds training runs from recipes and runs them: RL, and the trees of its first step."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.identity import group_size
 from ramify.assemble.model import build_model
+from ramify.assemble.problems import build_dev_problems
 from ramify.assemble.task import build_sampler, build_task
 from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.other_runs import record_of
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
+from ramify.core.messages import Problem
 from ramify.data.order import ProblemOrder
 from ramify.engines.configs import ScriptedEngineConfig
 from ramify.learner.guard import Guard
@@ -20,12 +25,17 @@ from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
+from ramify.obs.metrics import TimingLog
 from ramify.runs.manifest import file_sha256
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
 from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
+from ramify.sampler.identity import problems_sha256
 from ramify.sampler.publisher import build_publisher
+from ramify.sampler.sampler import Sampler
+from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
+from ramify.train.evaluations import TrainingEvaluation
 from ramify.train.manifest import task_manifest
 from ramify.train.rl import run_to_end
 from ramify.train.rl_run import RlRun
@@ -78,6 +88,34 @@ def run_rollout(
         return grow_rollout(sampler, planned, RunFolder(recipe.run.dir), record_of(recipe), console)
 
 
+def build_training_evaluation(
+    recipe: TrainRecipe, sampler: Sampler, problems: tuple[Problem, ...]
+) -> TrainingEvaluation | None:
+    """Return an agent that shares the sampler's engine and makes attempts at `problems`; None without `[eval]`."""
+    config, task = recipe.eval, sampler.task
+    if config is None:
+        return None
+    timing = TimingLog()
+    limits = replace(
+        sampler.agent.limits,
+        n=1,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_tokens=config.max_tokens or recipe.rollout.max_tokens,
+        max_calls=recipe.rollout.max_calls if config.max_calls is None else config.max_calls,
+    )
+    agent = replace(
+        sampler.agent,
+        brancher=FlatBrancher(probe_tokens=0),
+        limits=limits,
+        events=timing,
+        branch_at="before_probe",
+        all_entropies=False,
+    )
+    own = Sampler(replace(task, problems=problems), agent, timing, Scoring(task.reward.fn, timing))
+    return TrainingEvaluation(config, own, group_size(recipe.run, recipe.engine))
+
+
 def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
     """Return the parts of a recipe that decide where its run starts and what it saves."""
     return TrainingSetup(record_of(recipe), recipe.run, recipe.model)
@@ -110,7 +148,12 @@ def build_rl(
     setup = training_setup(recipe)
     start = starting_point(folder, setup, console)
     task = build_task(recipe, console)
+    problems, notes = build_dev_problems(recipe, task.renderer, [spec.name for spec in task.toolbox.specs])
+    for note in notes:
+        console.note(note)
     manifest = manifest_of(recipe, task, start.tokenizer)
+    if problems:
+        manifest["made_from"]["evaluation"] = problems_sha256(problems)
     folder.take_up(setup.recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
@@ -173,6 +216,7 @@ def build_rl(
         problems_per_step=rollout.problems_per_step,
         dynamic_sampling=rollout.dynamic_sampling,
         preflight=recipe.preflight,
+        evaluation=build_training_evaluation(recipe, sampler, problems),
         is_new=start.record is None,
     )
     # Now that the engine's slots and a reference model have their memory.

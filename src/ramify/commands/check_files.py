@@ -68,7 +68,7 @@ def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
         lambda: _require_served(recipe.engine, recipe.model),
-        lambda: require_dataset(recipe.data.test),
+        lambda: require_dataset("data.test", recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_repairs(recipe.repair),
@@ -128,8 +128,8 @@ def require_file(key: str, path: Path) -> None:
         raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
-def require_dataset(dataset: str) -> None:
-    """Check that the file or folder of `data.test` exists; a data set of the hub is not checked.
+def require_dataset(key: str, dataset: str) -> None:
+    """Check that the file or folder of a data set exists; a data set of the hub is not checked.
 
     Raises:
         ConfigError: It does not exist.
@@ -143,7 +143,7 @@ def require_dataset(dataset: str) -> None:
     if place.startswith(HUB_PREFIX):
         return
     if not (Path(place).is_file() or (named is not None and Path(place).is_dir())):
-        raise ConfigError(f"data.test: expected a file, or the folder of a benchmark, found none at {place}")
+        raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {place}")
 
 
 def require_excluded(places: Sequence[str]) -> None:
@@ -235,9 +235,10 @@ def require_rate(section: RolloutSection) -> None:
 
 
 def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
-    data = recipe.data.train
+    data, dev = recipe.data.train, recipe.eval
     return (
         *(() if data is None else (lambda: require_file("data.train", data),)),
+        *(() if dev is None else (lambda: require_dataset("eval.test", dev.test),)),
         lambda: require_excluded(recipe.data.exclude),
         lambda: require_tools(recipe.tools, recipe.any_environment),
         *(partial(require_environment, section) for section in recipe.environments.values()),

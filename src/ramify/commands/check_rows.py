@@ -71,6 +71,7 @@ def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
 
 
 def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
+    from ramify.assemble.problems import build_dev_problems
     from ramify.assemble.reward import build_own_parts
     from ramify.assemble.task import read_task
     from ramify.assemble.tools import show_tools
@@ -91,6 +92,11 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
     _check_repairs(recipe)
     computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
     files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
+    if isinstance(recipe, TrainRecipe) and recipe.eval is not None:
+        if HUB_PREFIX in recipe.eval.test:
+            notes.append("eval.test: the rows of the hub were not read")
+        else:
+            build_dev_problems(recipe, files.renderer, [spec.name for spec in shown.specs])
     if isinstance(recipe, SynthRecipe):
         from ramify.assemble.synthesis import read_hints
 

@@ -1,9 +1,8 @@
 """The schema of an evaluation recipe (`ramify eval`)."""
 
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ramify.config.schema_parts import (
     LimitsSection,
@@ -30,6 +29,7 @@ from ramify.core.config import (
     Switch,
     Tokens,
 )
+from ramify.data.configs import Dataset
 from ramify.engines.configs import (
     LocalEngineConfig,
     OpenAIEngineConfig,
@@ -40,16 +40,6 @@ from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
-
-
-def _as_text(value: object) -> object:
-    text = str(value) if isinstance(value, Path) else value
-    if isinstance(text, str) and "\0" in text:
-        raise ValueError("expected a path without a null character")
-    return text
-
-
-Dataset = Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
 
 
 class EvalDataSection(Section):

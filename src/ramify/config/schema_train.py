@@ -36,7 +36,7 @@ from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.runs.configs import TrainingRunConfig
 from ramify.sampler.configs import RepairConfig
-from ramify.train.configs import PreflightConfig
+from ramify.train.configs import EvaluationConfig, PreflightConfig
 
 TrainingEngine = Annotated[
     TrainingEngineConfig | ScriptedEngineConfig | VllmEngineConfig, Field(discriminator="name")
@@ -98,6 +98,7 @@ class TrainRecipe(Section):
     learner: LearnerSection
     guard: GuardConfig = DEFAULT_GUARD
     preflight: PreflightConfig = PreflightConfig(enabled=False)
+    eval: EvaluationConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -128,6 +129,7 @@ class TrainRecipe(Section):
             lambda: refuse_absent_environment(self.reward, self.any_environment),
             self._has_problems,
             self._tells_right,
+            self._evaluates,
             lambda: refuse_idle_bonus(self.reward, self.tools),
             lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),
             lambda: self.guard.refuse_idle(rollout.n, rollout.max_calls),
@@ -164,6 +166,26 @@ class TrainRecipe(Section):
             raise ValueError(
                 f'rollout.dynamic_sampling: needs a reward that tells right from wrong, "{self.reward.name}" does not; '
                 "leave it out"
+            )
+
+    def _evaluates(self) -> None:
+        config = self.eval
+        if config is None:
+            return
+        if config.every % self.run.save_every:
+            raise ValueError(
+                f"eval.every: expected a multiple of run.save_every = {self.run.save_every}, so that what is evaluated has a "
+                f"checkpoint, got {config.every}"
+            )
+        for key in ("max_tokens", "max_calls"):
+            most, own = getattr(self.rollout, key), getattr(config, key)
+            if own is not None and own > most:
+                raise ValueError(f"eval.{key}: expected at most rollout.{key} = {most}, got {own}")
+        if self.environments:
+            raise ValueError("eval: acts with [tools] or one [environment] only. Remove it.")
+        if not self.reward.tells_right:
+            raise ValueError(
+                f'eval: needs a reward that tells right from wrong, "{self.reward.name}" does not. Remove it.'
             )
 
     def _repairs(self) -> None:

@@ -1,9 +1,21 @@
-"""Settings of files of examples."""
+"""Settings of files of problems and examples."""
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
-from ramify.core.config import Config, PositiveInt, Tokens, UserPath
+from ramify.core.config import Checked, Config, Length, PositiveInt, Tokens, UserPath
+
+
+def _as_text(value: object) -> object:
+    text = str(value) if isinstance(value, Path) else value
+    if isinstance(text, str) and "\0" in text:
+        raise ValueError("expected a path without a null character")
+    return text
+
+
+Dataset: TypeAlias = Annotated[str, Length(1, 4096), Checked(_as_text, first=True)]
+"""A problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ramify.core.errors import ConfigError, DataError, ServiceDownError
-from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Tree, TreeKey
+from ramify.core.tree import Tree
 from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import (
     Evaluation,
@@ -21,6 +20,7 @@ from ramify.eval.evaluation import (
     summarise_times,
     to_csv,
 )
+from ramify.eval.live import planned_attempts
 from ramify.eval.manifest import answered_by, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
@@ -134,7 +134,7 @@ class _Run:
     def opened(cls, plan: EvalPlan, console: RunConsole, resume: bool) -> "_Run":
         """Read the attempts of earlier sessions, and make the folder one of this evaluation."""
         folder, task = plan.folder, plan.task
-        groups = in_groups(_attempts(task.problems, plan.attempts), plan.group_size)
+        groups = in_groups(planned_attempts(task.problems, plan.attempts), plan.group_size)
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if not EVALUATION.has_begun(folder):
@@ -302,15 +302,6 @@ class _Run:
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         write_page(self.folder / "report.html", evaluation, summary, times, manifest)
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-
-
-def _attempts(problems: Sequence[Problem], attempts: int) -> tuple[Planned, ...]:
-    """All attempts; those at one problem are adjacent, so that the engine can reuse the prompt's cache."""
-    return tuple(
-        Planned(problem, TreeKey(step=number, slot=slot))
-        for slot, problem in enumerate(problems)
-        for number in range(attempts)
-    )
 
 
 def _take_up(

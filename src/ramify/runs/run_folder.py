@@ -1,6 +1,7 @@
 """The folder of one run: its recipe, what it is made from, metrics, traces, timings and checkpoints.
 
 RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
+    evals.jsonl  evals/STEP.jsonl
 
 A run has begun once it has a step or a checkpoint. Until then its folder is free for the next start, with any recipe.
 """
@@ -21,9 +22,9 @@ from ramify.runs.claims import RunKind
 from ramify.runs.recipe import RecipeRecord
 from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, shown, write_manifest
 
-_METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
-_FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
-_FILES = (RECIPE, MANIFEST, _METRICS)
+_METRICS, _EVALUATIONS, _PREFLIGHT = "metrics.jsonl", "evals.jsonl", "preflight"
+_FOLDERS = ("checkpoints", "trees", "timing", "evals", _PREFLIGHT)
+_FILES = (RECIPE, MANIFEST, _METRICS, _EVALUATIONS)
 _OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
 
 
@@ -70,6 +71,15 @@ class RunFolder:
         """The wall-clock times of a step."""
         return self.root / "timing" / f"{step:06d}.jsonl"
 
+    def evaluation(self, step: int) -> Path:
+        """The trace of the evaluation of the weights after a step."""
+        return self.root / "evals" / f"{step:06d}.jsonl"
+
+    @property
+    def evaluations(self) -> MetricsLog:
+        """The metrics of the run's evaluations."""
+        return MetricsLog(self.root / _EVALUATIONS)
+
     @property
     def preflight(self) -> Path:
         """The results of the preflight."""
@@ -87,7 +97,8 @@ class RunFolder:
             DataError: A line of the metrics cannot be read.
         """
         self.metrics.truncate_after(step)
-        for name in ("trees", "timing"):
+        self.evaluations.truncate_after(step)
+        for name in ("trees", "timing", "evals"):
             for path in (self.root / name).glob("*"):
                 found = _OF_A_STEP.fullmatch(path.name)
                 if found and int(found[1]) > step:

@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass
 
-from ramify.core.config import Config, PositiveInt, Switch
+from ramify.core.config import (
+    Calls,
+    Config,
+    PositiveFraction,
+    PositiveInt,
+    Reserved,
+    Switch,
+    Temperature,
+    Tokens,
+)
+from ramify.data.configs import Dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,3 +25,26 @@ class PreflightConfig(Config):
     enabled: Switch = True
     problems: PositiveInt = 8
     allow_zero_variance: Switch = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig(Config):
+    """Evaluate every `every` steps, after the last one, and with `at_start` before the first.
+
+    `test`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
+    of its `[sampling]`. `max_tokens` and `max_calls` are those of the rollout unless they are set, and at most as many. The
+    share of right attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many
+    evaluations in a row without a better score.
+    """
+
+    test: Dataset
+    every: PositiveInt
+    at_start: Switch = True
+    instructions: Switch | None = None
+    limit: PositiveInt | None = None
+    attempts: Reserved = 1
+    temperature: Temperature = 1.0
+    top_p: PositiveFraction = 1.0
+    max_tokens: Tokens | None = None
+    max_calls: Calls | None = None
+    patience: PositiveInt | None = None

@@ -64,12 +64,29 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
     """
     with run.console.phase("RL", last, state.step) as phase:
         try:
-            while state.step < last:
+            state = evaluate_if_due(run, state, session)
+            while state.step < last and not (run.evaluation and run.evaluation.should_stop(run.folder)):
                 session.stop.check()
                 state = run.saver.keep(rl_step(run, state, session, phase))
+                state = evaluate_if_due(run, state, session)
         except Interrupted as stopped:
             saved = run.saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
+    return state
+
+
+def evaluate_if_due(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -> LoopState:
+    """Hand the weights of `state` to the engine and evaluate them, if the recipe asks for it now; returns the state with the score.
+
+    Raises:
+        Interrupted: A stop was asked for.
+    """
+    evaluation = run.evaluation
+    if evaluation is None or not evaluation.is_due(state.step, run.total_steps):
+        return state
+    session.stop.run(run.publisher.publish(state.step))
+    state = evaluation.evaluate(state, session, run.folder, run.console)
+    session.stop.run(run.sampler.agent.engine.sleep())
     return state
 
 

@@ -12,6 +12,7 @@ from ramify.runs.state import Saver
 from ramify.sampler.configs import DynamicSamplingConfig
 from ramify.sampler.sampler import Sampler
 from ramify.train.configs import PreflightConfig
+from ramify.train.evaluations import TrainingEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class RlRun:
         problems_per_step: Problems that a step learns from.
         dynamic_sampling: Which of them are refused, if any are.
         preflight: What is tried before the first step.
+        evaluation: What is evaluated during training, if anything is.
         is_new: The run starts from a model, not from a checkpoint of its own.
     """
 
@@ -46,4 +48,5 @@ class RlRun:
     problems_per_step: int
     dynamic_sampling: DynamicSamplingConfig | None
     preflight: PreflightConfig
+    evaluation: TrainingEvaluation | None
     is_new: bool

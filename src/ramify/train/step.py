@@ -86,7 +86,11 @@ def after_step(
 ) -> tuple[LoopState, Action]:
     """The state after the step, and what the guard decides."""
     run.learning.end_step(state.step + 1)
-    state = replace(state.after_step(batch.cursor, grown.get("reward/mean")), branching=batch.branching)
+    # The rewards of training rank checkpoints only where no evaluation does.
+    state = replace(
+        state.after_step(batch.cursor, None if run.evaluation else grown.get("reward/mean")),
+        branching=batch.branching,
+    )
     if run.guard is None or state.guard is None:
         return state, Action.GO_ON
     remembered = run.guard.passed(state.guard, grown)
