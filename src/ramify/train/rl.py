@@ -10,6 +10,7 @@ from ramify.runs.state import LoopState
 from ramify.sampler.batch import take_batch
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.session import SamplingSession, sampling
+from ramify.train.evaluations import SCORE
 from ramify.train.preflight import run_preflight
 from ramify.train.rl_run import RlRun
 from ramify.train.step import after_step, closing_notes, follow, learn, record, watched
@@ -65,7 +66,7 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
     with run.console.phase("RL", last, state.step) as phase:
         try:
             state = evaluate_if_due(run, state, session)
-            while state.step < last and not (run.evaluation and run.evaluation.should_stop(run.folder)):
+            while state.step < last and not stops_early(run):
                 session.stop.check()
                 state = run.saver.keep(rl_step(run, state, session, phase))
                 state = evaluate_if_due(run, state, session)
@@ -88,6 +89,14 @@ def evaluate_if_due(run: RlRun, state: LoopState, session: SamplingSession[Sampl
     state = evaluation.evaluate(state, session, run.folder, run.console)
     session.stop.run(run.sampler.agent.engine.sleep())
     return state
+
+
+def stops_early(run: RlRun) -> bool:
+    """Return True, with a note, if the evaluations bring no better score any more."""
+    if run.evaluation is None or not run.evaluation.should_stop(run.folder):
+        return False
+    run.console.note(f"no better {SCORE} in {run.evaluation.config.patience} evaluations: the run ends here")
+    return True
 
 
 def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], phase: Phase) -> LoopState:
