@@ -155,12 +155,7 @@ class SqliteCache:
         key_digest = digest(key)
         if (entry := self._find(key_digest)) is not None:
             return self._hit(key, name, entry)
-        if self._writer is None:
-            raise ServiceDownError(
-                f"cassette {self.path} has no answer to {_named(key)}, and nothing may be asked"
-            )
-        writer = self._writer
-        return await self._flights.join(key_digest, lambda: self._ask(writer, key, key_digest, make))
+        return await self._flights.join(key_digest, lambda: self._ask(key, key_digest, make))
 
     def remember(self, key: CacheKey, value: Json) -> Json:
         """Cache an answer; returns it as later reads will see it. The writer thread stores it.
@@ -196,9 +191,12 @@ class SqliteCache:
         if os.getpid() != self._process:
             raise MachineError(f"cache {self.path} was opened before a fork; open one in each process")
 
-    async def _ask(
-        self, writer: Writer, key: CacheKey, key_digest: bytes, make: Callable[[], Awaitable[Json]]
-    ) -> Json:
+    async def _ask(self, key: CacheKey, key_digest: bytes, make: Callable[[], Awaitable[Json]]) -> Json:
+        writer = self._writer
+        if writer is None:
+            raise ServiceDownError(
+                f"cassette {self.path} has no answer to {_named(key)}, and nothing may be asked"
+            )
         await self._claim(writer, key_digest)
         failure: RequestFailedError | None = None
         try:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from ramify.cache.database import Entry, Row, connect, files_of, write_rows
 from ramify.cache.keys import Claims
@@ -49,6 +50,10 @@ class Memory:
             self._size -= self._entries.popitem(last=False)[1].size
 
 
+_MOST_ROWS: Final = 1000
+"""Of one transaction."""
+
+
 class Writer:
     """The writer thread, and the claims of those who ask.
 
@@ -80,7 +85,7 @@ class Writer:
             raise MachineError(message) from None
         self.unwritten: dict[bytes, Entry] = {}
         self.forgotten = 0
-        self._rows: list[Row] = []
+        self._open: list[Row] | None = None  # the batch that still takes rows
         self._lock = threading.Lock()
         # A pool of one: Python waits for what it has to do before it ends.
         self._thread = ThreadPoolExecutor(1, "cache writer")
@@ -90,9 +95,10 @@ class Writer:
         """Queue a row; returns the future of the batch that writes it, whose exception means that it is lost."""
         with self._lock:
             self.unwritten[row.digest] = row.entry
-            self._rows.append(row)
-            if len(self._rows) == 1:
-                self._batch = self._thread.submit(self._write)
+            if self._open is None or len(self._open) == _MOST_ROWS:
+                self._open = []
+                self._batch = self._thread.submit(self._write, self._open)
+            self._open.append(row)
             return self._batch
 
     def flush(self) -> None:
@@ -105,9 +111,10 @@ class Writer:
         self._connection.close()
         self.claims.close()
 
-    def _write(self) -> None:
+    def _write(self, rows: list[Row]) -> None:
         with self._lock:
-            rows, self._rows = self._rows, []
+            if rows is self._open:
+                self._open = None
         try:
             write_rows(self._connection, rows)
         except Exception as error:
@@ -116,7 +123,7 @@ class Writer:
                 self._on_loss(error)
             raise
         finally:
-            with self._lock:
-                for row in rows:
+            for row in rows:
+                with self._lock:  # for each row, so that nobody who puts one waits for all
                     if self.unwritten.get(row.digest) is row.entry:
                         del self.unwritten[row.digest]
