@@ -215,23 +215,24 @@ class SqliteCache:
         except BaseException:
             writer.claims.free(key_digest)
             raise
-        written = self._store(writer, row)
+        written: Future[None] = Future()
         written.add_done_callback(lambda _: writer.claims.free(key_digest))
+        self._store(writer, row, written)
         if self._mode is not CacheMode.CACHE:
             await self._require_written(written)
         if failure is not None:
             raise failure
         return row.entry.value
 
-    def _store(self, writer: Writer, row: Row) -> "Future[None]":
+    def _store(self, writer: Writer, row: Row, written: "Future[None] | None" = None) -> None:
         self._memory.put(memory_name(row.key), row.entry)
         if self._mode is CacheMode.RECORD:
             self._recorded.add(row.digest)
-        return writer.put(row)
+        writer.put(row, written)
 
     async def _require_written(self, written: "Future[None]") -> None:
         try:
-            # Shielded: who cancels the request must not cancel the batch, which has answers of others.
+            # Shielded: who cancels the request must not cancel what the writer is about to report.
             await asyncio.shield(asyncio.wrap_future(written))
         except Exception as error:  # noqa: BLE001 - of SQLite, or of a key that is not JSON
             raise MachineError(f"cassette {self.path} cannot be written: {error}") from None

@@ -3,10 +3,13 @@
 One transaction of the thread stores all answers that arrived during the previous one.
 """
 
+import atexit
+import contextlib
+import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
@@ -85,45 +88,58 @@ class Writer:
             raise MachineError(message) from None
         self.unwritten: dict[bytes, Entry] = {}
         self.forgotten = 0
-        self._open: list[Row] | None = None  # the batch that still takes rows
         self._lock = threading.Lock()
-        # A pool of one: Python waits for what it has to do before it ends.
-        self._thread = ThreadPoolExecutor(1, "cache writer")
-        self._batch: Future[None] = Future()
+        self._inbox: queue.SimpleQueue[tuple[Row | None, Future[None] | None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="cache writer", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
 
-    def put(self, row: Row) -> "Future[None]":
-        """Queue a row; returns the future of the batch that writes it, whose exception means that it is lost."""
+    def put(self, row: Row, written: "Future[None] | None" = None) -> None:
+        """Queue a row; `written` is done when it is in the file, or has the error that lost it."""
         with self._lock:
             self.unwritten[row.digest] = row.entry
-            if self._open is None or len(self._open) == _MOST_ROWS:
-                self._open = []
-                self._batch = self._thread.submit(self._write, self._open)
-            self._open.append(row)
-            return self._batch
+        self._inbox.put((row, written))
 
     def flush(self) -> None:
         """Wait until all queued rows are written (or lost)."""
-        self._thread.submit(lambda: None).result()
+        written: Future[None] = Future()
+        self._inbox.put((None, written))
+        written.exception()
 
     def close(self) -> None:
         """Write the rest, end the thread and give all claims back; closing twice is allowed."""
-        self._thread.shutdown()
-        self._connection.close()
+        atexit.unregister(self.close)
+        if self._thread.is_alive():
+            self._inbox.put((None, None))
+            self._thread.join()
         self.claims.close()
 
-    def _write(self, rows: list[Row]) -> None:
-        with self._lock:
-            if rows is self._open:
-                self._open = None
-        try:
-            write_rows(self._connection, rows)
-        except Exception as error:
-            self.forgotten += len(rows)
-            if self.forgotten == len(rows):
-                self._on_loss(error)
-            raise
-        finally:
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch = [self._inbox.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(batch) < _MOST_ROWS:
+                    batch.append(self._inbox.get_nowait())
+            rows = [row for row, _ in batch if row is not None]
+            error = self._write(rows) if rows else None
             for row in rows:
                 with self._lock:  # for each row, so that nobody who puts one waits for all
                     if self.unwritten.get(row.digest) is row.entry:
                         del self.unwritten[row.digest]
+            for row, written in batch:
+                if written is not None:
+                    written.set_exception(error) if error else written.set_result(None)
+                elif row is None:
+                    is_open = False
+        self._connection.close()
+
+    def _write(self, rows: list[Row]) -> Exception | None:
+        try:
+            write_rows(self._connection, rows)
+        except Exception as error:  # noqa: BLE001 - nobody would notice that the thread ended
+            self.forgotten += len(rows)
+            if self.forgotten == len(rows):
+                self._on_loss(error)
+            return error
+        return None

@@ -1,6 +1,7 @@
 """The thread that writes goes on, whatever one batch meets."""
 
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -24,8 +25,10 @@ def test_a_batch_that_cannot_be_written_is_forgotten_and_the_next_is_written(tmp
     errors = []
     writer = Writer(tmp_path / "cache.sqlite", errors.append, alone=False)
     for _ in range(2):
+        written = Future()
+        writer.put(row("a", {"no": {"JSON"}}), written)
         with pytest.raises(TypeError):
-            writer.put(row("a", {"no": {"JSON"}})).result()
+            written.result()
     assert (writer.forgotten, len(errors), writer.unwritten) == (2, 1, {})
     assert "not JSON serializable" in str(errors[0])
     writer.put(row("b", {}))
@@ -35,18 +38,20 @@ def test_a_batch_that_cannot_be_written_is_forgotten_and_the_next_is_written(tmp
     assert writer.forgotten == 2
 
 
-def test_what_arrives_while_a_batch_is_written_is_one_batch(tmp_path):
+def test_a_row_is_unwritten_until_it_is_in_the_file(tmp_path):
     writer = Writer(tmp_path / "cache.sqlite", lambda _: None, alone=False)
     other = connect(tmp_path / "cache.sqlite")
     other.execute("BEGIN IMMEDIATE")
-    batches = {writer.put(row(f"{i}", {})) for i in range(1000)}
-    assert len(batches) <= 2
-    assert len(writer.unwritten) == 1000
+    waiting = [Future() for _ in range(2500)]
+    for i, written in enumerate(waiting):
+        writer.put(row(f"{i}", {}), written)
+    assert len(writer.unwritten) == 2500
+    assert not any(written.done() for written in waiting)
     other.execute("COMMIT")
-    for batch in batches:
-        batch.result()
+    for written in waiting:
+        written.result()
     assert writer.unwritten == {}
-    assert len(requests(tmp_path / "cache.sqlite")) == 1000
+    assert len(requests(tmp_path / "cache.sqlite")) == 2500
     writer.close()
 
 
