@@ -127,11 +127,10 @@ class Writer:
                 with self._lock:  # for each row, so that nobody who puts one waits for all
                     if self.unwritten.get(row.digest) is row.entry:
                         del self.unwritten[row.digest]
-            for row, written in batch:
+            for _, written in batch:
                 if written is not None:
                     written.set_exception(error) if error else written.set_result(None)
-                elif row is None:
-                    is_open = False
+            is_open = (None, None) not in batch
         self._connection.close()
 
     def _write(self, rows: list[Row]) -> Exception | None:
