@@ -7,16 +7,14 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
-from ramify.cache.sqlite import SqliteCache
+from ramify.cache.sqlite import CacheMode, SqliteCache
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.failures import FailureKind, RequestFailedError
 
-FAILURES = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
 MAKERS: dict[str, Callable[[Path], Cache]] = {
-    "sqlite": lambda folder: SqliteCache(folder / "cache.sqlite"),
-    "record": lambda folder: Cassette(folder / "tape.jsonl", CassetteMode.RECORD, FAILURES),
-    "replay": lambda folder: Cassette(folder / "tape.jsonl", CassetteMode.REPLAY, FAILURES),
+    "cache": lambda folder: SqliteCache(folder / "cache.sqlite"),
+    "record": lambda folder: SqliteCache(folder / "tape.sqlite", mode=CacheMode.RECORD),
+    "replay": lambda folder: SqliteCache(folder / "tape.sqlite", mode=CacheMode.REPLAY),
 }
 
 
@@ -153,7 +151,7 @@ def test_an_answer_is_the_same_each_time(play: Play, answer: Json) -> None:
     play(use)
 
 
-@pytest.mark.parametrize("play", ["sqlite", "replay"], indirect=True)
+@pytest.mark.parametrize("play", ["cache", "replay"], indirect=True)
 def test_answers_outlive_the_cache(play: Play) -> None:
     async def write(cache: Cache) -> None:
         for i in range(50):

@@ -28,7 +28,7 @@ def remembered(shared_dir):
 
 @pytest.fixture(scope="module")
 def cassette(shared_dir, tmp_path_factory):
-    path = tmp_path_factory.mktemp("cassette") / "search.jsonl"
+    path = tmp_path_factory.mktemp("cassette") / "search.sqlite"
     source = shared_dir / "data" / "search_cache" / "search_cache.json"
     assert main(["cache", "import", str(source), "--to", str(path), "--provider", "brightdata", *SEARCH]) == 0
     return path

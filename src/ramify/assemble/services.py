@@ -112,20 +112,13 @@ def _key(variable: str, offline: bool) -> str:
 
 
 def build_cache(config: CacheConfig) -> Cache:
-    """The cache, or a cassette if the recipe's mode asks for one.
+    """Open the cache, which is a cassette if the recipe's mode says so.
 
     Raises:
         DataError: The file is something else, damaged, or written by a newer ramify; a cassette to replay is missing.
-        MachineError: The file cannot be written.
+        MachineError: The file cannot be written, or another run records into it.
     """
-    if config.mode == "cache":
-        from ramify.cache.sqlite import SqliteCache, SqliteSettings
+    from ramify.cache.sqlite import CacheMode, SqliteCache, SqliteSettings
 
-        return SqliteCache(
-            config.path, SqliteSettings(config.days * _DAY_SECONDS, config.empty_days * _DAY_SECONDS)
-        )
-    from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
-    from ramify.net.failures import RequestFailedError
-
-    failures = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
-    return Cassette(config.path, CassetteMode(config.mode), failures)
+    settings = SqliteSettings(config.days * _DAY_SECONDS, config.empty_days * _DAY_SECONDS)
+    return SqliteCache(config.path, settings, mode=CacheMode(config.mode))

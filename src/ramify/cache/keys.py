@@ -1,14 +1,22 @@
-"""The canonical spelling of keys and answers, and single flight: one call for identical requests that are pending."""
+"""The canonical spelling of keys and answers, and single flight: identical requests at one time are one call.
+
+`Flights` does so among the tasks of a process, `Claims` among all threads and processes that share a cache.
+"""
 
 import asyncio
+import contextlib
+import fcntl
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Final
+import math
+import os
+import struct
+from collections.abc import Callable, Coroutine, Hashable
+from pathlib import Path
+from typing import Any, Final
 
 from ramify.core.protocols import CacheKey, Json
 
-_decoder: Final = json.JSONDecoder()
 _quoted: Final = json.encoder.encode_basestring_ascii
 _MOST_PARAMETERS: Final = 256
 _parameters: Final[dict[str, str]] = {}
@@ -16,7 +24,7 @@ _parameters: Final[dict[str, str]] = {}
 
 
 def encode(value: Json) -> str:
-    """One line of JSON that preserves any text, lone surrogates included.
+    """Return one line of JSON that preserves any text, lone surrogates included.
 
     Raises:
         TypeError: A value has no JSON form.
@@ -30,14 +38,24 @@ def encode(value: Json) -> str:
     return text
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number that cannot be written again")
+    return number
+
+
+_decoder: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
 def decode(text: str) -> Json:
-    """What `encode` wrote."""
+    """Read what `encode` wrote; refuse NaN and infinities, which are not JSON."""
     value: Json = _decoder.raw_decode(text)[0]
     return value
 
 
 def canonical(key: CacheKey) -> str:
-    """One spelling of a key: ASCII JSON with sorted names."""
+    """Return the one spelling of a key: ASCII JSON with sorted names."""
     spelled = repr(key.parameters)
     parameters = _parameters.get(spelled)
     if parameters is None:
@@ -49,24 +67,16 @@ def canonical(key: CacheKey) -> str:
 
 
 def digest(key: CacheKey) -> bytes:
-    """SHA-256 of the canonical key (32 bytes); answers are looked up by it."""
+    """Return the SHA-256 of the canonical key (32 bytes); answers are looked up by it."""
     return hashlib.sha256(canonical(key).encode("ascii")).digest()
 
 
 def place(key_digest: bytes) -> int:
-    """The row number and the byte of the claim of a key: the digest's first 62 bits, since a lock must end below 2**63."""
+    """Return the row number of a key and the byte of its claim.
+
+    The digest's first 62 bits, since a lock must end below 2**63.
+    """
     return int.from_bytes(key_digest[:8], "big") >> 2
-
-
-def is_empty(value: Json) -> bool:
-    """Whether an answer says that nothing was found: None, "", [] or {}."""
-    return value is None or value == "" or value == [] or value == {}
-
-
-def named(key: CacheKey) -> str:
-    """A key as messages show it; a long request is cut."""
-    request = key.request if len(key.request) <= 80 else key.request[:77] + "..."
-    return f"{key.tool} of {key.provider} for {request!r}"
 
 
 class Flights:
@@ -78,11 +88,11 @@ class Flights:
     def __init__(self) -> None:
         self._tasks: dict[Hashable, asyncio.Task[Json]] = {}
 
-    async def join(self, name: Hashable, start: Callable[[], Awaitable[Json]]) -> Json:
-        """The answer of the pending call `name`; if there is none, of `start`. Its error reaches all who wait."""
+    async def join(self, name: Hashable, start: Callable[[], Coroutine[Any, Any, Json]]) -> Json:
+        """Wait for the pending call `name`, else for `start`. Its error reaches all who wait."""
         task = self._tasks.get(name)
         if task is None or task.get_loop().is_closed():  # a task of a closed loop would never end
-            task = asyncio.ensure_future(_run(start))
+            task = asyncio.create_task(start())
             self._tasks[name] = task
             task.add_done_callback(lambda done: self._landed(name, done))
         return await asyncio.shield(task)
@@ -101,5 +111,61 @@ class Flights:
             task.exception()  # Marks it as retrieved: asyncio does not log it if all waiters are gone.
 
 
-async def _run(start: Callable[[], Awaitable[Json]]) -> Json:
-    return await start()
+_SET_LOCK: Final = getattr(fcntl, "F_OFD_SETLK", None)
+"""Linux's open file description locks. They belong to an open file, not to a process, so threads exclude each other too."""
+_FLOCK: Final = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, process."""
+
+
+class Claims:
+    """Claims on keys: only the owner of a key's claim asks the service. Where there are no such locks, all are granted.
+
+    A claim is a lock on one byte of a file beside the cache; the key determines which byte. The operating system
+    releases the lock when its owner ends, however it ends, so no claim is left behind and none needs a heartbeat. Lock
+    files, one a key, would take an open file for each pending request, and could not be removed without a race.
+    """
+
+    def __init__(self, path: Path, *, alone: bool) -> None:
+        """Open or create the file.
+
+        Args:
+            path: The file beside the cache.
+            alone: Lock the whole file too, against all others who would be alone.
+
+        Raises:
+            BlockingIOError: Somebody else is alone.
+            OSError: The file cannot be written.
+        """
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if alone:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.close()
+                raise
+
+    def take(self, key_digest: bytes) -> bool:
+        """Try to claim a key; False if somebody else holds the claim."""
+        try:
+            self._lock(fcntl.F_WRLCK, key_digest)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:  # the file system has no such locks
+            pass
+        return True
+
+    def free(self, key_digest: bytes) -> None:
+        """Give a claim back."""
+        with contextlib.suppress(OSError):
+            self._lock(fcntl.F_UNLCK, key_digest)
+
+    def close(self) -> None:
+        """Give all claims back; closing twice is allowed."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _lock(self, kind: int, key_digest: bytes) -> None:
+        if self._file is not None and _SET_LOCK is not None:
+            lock = struct.pack(_FLOCK, kind, os.SEEK_SET, place(key_digest), 1, 0)
+            fcntl.fcntl(self._file, _SET_LOCK, lock)

@@ -1,21 +1,29 @@
-"""The search cache of the papers' released code: one JSON object, query -> "Page 1: ...\\nPage 2: ...".
+"""Files that become a cache: the search cache of the papers' released code, and cassettes of an older ramify.
 
-Its keys are queries without double quotes. A text is imported as hits if formatting those hits as the released code
-does reproduces the text; any other text is kept verbatim. So an export returns what was imported, plus what was found
-since.
+The released cache is one JSON object, query -> "Page 1: ...\\nPage 2: ...". Its keys are queries without double quotes.
+A text is imported as hits if formatting those hits as the released code does reproduces the text; any other text is
+kept verbatim. So an export returns what was imported, plus what was found since.
 """
 
+import contextlib
 import json
 import re
+import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ramify.cache.cassette import Cassette
-from ramify.cache.database import Contents
-from ramify.cache.keys import canonical
-from ramify.cache.sqlite import SqliteCache
-from ramify.core.errors import DataError
+from ramify.cache.database import (
+    Row,
+    Spelling,
+    connect,
+    opened_to_read,
+    read_answer,
+    write_rows,
+)
+from ramify.cache.keys import digest
+from ramify.core.errors import DataError, MachineError
 from ramify.core.json_text import parse_object
 from ramify.core.protocols import CacheKey, Json
 
@@ -23,10 +31,17 @@ NOTHING_FOUND: Final = "No search results found."
 _PAGE: Final = re.compile(r"(?:^|\n)Page \d+: ")
 _MOST_PAGES: Final = 10
 _PAGE_CHARS: Final = 1000
+_IMPORTED: Final = """
+SELECT spelled, text, place, answer FROM imported JOIN answers USING (place) WHERE is_empty < 2 ORDER BY position
+"""
+_NOT_IMPORTED: Final = """
+SELECT request, place, answer FROM answers
+WHERE tool = 'search' AND is_empty < 2 AND place NOT IN (SELECT place FROM imported) ORDER BY request, place
+"""
 
 
 def read_texts(path: Path) -> Mapping[str, str]:
-    """The file's queries and texts, in the file's order.
+    """Return the file's queries and texts, in the file's order.
 
     Raises:
         DataError: The file cannot be read, is not JSON, or is not an object of strings; names the entry.
@@ -43,48 +58,97 @@ def read_texts(path: Path) -> Mapping[str, str]:
     return entries
 
 
-def import_json(path: Path, cache: SqliteCache | Cassette, key: Callable[[str], CacheKey]) -> int:
-    """Store every entry of a file in a cache or a cassette.
-
-    A cache also keeps how the file spells each query, and texts that its answers do not reproduce, so that `export_json`
-    writes the same file again.
+def import_json(path: Path, cache: Path, key: Callable[[str], CacheKey]) -> int:
+    """Store every entry of a file in a cache, and how the file spells it, so that `export_json` writes the file again.
 
     Args:
         path: The JSON file.
-        cache: The cache that receives the answers.
+        cache: The cache that receives the answers; it is created if there is none.
         key: Makes the key of a query: normalises the query, and names the provider that gave the answers.
 
     Returns:
         How many entries the file has. If two have the same key, the first is the answer.
 
     Raises:
-        DataError: The file is wrong; nothing was stored.
+        DataError: The file or the cache is wrong; nothing was stored.
+        MachineError: The cache cannot be written; nothing was stored.
     """
-    answers: dict[str, Json] = {}
-    entries = read_texts(path)
-    for query, text in entries.items():
+    rows: dict[bytes, Row] = {}
+    spellings: list[Spelling] = []
+    texts = read_texts(path)
+    for query, text in texts.items():
         query_key = key(query)
-        name = canonical(query_key)
-        if name not in answers:
-            answers[name] = cache.remember(query_key, answer_of(text))
-        if isinstance(cache, SqliteCache):
-            cache.remember_spelling(query, query_key, None if text_of(answers[name]) == text else text)
-    return len(entries)
+        key_digest = digest(query_key)
+        if key_digest not in rows:
+            rows[key_digest] = Row.of(query_key, key_digest, answer_of(text), time.time())
+        is_reproduced = text_of(rows[key_digest].entry.value) == text
+        spellings.append((query, key_digest, None if is_reproduced else text))
+    _write(cache, list(rows.values()), spellings)
+    return len(texts)
 
 
-def export_json(contents: Contents) -> tuple[int, bytes]:
-    """The number of search answers, and the file of the released code that holds them: JSON, indented by two, UTF-8."""
+def import_cassette(path: Path, cache: Path) -> int:
+    """Store every answer and failure of a cassette of JSON lines in a cache.
+
+    A last line that was cut off is left out; the later of two with the same key wins.
+
+    Returns:
+        How many entries the cassette has.
+
+    Raises:
+        DataError: A line or the cache is wrong; nothing was stored.
+        MachineError: The cache cannot be written; nothing was stored.
+    """
+    rows: dict[bytes, Row] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n")[1:-1], 2):
+        try:
+            row = _row_of(parse_object(line))
+        except Exception:  # noqa: BLE001 - of a file that anyone may have written
+            raise DataError(
+                f"cassette {path}, line {number}: expected tool, provider, parameters, request and answer or failure"
+            ) from None
+        rows[row.digest] = row
+    _write(cache, list(rows.values()))
+    return len(rows)
+
+
+def _row_of(entry: Mapping[str, Any]) -> Row:
+    key = CacheKey(*(entry[field] for field in ("tool", "provider", "parameters", "request")))
+    (outcome,) = entry.keys() & {"answer", "failure"}
+    if not isinstance(key.parameters, dict):
+        raise TypeError("expected an object")
+    return Row.of(key, digest(key), entry[outcome], time.time(), failed=outcome == "failure")
+
+
+def _write(cache: Path, rows: Sequence[Row], spellings: Sequence[Spelling] = ()) -> None:
+    try:
+        with contextlib.closing(connect(cache)) as connection:
+            write_rows(connection, rows, spellings)
+    except sqlite3.Error as error:
+        raise MachineError(
+            f"cache {cache}: {len(rows):,} rows could not be written ({error}); free disk space and import again"
+        ) from None
+
+
+def export_json(cache: Path) -> tuple[int, bytes]:
+    """Return the number of search answers, and the released code's file of them: JSON, indented by two, UTF-8.
+
+    Raises:
+        DataError: The cache does not exist, is damaged, or is none.
+        MachineError: It cannot be read in its folder.
+    """
     entries: dict[str, str] = {}
-    for spelled, text, answer in contents.imported():
-        entries[spelled] = text_of(answer) if text is None else text
-    for request, answer in contents.not_imported("search"):
-        entries.setdefault(request.replace('"', ""), text_of(answer))
-    text = json.dumps(entries, ensure_ascii=False, indent=2)
-    return len(entries), text.encode("utf-8", "backslashreplace")
+    with opened_to_read(cache) as connection:
+        for spelled, text, row_number, answer in connection.execute(_IMPORTED):
+            entries[spelled] = text_of(read_answer(cache, row_number, answer)) if text is None else text
+        for request, row_number, answer in connection.execute(_NOT_IMPORTED):
+            entries.setdefault(request.replace('"', ""), text_of(read_answer(cache, row_number, answer)))
+    content = json.dumps(entries, ensure_ascii=False, indent=2)
+    return len(entries), content.encode("utf-8", "backslashreplace")
 
 
 def answer_of(text: str) -> Json:
-    """The hits in a text, as a search tool caches them; the text itself if the hits would not reproduce it."""
+    """Return the hits in a text, as a search tool caches them; the text itself if they would not reproduce it."""
     if text == NOTHING_FOUND:
         return []
     snippets = _PAGE.split(text)[1:]
@@ -93,7 +157,7 @@ def answer_of(text: str) -> Json:
 
 
 def text_of(answer: Json) -> str:
-    """An answer as the released code shows it: at most ten distinct snippets of at most 1000 characters each."""
+    """Format an answer as the released code does: at most ten distinct snippets of at most 1000 characters each."""
     if isinstance(answer, str):
         return answer
     hits = answer if isinstance(answer, Sequence) else ()

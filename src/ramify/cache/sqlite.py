@@ -1,24 +1,45 @@
-"""The cache of a run: an in-memory cache in front of a file that several runs can share."""
+"""The cache of a run: an in-memory cache in front of a file that several runs can share. A cassette is one with a mode."""
 
 import asyncio
 import logging
+import math
 import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from ramify.cache.database import broken_row, connect, read_answer, unusable
-from ramify.cache.keys import Flights, decode, digest, encode, is_empty, place
-from ramify.cache.writer import Claims, Memory, Remembered, Row, Spelling, Writer, memory_name
-from ramify.core.errors import MachineError
+from ramify.cache.database import FAILURE, Entry, Row, connect, connect_to_read, read_entry, unusable
+from ramify.cache.keys import Flights, digest, place
+from ramify.cache.writer import Memory, Writer, memory_name
+from ramify.core.errors import DataError, MachineError, ServiceDownError
 from ramify.core.protocols import CacheKey, Json
+from ramify.net.failures import RequestFailedError
 
 _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.05
 _FIND: Final = "SELECT answer, is_empty, made_at FROM answers WHERE place = ? AND key = ?"
+
+
+class CacheMode(StrEnum):
+    """What a cache does with a request. All modes but the first make it a cassette.
+
+    A cassette keeps failed requests too, so a replay fails in the same places. Its entries never expire, and an
+    answer is in the file before it is returned.
+    """
+
+    CACHE = "cache"
+    """Answer from the file as long as an entry is valid; several runs share the file."""
+    RECORD = "record"
+    """Ask each request once per run; its outcome replaces what the file had."""
+    REPLAY = "replay"
+    """Answer from the file; ask for what is missing, and add it to the file."""
+    REPLAY_OR_FAIL = "replay_or_fail"
+    """Answer from the file; never ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +75,11 @@ class SqliteCache:
 
     One object belongs to the process that opened it, and to one event loop at a time. Identical requests at the same
     time call `make` once, across processes too. An error of `make` is raised to all who wait in this process; other
-    processes then ask for themselves. Failures are never cached. A thread writes the answers in batches, so a kill
-    loses those of the last few milliseconds. If the disk is full or fails, answers are no longer stored, but the run
-    goes on.
+    processes then ask for themselves. A thread writes the answers in batches.
+
+    A plain cache never stores failures; a kill loses the answers of the last few milliseconds, and if the disk is full
+    or fails, answers are no longer stored, but the run goes on. One run at a time can record into a cassette; any
+    number can read it with `replay_or_fail`.
     """
 
     def __init__(
@@ -64,6 +87,7 @@ class SqliteCache:
         path: Path,
         settings: SqliteSettings | None = None,
         *,
+        mode: CacheMode = CacheMode.CACHE,
         say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -71,59 +95,66 @@ class SqliteCache:
 
         Args:
             path: The file; its folder is created.
-            settings: Limits.
+            settings: Limits; those of validity are a plain cache's.
+            mode: See `CacheMode`.
             say: Called once, with a message, when answers can no longer be stored; by default logs a warning.
             clock: Seconds since 1970.
 
         Raises:
-            DataError: The file is not a cache, is damaged, or has another schema.
-            MachineError: It cannot be opened or written.
+            DataError: The file is not a cache, is damaged, has another schema, or is missing in mode `replay_or_fail`.
+            MachineError: It cannot be opened or written, or another run records into it.
         """
-        self.path = path
+        self.path, self._mode, self._clock = path, mode, clock
+        self._settings = settings or SqliteSettings()
+        self._keep_seconds: tuple[float | None, ...] = (None, None, None)
+        if mode is CacheMode.CACHE:  # to which a failure is never valid
+            self._keep_seconds = (self._settings.keep_seconds, self._settings.keep_empty_seconds, -math.inf)
         self._process = os.getpid()
         self.counts = CacheCounts()
-        self._settings, self._clock = settings or SqliteSettings(), clock
         self._memory = Memory(self._settings.memory_chars)
         self._flights = Flights()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MachineError(f"cache {path}: its folder cannot be made: {error.strerror}") from None
-        self._reader = connect(path)
+        self._recorded: set[bytes] = set()
+        self._is_closing = False
+        self._say = say or logging.getLogger(__name__).warning
+        self._writer: Writer | None = None
+        if mode is CacheMode.REPLAY_OR_FAIL:
+            if not path.is_file():
+                raise DataError(f"cassette {path} does not exist; record one first")
+            self._reader = connect_to_read(path)
+        else:
+            self._reader = connect(path)  # before the writer, so that no file appears beside a foreign file
+            try:
+                self._writer = Writer(path, self._lose, alone=mode is not CacheMode.CACHE)
+            except BaseException:
+                self._reader.close()
+                raise
         self._cursor = self._reader.cursor()
-        claims = Path(os.path.realpath(path)).with_name(path.name + "-claims")
-        try:
-            self._claims = Claims(claims)
-        except OSError as error:
-            self._reader.close()
-            raise MachineError(
-                f"cache {path}: {claims} beside it cannot be written: {error.strerror}"
-            ) from None
-        self._writer = Writer(path, self._claims.free, say or logging.getLogger(__name__).warning)
 
     @property
     def forgotten(self) -> int:
-        """How many answers could not be written."""
-        return self._writer.forgotten
+        """Count the answers that could not be written."""
+        return self._writer.forgotten if self._writer else 0
 
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
-        """The cached answer; else the answer of `make`, which is then cached. See `Cache`.
+        """Return the cached answer; else the answer of `make`, which is then cached. See `Cache`.
 
         All callers get the same object and must not change it: a copy would cost more than the lookup.
 
         Raises:
+            RequestFailedError: A cassette recorded this failure.
+            ServiceDownError: There is no entry, and the mode forbids asking; names the request.
             DataError: The file is damaged.
-            MachineError: This process is a fork of the one that opened the cache.
+            MachineError: A cassette cannot be written, or this process is a fork of the one that opened the cache.
         """
         self._require_own_process()
         name = memory_name(key)
-        found = self._memory.get(name)
-        if found is not None and self._is_fresh(found):
+        entry = self._memory.get(name)
+        if entry is not None and self._is_valid(entry):
             self.counts.memory += 1
-            return found.value
+            return entry.value if entry.outcome != FAILURE else self._fail(key, entry)
         key_digest = digest(key)
-        if (found := self._find(key_digest)) is not None:
-            return self._hit(name, found)
+        if (entry := self._find(key_digest)) is not None:
+            return self._hit(key, name, entry)
         return await self._flights.join(key_digest, lambda: self._ask(key, key_digest, make))
 
     def remember(self, key: CacheKey, value: Json) -> Json:
@@ -131,26 +162,28 @@ class SqliteCache:
 
         Raises:
             TypeError, ValueError: The answer is not JSON.
-            MachineError: This process is a fork of the one that opened the cache.
+            MachineError: This process is a fork of the one that opened the cache, or the mode is `replay_or_fail`.
         """
         self._require_own_process()
-        return self._remember(key, memory_name(key), digest(key), value, claimed=False)
-
-    def remember_spelling(self, spelled: str, key: CacheKey, text: str | None) -> None:
-        """Store how an imported file spelled a request, and the original text (None if the answer reproduces it)."""
-        self._writer.put(Spelling(spelled, digest(key), text))
+        if self._writer is None:
+            raise MachineError(f"cassette {self.path} was opened with replay_or_fail, which writes nothing")
+        row = Row.of(key, digest(key), value, self._clock())
+        self._store(self._writer, row)
+        return row.entry.value
 
     async def flush(self) -> None:
         """Wait until all answers so far are in the file."""
-        await asyncio.to_thread(self._writer.flush)
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.flush)
 
     async def close(self) -> None:
         """Cancel pending requests and write the remaining answers; closing twice is allowed. In a fork, does nothing."""
         if os.getpid() != self._process:
             return
+        self._is_closing = True
         await self._flights.close()
-        await asyncio.to_thread(self._writer.close)
-        self._claims.close()
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
         self._reader.close()
 
     def _require_own_process(self) -> None:
@@ -159,68 +192,103 @@ class SqliteCache:
             raise MachineError(f"cache {self.path} was opened before a fork; open one in each process")
 
     async def _ask(self, key: CacheKey, key_digest: bytes, make: Callable[[], Awaitable[Json]]) -> Json:
-        name = memory_name(key)
-        if (found := await self._claim_or_find(key_digest)) is not None:
-            return self._hit(name, found)
+        writer = self._writer
+        if writer is None:
+            raise ServiceDownError(
+                f"cassette {self.path} has no answer to {_named(key)}, and nothing may be asked"
+            )
+        await self._claim(writer, key_digest)
+        failure: RequestFailedError | None = None
         try:
+            # The previous owner of the claim may have stored an answer after we looked.
+            if (entry := self._find(key_digest)) is not None:
+                writer.claims.free(key_digest)
+                return self._hit(key, memory_name(key), entry)
             self.counts.asked += 1
-            return self._remember(key, name, key_digest, await make(), claimed=True)
+            try:
+                row = Row.of(key, key_digest, await make(), self._clock())
+            except RequestFailedError as error:
+                if self._mode is CacheMode.CACHE or self._is_closing:  # closing makes requests fail
+                    raise
+                failure = error
+                row = Row.of(key, key_digest, error.as_json(), self._clock(), failed=True)
         except BaseException:
-            self._claims.free(key_digest)
+            writer.claims.free(key_digest)
             raise
+        written: Future[None] = Future()
+        written.add_done_callback(lambda _: writer.claims.free(key_digest))
+        self._store(writer, row, written)
+        if self._mode is not CacheMode.CACHE:
+            await self._require_written(written)
+        if failure is not None:
+            raise failure
+        return row.entry.value
 
-    def _hit(self, name: Hashable, found: Remembered) -> Json:
+    def _store(self, writer: Writer, row: Row, written: "Future[None] | None" = None) -> None:
+        self._memory.put(memory_name(row.key), row.entry)
+        if self._mode is CacheMode.RECORD:
+            self._recorded.add(row.digest)
+        writer.put(row, written)
+
+    async def _require_written(self, written: "Future[None]") -> None:
+        try:
+            # Shielded: who cancels the request must not cancel what the writer is about to report.
+            await asyncio.shield(asyncio.wrap_future(written))
+        except Exception as error:  # noqa: BLE001 - of SQLite, or of a key that is not JSON
+            raise MachineError(f"cassette {self.path} cannot be written: {error}") from None
+
+    def _lose(self, error: Exception) -> None:
+        """Tell the user that answers are lost; a cassette's requests raise instead."""
+        if self._mode is CacheMode.CACHE:
+            self._say(f"cache {self.path}: answers are not remembered any more; the run goes on ({error})")
+
+    def _hit(self, key: CacheKey, name: Hashable, entry: Entry) -> Json:
         self.counts.disk += 1
-        self._memory.put(name, found)
-        return found.value
+        self._memory.put(name, entry)
+        return entry.value if entry.outcome != FAILURE else self._fail(key, entry)
 
-    async def _claim_or_find(self, key_digest: bytes) -> Remembered | None:
-        """The answer that another process stored meanwhile. None: we hold the claim, or its owner took too long."""
+    def _fail(self, key: CacheKey, entry: Entry) -> NoReturn:
+        """Raise the failure that a cassette recorded."""
+        try:
+            failure = RequestFailedError.from_json(entry.value)
+        except Exception:  # noqa: BLE001 - anyone may have written the file
+            raise DataError(f"cassette {self.path}: the failure of {key.request[:80]!r} is broken") from None
+        raise failure
+
+    async def _claim(self, writer: Writer, key_digest: bytes) -> None:
+        """Wait for the claim on a key, or until its owner took too long."""
         pause, give_up = _FIRST_POLL_SECONDS, time.monotonic() + self._settings.wait_seconds
-        waited = False
-        while not self._claims.take(key_digest):
-            self.counts.waited += not waited
-            waited = True
-            if time.monotonic() > give_up:
-                return None
+        is_waiting = False
+        while not writer.claims.take(key_digest) and time.monotonic() < give_up:
+            self.counts.waited += not is_waiting
+            is_waiting = True
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_POLL_SECONDS)
-        # The previous owner of the claim may have stored the answer after we looked.
-        try:
-            found = self._find(key_digest)
-        except BaseException:
-            self._claims.free(key_digest)
-            raise
-        if found is not None:
-            self._claims.free(key_digest)
-        return found
 
-    def _find(self, key_digest: bytes) -> Remembered | None:
-        if (unwritten := self._writer.unwritten.get(key_digest)) is not None:
-            return unwritten if self._is_fresh(unwritten) else None
-        where = place(key_digest)
-        try:
-            row = self._cursor.execute(_FIND, (where, key_digest)).fetchone()
-        except sqlite3.OperationalError:  # the disk fails, or the file stays locked: ask instead
+    def _find(self, key_digest: bytes) -> Entry | None:
+        if self._mode is CacheMode.RECORD and key_digest not in self._recorded:
             return None
+        if self._writer is not None and (entry := self._writer.unwritten.get(key_digest)) is not None:
+            return entry if self._is_valid(entry) else None
+        row_number = place(key_digest)
+        try:
+            row = self._cursor.execute(_FIND, (row_number, key_digest)).fetchone()
         except sqlite3.DatabaseError as error:
+            # The disk fails, or the file stays locked: a cache asks instead.
+            if isinstance(error, sqlite3.OperationalError) and self._mode is CacheMode.CACHE:
+                return None
             raise unusable(self.path, error) from None
         if row is None:
             return None
-        text, empty, made_at = row
-        if not isinstance(made_at, float):
-            raise broken_row(self.path, where)
-        found = Remembered(read_answer(self.path, where, text), made_at, bool(empty), len(text))
-        return found if self._is_fresh(found) else None
+        entry = read_entry(self.path, row_number, *row)
+        return entry if self._is_valid(entry) else None
 
-    def _remember(self, key: CacheKey, name: Hashable, key_digest: bytes, value: Json, claimed: bool) -> Json:
-        text = encode(value)
-        value = decode(text)
-        entry = Remembered(value, self._clock(), is_empty(value), len(text))
-        self._memory.put(name, entry)
-        self._writer.put(Row(key, key_digest, text, entry, claimed))
-        return value
+    def _is_valid(self, entry: Entry) -> bool:
+        keep_seconds = self._keep_seconds[entry.outcome]
+        return keep_seconds is None or self._clock() - entry.made_at < keep_seconds
 
-    def _is_fresh(self, entry: Remembered) -> bool:
-        keep = self._settings.keep_empty_seconds if entry.is_empty else self._settings.keep_seconds
-        return keep is None or self._clock() - entry.made_at < keep
+
+def _named(key: CacheKey) -> str:
+    """Name a key in messages; a long request is cut."""
+    request = key.request if len(key.request) <= 80 else key.request[:77] + "..."
+    return f"{key.tool} of {key.provider} for {request!r}"

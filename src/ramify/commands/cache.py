@@ -1,18 +1,16 @@
-"""`ramify cache`: import and export search caches of the papers' code, and show what a cache holds."""
+"""`ramify cache`: import and export search caches of the papers' code, import old cassettes, show what a cache holds."""
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import ConfigError, MachineError
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_text import parse_json
 from ramify.net.secrets import shown
 
-_CASSETTE = ".jsonl"
 _LAST_SECOND = 253_402_300_799.0
 """The last second of the year 9999, the latest that `datetime` can represent."""
 
@@ -21,12 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
 
-    coming = commands.add_parser("import", help="import a JSON cache of the papers' code")
-    coming.add_argument("file", type=Path, metavar="FILE.json", help='{"query": "Page 1: ...\\nPage 2: ..."}')
-    coming.add_argument(
-        "--to", type=Path, required=True, metavar="CACHE", help="a cache, or a cassette that ends in .jsonl"
+    coming = commands.add_parser(
+        "import", help="import a JSON cache of the papers' code, or a cassette of an older ramify"
     )
-    coming.add_argument("--provider", required=True, metavar="NAME", help="whose answers these are")
+    coming.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help='{"query": "Page 1: ...\\nPage 2: ..."}, or a cassette of JSON lines',
+    )
+    coming.add_argument("--to", type=Path, required=True, metavar="CACHE", help="a cache, or a cassette")
+    coming.add_argument("--provider", metavar="NAME", help="of a JSON cache: whose answers these are")
     coming.add_argument(
         "-s", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="other keys of the recipe's [tools.search] (zone=serp, top_k=5): the cache looks answers up by them",
@@ -54,66 +57,57 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> str:
-    count = asyncio.run(_remember_all(options.file, options.to, _search_section(options)))
+    from ramify.cache.database import is_old_cassette
+    from ramify.cache.references import import_cassette
+
+    try:
+        is_cassette = is_old_cassette(options.file)
+    except OSError as error:
+        raise DataError(f"{options.file} cannot be read: {error.strerror}") from None
+    if not is_cassette:
+        count = asyncio.run(_import_json(options.file, options.to, _search_section(options)))
+    elif options.provider is None and not options.settings:
+        count = import_cassette(options.file, options.to)
+    else:
+        raise ConfigError(
+            f"--provider, -s: {options.file} is a cassette, which names its providers. Remove these options"
+        )
     return f"{count:,} entries of {options.file} are in {options.to}"
 
 
+async def _import_json(file: Path, to: Path, section: Any) -> int:  # noqa: ANN401 - a union that pydantic checked
+    from ramify.assemble.services import build_provider
+    from ramify.cache.references import import_json
+    from ramify.tools.search import cache_key
+
+    provider = build_provider(section, offline=True)
+    try:
+        return import_json(file, to, lambda query: cache_key(provider, section.top_k, None, query))
+    finally:
+        await provider.close()
+
+
 def _export(options: argparse.Namespace) -> str:
-    from ramify.cache.database import Contents, files_of
+    from ramify.cache.database import files_of
     from ramify.cache.references import export_json
     from ramify.commands.output_files import require_output, write_output
 
     require_output("--to", options.to, files_of(options.cache))
-    with Contents(options.cache) as contents:
-        count, content = export_json(contents)
+    count, content = export_json(options.cache)
     write_output("--to", options.to, content)
     return f"{count:,} entries of {options.cache} are in {options.to}"
 
 
 def _show(options: argparse.Namespace) -> str:
-    from ramify.cache.database import Contents
+    from ramify.cache.database import read_groups
 
-    with Contents(options.cache) as contents:
-        groups = contents.groups()
     lines = [
         f"{group.tool} {group.provider}: {group.answers:,} answers, {group.empty:,} of them empty, "
+        f"{f'{group.failures:,} failures, ' if group.failures else ''}"
         f"{_day(group.oldest)} to {_day(group.newest)}, {group.parameters}"
-        for group in groups
+        for group in read_groups(options.cache)
     ]
     return "\n".join(lines) if lines else f"{options.cache} is empty"
-
-
-async def _remember_all(file: Path, to: Path, section: Any) -> int:  # noqa: ANN401 - a union that pydantic checked
-    from ramify.assemble.services import build_provider
-    from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
-    from ramify.cache.references import import_json
-    from ramify.cache.sqlite import SqliteCache
-    from ramify.core.protocols import CacheKey
-    from ramify.net.failures import RequestFailedError
-    from ramify.tools.search import cache_key
-
-    provider = build_provider(section, offline=True)
-    key: Callable[[str], CacheKey] = lambda query: cache_key(provider, section.top_k, None, query)  # noqa: E731
-    try:
-        if to.suffix == _CASSETTE:
-            form = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
-            cassette = Cassette(to, CassetteMode.REPLAY, form)
-            try:
-                return import_json(file, cassette, key)
-            finally:
-                await cassette.close()
-        cache = SqliteCache(to)
-        try:
-            count = import_json(file, cache, key)
-        finally:
-            await cache.close()
-        if cache.forgotten:
-            raise MachineError(
-                f"cache {to}: {cache.forgotten:,} rows could not be written; free disk space and import again"
-            )
-        return count
-    finally:
-        await provider.close()
 
 
 def _search_section(options: argparse.Namespace) -> Any:  # noqa: ANN401 - as above
@@ -121,6 +115,8 @@ def _search_section(options: argparse.Namespace) -> Any:  # noqa: ANN401 - as ab
 
     from ramify.config.schema_tools import SearchSection
 
+    if options.provider is None:
+        raise ConfigError(f"--provider: expected whose answers {options.file} holds")
     values: dict[str, object] = {"provider": options.provider}
     for setting in options.settings:
         name, equals, text = setting.partition("=")

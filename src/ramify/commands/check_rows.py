@@ -21,7 +21,7 @@ from ramify.data.benchmarks import parse_dataset
 from ramify.engines.configs import ScriptedEngineConfig
 from ramify.modeling.hub import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
-from ramify.tools.configs import CacheConfig, DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
+from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
 
 if TYPE_CHECKING:
     from ramify.assemble.task import ProblemReader
@@ -80,7 +80,7 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
     build_own_parts(recipe.reward)
     judge = recipe.reward.judge if not isinstance(recipe.reward, LengthRewardConfig) else None
     if judge is not None and judge.cache is not None:
-        _check_database(judge.cache)
+        _check_cache(judge.cache)
     several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
     worlds = [*several.values(), *([] if recipe.environment is None else [recipe.environment])]
     if all(isinstance(world, OwnEnvironmentConfig) for world in worlds):
@@ -139,7 +139,7 @@ def _check_tool_files(tools: ToolsSection) -> None:
 
         check_passages(search.corpus, search.index if isinstance(search, LocalSearchConfig) else None)
     if tools.cache is not None:
-        _check_cache(tools.cache)
+        _check_cache(tools.cache.path)
 
 
 def _check_repairs(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
@@ -150,22 +150,13 @@ def _check_repairs(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
     if section is None:
         return
     if section.cache is not None:
-        _check_cache(section.cache)
+        _check_cache(section.cache.path)
     if isinstance(section.helper, OwnHelperConfig):
         load_function(section.helper.path, section.helper.function)
 
 
-def _check_cache(config: CacheConfig) -> None:
+def _check_cache(path: Path) -> None:
     """Read a cache that is there; none is made."""
-    if config.mode == "cache":
-        _check_database(config.path)
-        return
-    from ramify.cache.cassette import read_cassette
-
-    read_cassette(config.path)
-
-
-def _check_database(path: Path) -> None:
     if path.exists():
         from ramify.cache.database import connect_to_read
 

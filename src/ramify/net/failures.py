@@ -64,7 +64,7 @@ class RequestFailedError(Exception):
         super().__init__(f"{kind.value}: {detail}")
 
     def as_json(self) -> Json:
-        """The form that a cassette records."""
+        """Return the form that a cassette records."""
         return {"kind": self.kind.value, "detail": self.detail, "status": self.status}
 
     @classmethod

@@ -283,7 +283,7 @@ class OpenEnvConfig(Config):
 class CacheConfig(Config):
     """A cache for answers of search, pages and summaries, in a file that runs may share.
 
-    With `mode` record, replay or replay_or_fail, `path` is a cassette, which records or replays answers.
+    With `mode` record, replay or replay_or_fail it is a cassette, which records or replays answers.
     """
 
     path: UserPath

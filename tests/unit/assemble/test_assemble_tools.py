@@ -105,7 +105,7 @@ def test_a_failure_leaves_no_cassette_locked(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"text": "a"}\n')
     tables = {
         "search": {"corpus": tmp_path / "corpus.jsonl"},
-        "cache": {"path": tmp_path / "tape.jsonl", "mode": "record"},
+        "cache": {"path": tmp_path / "tape.sqlite", "mode": "record"},
     }
     wrong = ToolsSection.model_validate(tables | {"own": [{"path": tmp_path / "none.py", "function": "f"}]})
     with pytest.raises(ConfigError):

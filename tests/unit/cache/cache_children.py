@@ -1,6 +1,7 @@
 """What other processes do to a cache in tests. Run by path: `python cache_children.py NAME FOLDER ARGUMENTS...`."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -8,9 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
-from ramify.cache.sqlite import SqliteCache
+from ramify.cache.sqlite import CacheMode, SqliteCache
 from ramify.core.errors import MachineError
 from ramify.core.protocols import CacheKey
+from ramify.net.failures import FailureKind, RequestFailedError
 
 
 def key(request: str) -> CacheKey:
@@ -53,6 +55,24 @@ def write_until_killed(folder: Path) -> None:
             if i % 20 == 19:
                 await cache.flush()
                 tell(i + 1)
+
+    asyncio.run(work())
+
+
+def record_until_killed(folder: Path) -> None:
+    """Says, after each request, how many outcomes a caller has."""
+
+    async def make(i: int) -> str:
+        if i % 3 == 2:
+            raise RequestFailedError(FailureKind.SERVER, f"failure {i}", 500)
+        return f"answer {i} " + "x" * 1500
+
+    async def work() -> None:
+        cassette = SqliteCache(folder / "cache.sqlite", mode=CacheMode.RECORD)
+        for i in itertools.count():
+            with contextlib.suppress(RequestFailedError):
+                await cassette.fetch(key(f"q{i}"), lambda i=i: make(i))
+            tell(i + 1)
 
     asyncio.run(work())
 

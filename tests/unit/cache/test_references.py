@@ -3,7 +3,6 @@ import json
 
 import pytest
 
-from ramify.cache.database import Contents
 from ramify.cache.references import answer_of, export_json, import_json, text_of
 from ramify.cache.sqlite import SqliteCache
 from ramify.cli import main
@@ -40,12 +39,8 @@ def write(folder, entries):
 
 
 def round_trip(folder, path):
-    async def use(cache):
-        return import_json(path, cache, key)
-
-    count = with_cache(folder, use)
-    with Contents(folder / "cache.sqlite") as contents:
-        entries, content = export_json(contents)
+    count = import_json(path, folder / "cache.sqlite", key)
+    entries, content = export_json(folder / "cache.sqlite")
     assert entries == count
     return content
 
@@ -119,8 +114,7 @@ def test_what_was_found_since_is_exported_too(tmp_path):
         await cache.fetch(CacheKey("page", "p", {}, "https://x"), page)
 
     with_cache(tmp_path, use)
-    with Contents(tmp_path / "cache.sqlite") as contents:
-        _, content = export_json(contents)
+    _, content = export_json(tmp_path / "cache.sqlite")
     assert json.loads(content) == {"a": TWO, "b": "Page 1: new snippet"}
 
 
@@ -134,18 +128,19 @@ def test_what_was_found_since_is_exported_too(tmp_path):
         (None, "cannot be read"),
     ],
 )
-def test_a_wrong_file_is_named_and_nothing_is_remembered(content, message, tmp_path):
+def test_a_wrong_file_is_named_and_no_cache_is_made(content, message, tmp_path):
     path = tmp_path / "in.json"
     if content is not None:
         path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"in\.json.*{message}"):
+        import_json(path, tmp_path / "cache.sqlite", key)
+    assert not (tmp_path / "cache.sqlite").exists()
 
-    async def use(cache):
-        with pytest.raises(DataError, match=rf"in\.json.*{message}"):
-            import_json(path, cache, key)
 
-    with_cache(tmp_path, use)
-    with Contents(tmp_path / "cache.sqlite") as contents:
-        assert contents.groups() == []
+def test_a_query_that_sqlite_cannot_hold_is_escaped(tmp_path):
+    path = tmp_path / "in.json"
+    path.write_text(json.dumps({"q \ud800": "text \udfff"}))
+    assert json.loads(round_trip(tmp_path, path)) == {"q \\ud800": "text \udfff"}
 
 
 def test_the_released_cache_comes_back_byte_for_byte(shared_dir, tmp_path):
@@ -160,17 +155,11 @@ def test_the_released_cache_comes_back_byte_for_byte(shared_dir, tmp_path):
     with_cache(tmp_path, use)
 
 
-@pytest.mark.parametrize("name", ["cache.sqlite", "tape.jsonl"])
-def test_the_command_line_imports_shows_and_exports(name, tmp_path, capsys):
-    path, cache = write(tmp_path, {"Ada": TWO, "Bob": "No search results found."}), tmp_path / name
+def test_the_command_line_imports_shows_and_exports(tmp_path, capsys):
+    path, cache = write(tmp_path, {"Ada": TWO, "Bob": "No search results found."}), tmp_path / "cache.sqlite"
     where = ["--provider", "searxng", "-s", "url=http://127.0.0.1:1", "-s", "top_k=5"]
     assert main(["cache", "import", str(path), "--to", str(cache), *where]) == 0
     assert "2 entries" in capsys.readouterr().out
-    if name.endswith(".jsonl"):
-        lines = [json.loads(line) for line in cache.read_text().splitlines()]
-        assert [line["request"] for line in lines[1:]] == ["ada", "bob"]
-        assert lines[1]["parameters"]["top_k"] == 5
-        return
     assert main(["cache", "show", str(cache)]) == 0
     assert "search searxng: 2 answers, 1 of them empty" in capsys.readouterr().out
     assert main(["cache", "export", str(cache), "--to", str(tmp_path / "out.json")]) == 0
@@ -181,14 +170,16 @@ def test_the_command_line_imports_shows_and_exports(name, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["show", "missing.sqlite"], "does not exist"),
-        (["import", "missing.json", "--to", "c", "--provider", "bing"], "--provider"),
-        (["import", "missing.json", "--to", "c", "--provider", "brightdata"], "zone"),
-        (["import", "missing.json", "--to", "c", "--provider", "serper", "-s", "x"], "expected KEY=VALUE"),
+        (["import", "in.json", "--to", "c", "--provider", "bing"], "--provider"),
+        (["import", "in.json", "--to", "c", "--provider", "serper", "-s", "x"], "expected KEY=VALUE"),
         (["import", "missing.json", "--to", "c", "--provider", "serper"], "missing.json cannot be read"),
+        (["import", "in.json", "--to", "c"], "--provider: expected whose answers in.json holds"),
+        (["import", "in.json", "--to", "c", "--provider", "brightdata"], "zone"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    write(tmp_path, {})
     assert main(["cache", *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said

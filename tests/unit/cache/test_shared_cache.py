@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cache_children import key
 
-from ramify.cache.database import Contents
-from ramify.cache.sqlite import SqliteCache
+from ramify.cache.database import read_groups
+from ramify.cache.sqlite import CacheMode, SqliteCache
 
 pytestmark = pytest.mark.integration
 
@@ -28,9 +28,9 @@ def child(name, folder, *arguments):
     )
 
 
-def fetch(folder, request, make):
+def fetch(folder, request, make, mode=CacheMode.CACHE):
     async def whole():
-        cache = SqliteCache(folder / "cache.sqlite")
+        cache = SqliteCache(folder / "cache.sqlite", mode=mode)
         try:
             return await asyncio.wait_for(cache.fetch(key(request), make), 60)
         finally:
@@ -65,6 +65,33 @@ def test_a_kill_while_writing_leaves_all_that_was_flushed(tmp_path, lines):
     connection = sqlite3.connect(tmp_path / "cache.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert connection.execute("SELECT count(*) FROM answers").fetchone()[0] >= flushed
+
+
+@pytest.mark.parametrize("lines", [1, 20, 100])
+def test_a_kill_while_recording_loses_no_outcome_that_a_caller_had(tmp_path, lines):
+    recording = child("record_until_killed", tmp_path)
+    count = [int(recording.stdout.readline()) for _ in range(lines)][-1]
+    os.kill(recording.pid, signal.SIGKILL)
+    recording.communicate()
+
+    async def make():
+        raise AssertionError("asked")
+
+    async def whole():
+        cassette = SqliteCache(tmp_path / "cache.sqlite", mode=CacheMode.REPLAY_OR_FAIL)
+        results = await asyncio.gather(
+            *(cassette.fetch(key(f"q{i}"), make) for i in range(count)), return_exceptions=True
+        )
+        await cassette.close()
+        return results
+
+    assert [str(result).partition(" x")[0] for result in asyncio.run(whole())] == [
+        f"server: failure {i}" if i % 3 == 2 else f"answer {i}" for i in range(count)
+    ]
+    (group,) = read_groups(tmp_path / "cache.sqlite")
+    assert group.answers + group.failures >= count
+    with pytest.raises(AssertionError, match="asked"):  # the lock of who was killed is gone
+        fetch(tmp_path, "another", make, CacheMode.RECORD)
 
 
 def test_who_is_killed_while_asking_frees_the_claim(tmp_path):
@@ -106,8 +133,7 @@ def test_a_disk_that_fills_ends_the_remembering_and_not_the_run(tmp_path):
     assert run.returncode == 0
     assert int(times_said) == 1
     assert "not remembered" in " ".join(reason)
-    with Contents(tmp_path / "cache.sqlite") as contents:
-        (group,) = contents.groups()
+    (group,) = read_groups(tmp_path / "cache.sqlite")
     assert 0 < group.answers < 400
     assert group.answers + int(forgotten) == 400
 

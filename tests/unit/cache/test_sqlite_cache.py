@@ -4,7 +4,7 @@ import sqlite3
 import pytest
 from cache_uses import Clock, asks, key, never, run
 
-from ramify.cache.database import Contents
+from ramify.cache.database import read_groups
 from ramify.cache.keys import digest, place
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
 from ramify.core.errors import DataError
@@ -31,8 +31,7 @@ def test_answers_live_for_their_time_and_empty_ones_for_less(path, in_memory):
         assert await cache.fetch(key("full"), asks(["b"])) == ["b"]
 
     run(use, path, settings, clock=clock)
-    with Contents(path) as contents:
-        (group,) = contents.groups()
+    (group,) = read_groups(path)
     assert (group.answers, group.empty) == (2, 0)
 
 
@@ -56,8 +55,7 @@ def test_failures_are_not_stored(path):
             await cache.fetch(key(), fails)
 
     run(use, path)
-    with Contents(path) as contents:
-        assert contents.groups() == []
+    assert read_groups(path) == []
 
 
 def test_memory_is_bounded_and_what_it_forgets_is_on_disk(path):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ramify.cache.database import read_groups
 from ramify.cli import main
 
 LIMIT = 400_000
@@ -40,7 +41,8 @@ def test_an_import_that_cannot_be_written_fails(tmp_path) -> None:
     arguments = ["cache", "import", str(source), "--to", str(cache), "--provider", "serper"]
     done = on_a_small_disk(arguments)
     assert done.returncode != 0
-    assert "rows could not be written" in done.stderr
+    assert "2,000 rows could not be written" in done.stderr
+    assert read_groups(cache) == []
     assert main(arguments) == 0
 
 
@@ -63,23 +65,6 @@ def test_a_provider_that_is_not_fully_named(tmp_path, capsys, arguments, told) -
     fixed = ["cache", "import", str(source), "--to", str(tmp_path / "cache"), "--provider"]
     assert main([*fixed, *arguments]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_a_cassette_and_a_cache_are_told_apart(tmp_path, capsys) -> None:
-    source = tmp_path / "references.json"
-    source.write_text(json.dumps({"capital": "Page 1: Paris"}))
-    fixed = ["cache", "import", str(source), "--provider", "serper", "--to"]
-    cache, cassette = tmp_path / "cache.sqlite", tmp_path / "tape.jsonl"
-    assert main([*fixed, str(cache)]) == main([*fixed, str(cassette)]) == 0
-    cassette.rename(tmp_path / "tape")
-    capsys.readouterr()
-    assert main([*fixed, str(tmp_path / "tape")]) == 2
-    assert "tape is a cassette, a cache is expected here" in capsys.readouterr().err
-    assert main(["cache", "show", str(tmp_path / "tape")]) == 2
-    assert "record, replay or replay_or_fail" in capsys.readouterr().err
-    cache.rename(tmp_path / "cache.jsonl")
-    assert main([*fixed, str(tmp_path / "cache.jsonl")]) == 2
-    assert "cache.jsonl is a cache, a cassette is expected here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -108,7 +93,6 @@ def test_an_export_that_does_not_fit_leaves_the_older_one(tmp_path) -> None:
     assert f"--to {out}: cannot be written: File too large" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "cache.sqlite",
-        "cache.sqlite-claims",
         "out.json",
         "references.json",
     ]
@@ -149,9 +133,7 @@ def test_a_cache_is_read_where_nothing_can_be_written(tmp_path, with_permissions
     folder.chmod(0o755)
     assert refused.returncode == 2
     assert "its folder cannot be written" in refused.stderr
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        [name, "cache.sqlite-claims", "references.json"]
-    )
+    assert sorted(path.name for path in folder.iterdir()) == sorted([name, "references.json"])
 
 
 def test_answers_in_a_log_that_cannot_be_read_are_not_left_out(tmp_path, with_permissions) -> None:
@@ -173,14 +155,14 @@ def test_answers_in_a_log_that_cannot_be_read_are_not_left_out(tmp_path, with_pe
 
 
 @pytest.mark.parametrize("content", [b"notes\n", b"notes", b"SQLite format 3\0", b'{"a": 1}\n', b"x" * 5000])
-def test_nothing_is_left_beside_a_file_that_is_no_cassette(tmp_path, capsys, content) -> None:
-    source, foreign = tmp_path / "references.json", tmp_path / "c.jsonl"
+def test_nothing_is_left_beside_a_file_that_is_no_cache(tmp_path, capsys, content) -> None:
+    source, foreign = tmp_path / "references.json", tmp_path / "cache"
     source.write_text("{}")
     foreign.write_bytes(content)
     assert main(["cache", "import", str(source), "--to", str(foreign), "--provider", "serper"]) == 2
-    assert "cassette" in capsys.readouterr().err
+    assert "is damaged or no cache" in capsys.readouterr().err
     assert foreign.read_bytes() == content
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "references.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "references.json"]
 
 
 @pytest.mark.parametrize("made_at", ["9e999", "-9e999", "'then'", "x'00'"])

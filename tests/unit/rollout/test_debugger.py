@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kept_answers import KeptAnswers
-from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
+from ramify.cache.sqlite import CacheMode, SqliteCache
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.records import TokenUsage
@@ -279,19 +279,17 @@ def test_answers_are_recorded_and_replayed(tmp_path):
 
         return asyncio.run(main())
 
-    failures = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
     model = Answers(["print(1)", "print(2)"])
-    assert ask(Cassette(tmp_path / "c", CassetteMode.RECORD, failures), model) == ["print(1)", "print(2)"]
+    assert ask(SqliteCache(tmp_path / "c", mode=CacheMode.RECORD), model) == ["print(1)", "print(2)"]
     silent = Answers([])
-    again = Cassette(tmp_path / "c", CassetteMode.REPLAY_OR_FAIL, failures)
+    again = SqliteCache(tmp_path / "c", mode=CacheMode.REPLAY_OR_FAIL)
     assert ask(again, silent) == ["print(1)", "print(2)"]
     assert silent.told == []
 
 
 def test_a_timeout_is_replayed_as_a_timeout(tmp_path):
-    failures = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
-    for mode, model in ((CassetteMode.RECORD, Answers([30.0])), (CassetteMode.REPLAY_OR_FAIL, Answers([]))):
-        cache = Cassette(tmp_path / "c", mode, failures)
+    for mode, model in ((CacheMode.RECORD, Answers([30.0])), (CacheMode.REPLAY_OR_FAIL, Answers([]))):
+        cache = SqliteCache(tmp_path / "c", mode=mode)
 
         async def main(cache=cache, model=model):
             try:
