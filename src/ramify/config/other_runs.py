@@ -59,13 +59,24 @@ def record_of(recipe: BaseModel) -> RecipeRecord:
 
 
 def _lasting(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's table without `[run]` and without the keys that may change."""
-    fixed = {name: value for name, value in table.items() if name != "run"}
+    """Return a recipe's table without `[run]`, without the keys that may change, and without those that are not set.
+
+    So a key that a later version adds changes nothing, as long as it is not set.
+    """
+    fixed = {name: value for name, value in _set_keys(table).items() if name != "run"}
     for key in MAY_CHANGE:
         section, _, name = key.partition(".")
         if isinstance(fixed.get(section), dict):
             fixed[section] = {inner: value for inner, value in fixed[section].items() if inner != name}
     return fixed
+
+
+def _set_keys(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _set_keys(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
 
 
 def read_rate(run_dir: Path) -> float:

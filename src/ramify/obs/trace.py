@@ -54,6 +54,8 @@ from ramify.core.tree import (
 from ramify.files.durable import dump_line, parse_line, replace_lines
 
 SCHEMA = 6
+_LAST_READERS = {5: "0.1.0 at commit 8eea476"}
+"""The last ramify that reads traces of an older schema."""
 _MAX_REASON = 300
 """Characters of a reason, which may quote ids of any length."""
 
@@ -237,6 +239,11 @@ def parse_tree(path: Path, row: int, line: str) -> TracedTree:
         age = "newer" if schema > SCHEMA else "older"
         raise DataError(
             f"{path} row {row}: tree trace schema {schema} is {age} than schema {SCHEMA}, which this ramify reads"
+            + (
+                f". The last version that reads it is {_LAST_READERS[schema]}"
+                if schema in _LAST_READERS
+                else ""
+            )
         )
     try:
         return _READ_TREE(content)

@@ -1,6 +1,6 @@
 """The record of a checkpoint, `state.json`, which lists every other file with its size and CRC-32.
 
-    {"schema": 4, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
+    {"schema": 5, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
 
 The outer checksum covers `state` and `files`. A CRC finds damage by disks, copies and editors. It does not protect
 against a malicious folder: all that is read later is checked for itself, and no name in a file may lead out of the folder.
@@ -19,7 +19,9 @@ from ramify.core.json_text import MAX_DEPTH, parse_json
 from ramify.files.untrusted import read_small_file
 from ramify.core.protocols import Json
 
-SCHEMA = 4
+SCHEMA = 5
+_LAST_READERS = {4: "0.1.0 at commit c7758c3"}
+"""The last ramify that goes on from checkpoints of an older schema."""
 RECORD = "state.json"
 STATE = "state"
 """Folder of the optimizer's files within a checkpoint."""
@@ -93,10 +95,12 @@ def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> No
 def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     record = _read_json(file, if_damaged)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        found = record.get("schema") if isinstance(record, dict) else None
+        schema = record.get("schema") if isinstance(record, dict) else None
+        reader = _LAST_READERS.get(schema) if isinstance(schema, int) else None
+        last = f" The last version that goes on from it is {reader}." if reader else ""
         raise DataError(
-            f"{file}: a checkpoint of schema {found!r}, expected {SCHEMA}; it was written by another version of "
-            f"ramify: delete its {RECORD} and name it as model.path of a new run to start from its weights"
+            f"{file}: a checkpoint of schema {schema!r}, expected {SCHEMA}: it was written by another version of "
+            f"ramify.{last} To start from its weights, delete its {RECORD} and name it as model.path of a new run"
         )
     content = {key: record.get(key) for key in ("state", "files")}
     if record.get("crc32") != _content_crc(content):

@@ -194,7 +194,8 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"schema": 3}, "a checkpoint of schema 3, expected 4; it was written by another version"),
+        ({"schema": 3}, "a checkpoint of schema 3, expected 5: it was written by another version"),
+        ({"schema": 4}, "The last version that goes on from it is 0.1.0 at commit c7758c3. "),
         ({"schema": "4"}, "a checkpoint of schema '4'"),
         ({"state": {**STATE, "step": 4}}, "its content does not match its checksum"),
         ({"state": None}, "its content does not match its checksum"),
