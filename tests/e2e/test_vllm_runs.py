@@ -46,6 +46,25 @@ def test_a_run_on_a_server_learns_from_its_ids_and_weights(tmp_path, caller, lor
             }
 
 
+def test_evaluations_in_training_need_no_weights_of_their_own(tmp_path, caller):
+    """The servers get the weights of a step once, for its evaluation and for its rollout."""
+    with stand_in(caller) as (here, server):
+        recipe = recipe_of(tmp_path / "task", caller, server.url)
+        dev = (f"eval.test={str(recipe.parent / 'problems.jsonl')!r}", "eval.every=2", "eval.limit=4")
+        assert ramify("train", recipe, "run.steps=3", "reward.name=hierarchical", *dev) == 0
+        assert here.loads == 4
+    run = recipe.parent / "run"
+    assert [row["step"] for row in read_metrics(run / "evals.jsonl")] == [0, 2, 3]
+    for step in (0, 2, 3):
+        versions = {
+            node.policy_version
+            for traced in read_trees(run / "evals" / f"{step:06d}.jsonl")
+            for node in traced.tree.nodes
+            if node.source == "policy" and node.token_ids
+        }
+        assert versions == {step}
+
+
 def test_a_run_goes_on_with_another_server(tmp_path, caller):
     with stand_in(caller) as (_, first):
         recipe = recipe_of(tmp_path / "task", caller, first.url)

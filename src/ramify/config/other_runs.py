@@ -71,12 +71,11 @@ def _lasting(table: dict[str, Any]) -> dict[str, Any]:
     return fixed
 
 
-def _set_keys(table: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _set_keys(value) if isinstance(value, dict) else value
-        for key, value in table.items()
-        if value is not None
-    }
+def _set_keys(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value without the keys of its objects that are null."""
+    if isinstance(value, dict):
+        return {key: _set_keys(each) for key, each in value.items() if each is not None}
+    return [_set_keys(each) for each in value] if isinstance(value, list) else value
 
 
 def read_rate(run_dir: Path) -> float:

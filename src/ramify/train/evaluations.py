@@ -55,6 +55,9 @@ class TrainingEvaluation:
             with console.phase(f"evaluation at step {state.step}", len(problems) * attempts) as phase:
                 work = evaluate(self.sampler, problems, attempts, phase, group_size=self.group_size)
                 evaluation, trees = session.stop.run(work)
+            if self.group_size is not None:
+                # The rollout must find the engine's cache as a run without evaluations does: empty, at this version.
+                session.stop.run(self.sampler.agent.engine.load_weights(state.step))
             self.sampler.scoring.require_success()
             row = evaluation_metrics(evaluation)
             write_trees(folder.evaluation(state.step), [TracedTree(s.tree, s.rewards) for s in trees])

@@ -65,29 +65,19 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
     """
     with run.console.phase("RL", last, state.step) as phase:
         try:
-            state = evaluate_if_due(run, state, session)
-            while state.step < last and not stops_early(run):
+            while True:
                 session.stop.check()
+                is_due = run.evaluation is not None and run.evaluation.is_due(state.step, run.total_steps)
+                if state.step < last or is_due:
+                    session.stop.run(run.publisher.publish(state.step))
+                if run.evaluation is not None and is_due:
+                    state = run.evaluation.evaluate(state, session, run.folder, run.console)
+                if state.step >= last or stops_early(run):
+                    break
                 state = run.saver.keep(rl_step(run, state, session, phase))
-                state = evaluate_if_due(run, state, session)
         except Interrupted as stopped:
             saved = run.saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
-    return state
-
-
-def evaluate_if_due(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -> LoopState:
-    """Hand the weights of `state` to the engine and evaluate them, if the recipe asks for it now; returns the state with the score.
-
-    Raises:
-        Interrupted: A stop was asked for.
-    """
-    evaluation = run.evaluation
-    if evaluation is None or not evaluation.is_due(state.step, run.total_steps):
-        return state
-    session.stop.run(run.publisher.publish(state.step))
-    state = evaluation.evaluate(state, session, run.folder, run.console)
-    session.stop.run(run.sampler.agent.engine.sleep())
     return state
 
 
@@ -100,13 +90,12 @@ def stops_early(run: RlRun) -> bool:
 
 
 def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], phase: Phase) -> LoopState:
-    """One step of the run: from a batch of problems to updated weights and a written record.
+    """One step of the run, whose weights the engine has: from a batch of problems to updated weights and a written record.
 
     Raises:
         TrainingError: The guard stops the run.
     """
     stop = session.stop
-    stop.run(run.publisher.publish(state.step))
     size, dynamic = run.problems_per_step, run.dynamic_sampling
     batch = stop.run(take_batch(run.sampler, run.order, size, dynamic, state.cursor, state.step, phase))
     stop.run(run.sampler.agent.engine.sleep())
