@@ -35,9 +35,11 @@ MAY_CHANGE = frozenset(
         "preflight.enabled",
         "preflight.problems",
         "preflight.allow_zero_variance",
+        "log",
+        "log.to",
     }
 )
-"""The length of the run, which checkpoints are kept, and how the work is placed on the machine."""
+"""The length of the run, which checkpoints are kept, how the work is placed on the machine, and who logs it."""
 
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "learner.copies", "model.device"})
 """Keys of these that change the last bits of results, so a deterministic run must keep them."""
@@ -59,8 +61,8 @@ def record_of(recipe: BaseModel) -> RecipeRecord:
 
 
 def _lasting(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's table without `[run]` and without the keys that may change."""
-    fixed = {name: value for name, value in table.items() if name != "run"}
+    """Return a recipe's table without `[run]`, `[log]` and the keys that may change."""
+    fixed = {name: value for name, value in table.items() if name not in ("run", "log")}
     for key in MAY_CHANGE:
         section, _, name = key.partition(".")
         if isinstance(fixed.get(section), dict):
