@@ -132,7 +132,8 @@ def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
 
 
 def test_an_adapter_is_merged_before_the_next_cycle(task, capsys):
-    assert main(["selfcritic", str(task), "-s", "dpo.lora={rank=2, alpha=4.0}"]) == 0
+    settings = ("dpo.lora={rank=2, alpha=4.0}", 'log.to=["tensorboard"]')
+    assert main(["selfcritic", str(task), *(word for setting in settings for word in ("-s", setting))]) == 0
     run = task.parent / "run"
     first, second = cycles_of(run)
     assert (first["model"], second["model"]) == ("model", "model")
@@ -140,6 +141,8 @@ def test_an_adapter_is_merged_before_the_next_cycle(task, capsys):
 
     AutoModelForCausalLM.from_pretrained(run / "cycle-02" / "model")
     assert (run / "cycle-01" / "dpo" / "checkpoints").is_dir()
+    # Each phase is a run of its own for loggers.
+    assert len(list(run.glob("cycle-0[12]/*/tensorboard/events*"))) == 4
 
 
 def test_rl_on_an_adapter_goes_on_with_it(task):

@@ -93,6 +93,22 @@ def test_from_questions_to_rows(task, capsys):
     assert {name: (run / name).read_bytes() for name in FILES} == before
 
 
+def test_the_counts_of_the_summary_are_logged_at_the_end(task):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert main(["synth", str(task)]) == 0
+    # Who logs is no part of what the answers depend on.
+    assert main(["synth", str(task), "--resume", "-s", 'log.to=["tensorboard"]']) == 0
+    run = task.parent / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    events = accumulators.EventAccumulator(str(run / "tensorboard")).Reload()
+    logged = {name: events.Scalars(name)[0].value for name in events.Tags()["scalars"]}
+    assert logged["synth/questions"] == summary["questions"]
+    assert logged["synth/stages/tools/right"] == pytest.approx(summary["stages"]["tools"]["right"])
+    assert {name for name in logged if name.startswith("synth/classes/")} == {
+        f"synth/classes/{name}" for name in summary["classes"]
+    }
+
+
 def test_another_recipe_does_not_go_on(task, capsys):
     assert main(["synth", str(task)]) == 0
     assert main(["synth", str(task), "--resume", "-s", "sampling.tools=5"]) == 2

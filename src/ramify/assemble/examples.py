@@ -19,6 +19,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
+from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import Start, begin_run, restore, starting_point
 from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
@@ -125,7 +126,8 @@ def run_examples(
             console.note(note)
         task = make_task(renderers, examples)
         run, state = _build(recipe, console, folder, start, manifest, task, ranks, layout)
-        return train_on_examples(run, state, max_steps)
+        with run.recorder.loggers:
+            return train_on_examples(run, state, max_steps)
 
 
 def _build(
@@ -174,14 +176,16 @@ def _build(
     update = task.make_update(learner)
     # Now that a reference model has its memory.
     prepare_rows(learner, largest_row(recipe), recipe.data.max_tokens, console)
+    setup = training_setup(recipe)
+    saver = begin_run(folder, setup, start, state, learner, total, manifest)
     run = SupervisedRun(
         task=task,
         console=console,
-        metrics=folder.metrics,
+        recorder=open_recorder(saver, setup.recipe, recipe.log, console.note),
         update=update,
         order=ProblemOrder(task.num_examples, recipe.run.seed),
         batch_size=batch,
-        saver=begin_run(folder, training_setup(recipe), start, state, learner, total, manifest),
+        saver=saver,
         total_steps=total,
     )
     return run, state

@@ -126,6 +126,7 @@ class RecipePhases:
             "model": self._model(policy, trains_adapter=False) | {"lora": whole["dpo"]["lora"]},
             "data": {"train": str(pairs), "epochs": dpo.epochs, "max_tokens": dpo.max_tokens},
             "run": whole["run"] | {"dir": str(cycle.folder / DPO), "seed": self._seed(cycle, DPO)},
+            "log": whole["log"],
             "learner": learner | {"batch_size": min(dpo.batch_size, count)},
             "tools": whole["tools"],
             "environment": whole["environment"],

@@ -66,7 +66,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
     identity, device = answering_identity(recipe.model, recipe.engine, task)
     made_from = {
         # Rows are sorted anew each time; the least share of right answers also says which questions get hints.
-        **recipe.model_dump(mode="json", exclude={"run": True, "quality": set(_SORTING)}),
+        **recipe.model_dump(mode="json", exclude={"run": True, "log": True, "quality": set(_SORTING)}),
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
         **identity,
@@ -76,6 +76,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
     return SynthPlan(
         folder=recipe.run.dir,
         recipe=record_of(recipe),
+        log=recipe.log,
         made_from=made_from,
         device=device,
         task=task,

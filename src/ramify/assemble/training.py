@@ -27,6 +27,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.runs.manifest import file_sha256
+from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
 from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
@@ -61,7 +62,8 @@ def run_rl(
     """
     with claim_run_folder(recipe.run.dir, record_of(recipe), resume) as folder:
         run, state = build_rl(recipe, console, folder, ranks, layout)
-        return run_to_end(run, state, max_steps)
+        with run.recorder.loggers:
+            return run_to_end(run, state, max_steps)
 
 
 def run_rollout(
@@ -201,16 +203,18 @@ def build_rl(
     sampler = build_sampler(recipe, task, lambda: engine_model, console, hands_over=True)
     if start.record is not None:
         sampler.agent.brancher.restore(state.branching)
+    saver = begin_run(folder, setup, start, state, learner, steps, manifest)
     run = RlRun(
         console=console,
         folder=folder,
+        recorder=open_recorder(saver, setup.recipe, recipe.log, console.note),
         sampler=sampler,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
         publisher=build_publisher(
             sampler, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
         ),
         learning=build_learning(recipe, learner, minibatches),
-        saver=begin_run(folder, setup, start, state, learner, steps, manifest),
+        saver=saver,
         guard=guard,
         total_steps=steps,
         problems_per_step=rollout.problems_per_step,

@@ -29,6 +29,7 @@ from ramify.modeling.model_config import check_architecture, read_model_config, 
 from ramify.modeling.weight_files import stored_tensors
 from ramify.rewards.configs import LengthRewardConfig, OwnPartConfig
 from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
+from ramify.runs.loggers import require_loggers
 from ramify.sampler.configs import RepairConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
@@ -40,6 +41,7 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_own("tools.own", recipe.tools.own),
         lambda: require_environment(recipe.environment),
+        lambda: require_loggers(recipe.log),
     )
 
 
@@ -48,6 +50,7 @@ def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     _check_all(
         _model_check(recipe.model, require_model, fetch),
         lambda: _require_served(recipe.engine, recipe.model, hands_over=True),
+        lambda: require_loggers(recipe.log),
         *_for_trees(recipe),
     )
 
@@ -89,6 +92,7 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
         lambda: require_repairs(recipe.repair),
         lambda: require_reward(recipe.reward),
         lambda: require_script(recipe.engine),
+        lambda: require_loggers(recipe.log),
         *(() if library is None else (lambda: require_file("hints.library", library),)),
     )
 

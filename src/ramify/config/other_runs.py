@@ -35,9 +35,11 @@ MAY_CHANGE = frozenset(
         "preflight.enabled",
         "preflight.problems",
         "preflight.allow_zero_variance",
+        "log",
+        "log.to",
     }
 )
-"""The length of the run, which checkpoints are kept, and how the work is placed on the machine."""
+"""The length of the run, which checkpoints are kept, how the work is placed on the machine, and who logs it."""
 
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "learner.copies", "model.device"})
 """Keys of these that change the last bits of results, so a deterministic run must keep them."""
@@ -59,11 +61,11 @@ def record_of(recipe: BaseModel) -> RecipeRecord:
 
 
 def _lasting(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's table without `[run]`, without the keys that may change, and without those that are not set.
+    """Return a recipe's table without `[run]`, `[log]`, the keys that may change, and those that are not set.
 
     So a key that a later version adds changes nothing, as long as it is not set.
     """
-    fixed = {name: value for name, value in _set_keys(table).items() if name != "run"}
+    fixed = {name: value for name, value in _set_keys(table).items() if name not in ("run", "log")}
     for key in MAY_CHANGE:
         section, _, name = key.partition(".")
         if isinstance(fixed.get(section), dict):

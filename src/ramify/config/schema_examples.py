@@ -9,7 +9,7 @@ from ramify.config.schema_tools import EnvironmentSection, ToolsSection, refuse_
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens
 from ramify.data.configs import ExampleDataConfig
 from ramify.modeling.configs import TrainedModelConfig
-from ramify.runs.configs import TrainingRunConfig
+from ramify.runs.configs import LogConfig, TrainingRunConfig
 
 
 class SftLearnerSection(Section):
@@ -35,6 +35,7 @@ class SftRecipe(Section):
     model: TrainedModelConfig
     data: ExampleDataConfig
     run: TrainingRunConfig
+    log: LogConfig = LogConfig()
     learner: SftLearnerSection
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None

@@ -25,7 +25,7 @@ from ramify.config.schema_tools import (
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath, Within
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
-from ramify.runs.configs import RunConfig
+from ramify.runs.configs import LogConfig, RunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.synth.configs import HintsConfig, QualityConfig
 
@@ -65,6 +65,7 @@ class SynthRecipe(Section):
     model: ModelConfig
     data: SynthDataSection
     run: RunConfig
+    log: LogConfig = LogConfig()
     sampling: SynthSamplingSection
     hints: HintsConfig | None = None
     quality: QualityConfig = QualityConfig()

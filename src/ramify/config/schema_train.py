@@ -34,7 +34,7 @@ from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 from ramify.modeling.configs import TrainedModelConfig
-from ramify.runs.configs import TrainingRunConfig
+from ramify.runs.configs import LogConfig, TrainingRunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.train.configs import EvaluationConfig, PreflightConfig
 
@@ -86,6 +86,7 @@ class TrainRecipe(Section):
     model: TrainedModelConfig
     data: TrainDataSection
     run: TrainingRunConfig
+    log: LogConfig = LogConfig()
     rollout: RolloutSection
     engine: TrainingEngine
     tools: ToolsSection = ToolsSection()

@@ -1,8 +1,11 @@
-"""Settings of a run: its folder, what makes it repeatable, and which checkpoints it keeps."""
+"""Settings of a run: its folder, what makes it repeatable, which checkpoints it keeps, and who logs it."""
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from ramify.core.config import Config, Count, PositiveInt, Seed, Switch, Threads, UserPath
+
+LoggerName: TypeAlias = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +29,10 @@ class TrainingRunConfig(RunConfig):
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2
     keep_best: Count = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig(Config):
+    """Where the metrics of each step go besides `metrics.jsonl` and the console."""
+
+    to: tuple[LoggerName, ...] = ()

@@ -225,6 +225,18 @@ def write_results(
     return summary
 
 
+def summary_metrics(summary: Mapping[str, Any], prefix: str = "synth") -> dict[str, float]:
+    """Return the counts of a summary as metrics with flat names, such as `synth/stages/tools/right`."""
+    metrics: dict[str, float] = {}
+    for name in ("questions", "classes", "rows", "rl", "stages") if prefix == "synth" else summary:
+        value = summary[name]
+        if isinstance(value, Mapping):
+            metrics |= summary_metrics(value, f"{prefix}/{name}")
+        else:
+            metrics[f"{prefix}/{name}"] = value
+    return metrics
+
+
 def _by_question(folder: Path, problems: Sequence[Problem]) -> Iterator[tuple[Problem, list[Answer]]]:
     """Each question with all of its answers; the files of the stages are in the order of the questions."""
     files = {

@@ -1,5 +1,6 @@
 """`ramify synth`: Tool-Star's data from questions (arXiv 2505.16410, section 3), top to bottom."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.token_counts import PriceConfig
 from ramify.runs import manifest
+from ramify.runs.configs import LogConfig
 from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.runs.recipe import RecipeRecord
+from ramify.runs.recorder import open_loggers
 from ramify.sampler.identity import without_reach
 from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import Sampler
@@ -24,7 +27,7 @@ from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.folder import SYNTHESIS, read_stage, stage_file
 from ramify.synth.hints import HintLibrary
-from ramify.synth.results import Sorter, write_results
+from ramify.synth.results import Sorter, summary_metrics, write_results
 from ramify.synth.rows import is_right
 from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
 
@@ -48,6 +51,7 @@ class SynthPlan:
     Attributes:
         folder: Where answers and rows go.
         recipe: The recipe, for the folder.
+        log: Who logs the counts at the end.
         made_from: What the answers depend on.
         device: Name of the device that computes.
         task: The questions under the prompt with tools, the tools and the reward.
@@ -66,6 +70,7 @@ class SynthPlan:
 
     folder: Path
     recipe: RecipeRecord
+    log: LogConfig
     made_from: Mapping[str, Any]
     device: str
     task: Task
@@ -89,7 +94,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
         UserError: The folder is of another synthesis, or no question worked.
         Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
     """
-    _take_up(plan, console)
+    name = _take_up(plan, console)
     after = f"the answers that have ended are in {plan.folder}, go on with --resume"
     with sampling(plan.task, plan.open_agents, after) as session:
         _sample_all(plan, session, console)
@@ -100,11 +105,14 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
             f"read, {used.completion_tokens} written"
         )
     sorter = Sorter(plan.task.renderer, plan.quality, plan.seed)
-    return write_results(plan.folder, plan.task.problems, sorter, plan.price)
+    summary = write_results(plan.folder, plan.task.problems, sorter, plan.price)
+    with open_loggers(plan.folder, name, plan.recipe, plan.log, console.note) as loggers:
+        loggers.step(0, summary_metrics(summary))
+    return summary
 
 
-def _take_up(plan: SynthPlan, console: RunConsole) -> None:
-    """Check that a folder goes on with what it was made from, or make it one of this synthesis.
+def _take_up(plan: SynthPlan, console: RunConsole) -> str:
+    """Check that a folder goes on with what it was made from, or make it one of this synthesis; returns its random name.
 
     Raises:
         ConfigError: Model, data, tools, reward, hints or settings differ.
@@ -115,9 +123,13 @@ def _take_up(plan: SynthPlan, console: RunConsole) -> None:
         before = read_manifest(folder, made_from=part())
         refuse_other(folder, "a synthesis", without_reach(before["made_from"]), without_reach(plan.made_from))
         note_session(folder, before, made_with, console.note)
+        # Folders that older versions began have no name.
+        name = str(before.get("name", folder.name))
     else:
-        write_manifest(folder, {"made_from": dict(plan.made_from), "made_with": [made_with]})
+        name = os.urandom(8).hex()
+        write_manifest(folder, {"name": name, "made_from": dict(plan.made_from), "made_with": [made_with]})
     replace_file(folder / RECIPE, plan.recipe.text.encode())
+    return name
 
 
 def _sample_all(plan: SynthPlan, session: SamplingSession[Agents], console: RunConsole) -> None:

@@ -30,9 +30,9 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
             state = start_new(run, state, session)
         state = train(run, state, last, session)
     for line in closing_notes(run):
-        run.console.note(line)
+        run.recorder.loggers.note(line)
     if note := run.saver.best_note(state):
-        run.console.note(note)
+        run.recorder.loggers.note(note)
     saved = run.saver.save(state)
     if run.is_new:
         run.sampler.scoring.require_success()

@@ -7,6 +7,7 @@ from ramify.data.order import ProblemOrder
 from ramify.learner.guard import Guard
 from ramify.learner.learning import Learning
 from ramify.obs.console import RunConsole
+from ramify.runs.recorder import Recorder
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import Saver
 from ramify.sampler.configs import DynamicSamplingConfig
@@ -22,6 +23,7 @@ class RlRun:
     Attributes:
         console: Shows the progress.
         folder: Where the run is recorded.
+        recorder: Records the steps, and has loggers follow them.
         sampler: Grows and scores trees.
         order: The order of its problems.
         publisher: Hands the learner's weights to the sampler's engine.
@@ -38,6 +40,7 @@ class RlRun:
 
     console: RunConsole
     folder: RunFolder
+    recorder: Recorder
     sampler: Sampler
     order: ProblemOrder
     publisher: Publisher

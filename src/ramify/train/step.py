@@ -13,7 +13,7 @@ from ramify.learner.report import UpdateReport
 from ramify.obs.branch_metrics import branch_notes, entropy_warnings
 from ramify.obs.console import Phase
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
-from ramify.obs.trace import TracedTree, write_trees
+from ramify.obs.trace import TracedTree
 from ramify.runs.checkpoint import checkpoint_folder
 from ramify.runs.state import LoopState
 from ramify.runtime.call_clock import HeldUp
@@ -113,7 +113,6 @@ def record(
         TracedTree(scored.tree, scored.rewards, _mean_advantages(scored.tree, trained.get(scored.tree.key)))
         for scored in batch.trees
     ]
-    write_trees(run.folder.trees(state.step), traced)
     run.sampler.timing.flush(run.folder.timing(state.step), held_up)
     updated = update_metrics(learned.reports)
     guarded = {}
@@ -124,8 +123,7 @@ def record(
             "guard/fallbacks": float(state.guard.fallbacks),
         }
     sampling = batch.metrics if run.dynamic_sampling is not None else {}
-    run.saver.settle()
-    run.folder.metrics.append(state.step, {**grown, **updated, **guarded, **sampling})
+    run.recorder.step(state.step, {**grown, **updated, **guarded, **sampling}, traced)
     norm = updated["update/grad_norm"]
     shown: dict[str, float | str] = {"reward": grown.get("reward/mean", "none")}
     if grown["reward/not_counted"] or "not counted" in phase.shown:

@@ -11,7 +11,8 @@ from ramify.data.order import ProblemOrder
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
-from ramify.obs.metrics import MetricsLog, finite
+from ramify.obs.metrics import finite
+from ramify.runs.recorder import Recorder
 from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
 
@@ -47,7 +48,7 @@ class SupervisedRun:
     Attributes:
         task: Kind of training, with its examples.
         console: Shows the progress.
-        metrics: Where the metrics of each step go.
+        recorder: Records the steps, and has loggers follow them.
         update: Takes a step of the learner.
         order: The order of the examples.
         batch_size: Examples of a step.
@@ -57,7 +58,7 @@ class SupervisedRun:
 
     task: SupervisedTask
     console: RunConsole
-    metrics: MetricsLog
+    recorder: Recorder
     update: Update
     order: ProblemOrder
     batch_size: int
@@ -84,17 +85,16 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
                 stepped = stepped or report.outcome == "stepped"
                 state = state.after_step(cursor, finite(-report.loss))
                 own = {name: finite(value) for name, value in run.task.metrics(report).items()}
-                saver.settle()
-                run.metrics.append(state.step, step_metrics(report) | own)
+                run.recorder.step(state.step, step_metrics(report) | own)
                 phase.advance(loss=report.loss)
                 state = saver.keep(state)
         except Interrupted as stopped:
             saved = saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
     if best := saver.best_note(state):
-        console.note(best)
+        run.recorder.loggers.note(best)
     if not stepped:
-        console.note(
+        run.recorder.loggers.note(
             "no optimizer step changed the weights: every loss or gradient was not finite (see metrics.jsonl); lower "
             "learner.optimizer.rate or check the data"
         )
