@@ -73,10 +73,12 @@ def written(tmp_path_factory, caller):
     }
     for command, text in texts.items():
         task = write_task(tmp_path_factory.mktemp(command), caller, text)
-        settings = ("-s", "run.steps=2") if command == "train" else ()
+        dev = f"eval={{test={str(task.parent / 'problems.jsonl')!r}, every=1, limit=2}}"
+        settings = {"train": ("-s", "run.steps=2"), "selfcritic": ("-s", dev)}.get(command, ())
         status, _, err = ramify(command, task, *settings)
         assert status == 0, err
-        rows = [row for path in task.parent.rglob("metrics.jsonl") for row in read_metrics(path)]
+        paths = [*task.parent.rglob("metrics.jsonl"), *task.parent.rglob("evals.jsonl")]
+        rows = [row for path in paths for row in read_metrics(path)]
         names |= {name for row in rows for name in row} - {"step", "time"}
     return names
 

@@ -8,6 +8,7 @@ from ramify.eval.live import evaluate
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import MetricsRow, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
+from ramify.runs.recorder import Loggers
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import LoopState
 from ramify.sampler.sampler import Sampler
@@ -39,7 +40,12 @@ class TrainingEvaluation:
         return step % self.config.every == 0 or step == total_steps
 
     def evaluate(
-        self, state: LoopState, session: SamplingSession[Sampler], folder: RunFolder, console: RunConsole
+        self,
+        state: LoopState,
+        session: SamplingSession[Sampler],
+        folder: RunFolder,
+        console: RunConsole,
+        loggers: Loggers,
     ) -> LoopState:
         """Evaluate the weights of `state`, which the engine has, unless the folder holds the result; returns the state with it.
 
@@ -63,6 +69,7 @@ class TrainingEvaluation:
             write_trees(folder.evaluation(state.step), [TracedTree(s.tree, s.rewards) for s in trees])
             # Last: with its line an evaluation is done.
             folder.evaluations.append(state.step, row)
+            loggers.step(state.step, row)
             interval = evaluation.pass_at(1)
             console.note(
                 f"step {state.step}: {SCORE} {interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}] on "

@@ -71,7 +71,9 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
                 if state.step < last or is_due:
                     session.stop.run(run.publisher.publish(state.step))
                 if run.evaluation is not None and is_due:
-                    state = run.evaluation.evaluate(state, session, run.folder, run.console)
+                    state = run.evaluation.evaluate(
+                        state, session, run.folder, run.console, run.recorder.loggers
+                    )
                 if state.step >= last or stops_early(run):
                     break
                 state = run.saver.keep(rl_step(run, state, session, phase))
