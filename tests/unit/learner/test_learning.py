@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from model_makers import annotations_of
 
+from model_makers import annotations_of
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from model_makers import learner_for, tiny
 
+from model_makers import learner_for, tiny
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood

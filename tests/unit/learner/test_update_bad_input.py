@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from model_makers import tiny
 
+from model_makers import tiny
 from ramify.algos.aepo import StopGradientClip
 from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
