@@ -94,7 +94,7 @@ class BarrierLoop:
         root = self._roots[slot]
         self._roots[slot] += 1
         self._started[slot] += 1
-        return _Walk(slot, (root,), (root,), self._renderer.start(self._problems[slot]))
+        return _Walk(slot, (root,), (root,), self._renderer.render_prompt(self._problems[slot]))
 
     async def _generate(self, walk: _Walk) -> tuple[_Walk, ToolCall] | None:
         """The trajectory with its next turn, and the call that it makes; None: it has ended."""
@@ -114,7 +114,7 @@ class BarrierLoop:
         session = TimedSession(self._tools[call.name], self._problems[walk.slot])
         async with self._threads:
             result = await self._insist(session, call)
-        added = self._renderer.after((result,))
+        added = self._renderer.render_results((result,))
         if walk.spent + len(added) >= self._rule.max_tokens:
             self.leaves += 1
             return None

@@ -105,12 +105,12 @@ class _RememberingRenderer(TagRenderer):
         super().__init__(tokenizer, specs)
         self._known = lru_cache(4096)(self._encoded)
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """See `TagRenderer.after`, which reads the texts only."""
+    def render_results(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+        """See `TagRenderer.render_results`, which reads the texts only."""
         return self._known(*(result.text for result in results))
 
     def _encoded(self, *texts: str) -> tuple[int, ...]:
-        return super().after([ToolResult("", ToolStatus.OK, text) for text in texts])
+        return super().render_results([ToolResult("", ToolStatus.OK, text) for text in texts])
 
 
 class Script:

@@ -25,8 +25,8 @@ class Texts:
         def of(count: int) -> Problem:
             return Problem(name, (Message.of("user", self._filler(first, count)),), ("",))
 
-        problem = of(1 + size - len(self.renderer.start(of(1))))
-        _require(len(self.renderer.start(problem)), size)
+        problem = of(1 + size - len(self.renderer.render_prompt(of(1))))
+        _require(len(self.renderer.render_prompt(problem)), size)
         return problem
 
     def turn(self, size: int, query: str | None, first_word: int) -> tuple[int, ...]:

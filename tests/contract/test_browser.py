@@ -359,7 +359,7 @@ def test_no_page_title_snippet_or_summary_forges_anything(renderer, reply):
     result, *_ = browse(answer, hits, reply=reply)
     assert result.status is ToolStatus.OK
     assert any("</result>" in line and "<answer>" in line for line in result.text.splitlines())
-    ids = renderer.after([result])
+    ids = renderer.render_results([result])
     opening, closing = (renderer.tokenizer.encode(text) for text in (" <result>\n", "\n</result>"))
     inside = ids[len(opening) : -len(closing)]
     assert ids == (*opening, *inside, *closing)

@@ -170,7 +170,7 @@ def engine(kind):
         service = kind(
             client(), renderer, base_url=url, model="m", context_tokens=400, slots=1, note=lambda _: None
         )
-        ids = renderer.start(PROBLEM)
+        ids = renderer.render_prompt(PROBLEM)
         prompt = Node("", (), None, Source.PROMPT, ids, renderer.decode(ids))
         return closing(
             service, service.generate(Request(ids, 1, 20, (), path=Trajectory(PROBLEM, (prompt,))))

@@ -179,7 +179,7 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     renderer = renderer_for("hermes", build_tokenizer(started), show_tools(recipe.tools).specs)
     prompts = {}
     for _, item in read_examples(task / "demonstrations.jsonl", COMPLETION):
-        prompts[item.problem.messages] = renderer.start(item.problem)
+        prompts[item.problem.messages] = renderer.render_prompt(item.problem)
     assert len(prompts) == len(QUESTIONS)
     seen = [item.tree for item in (*trees_of(trained), *read_trees(evaluated / "trees.jsonl"))]
     assert len(seen) == 6

@@ -30,7 +30,7 @@ def test_a_context_that_grows_has_the_ids_of_a_whole_render(renderer, index):
     conversation = CONVERSATIONS[index]
     system = [Message.of("system", conversation["system"])] if "system" in conversation else []
     problem = Problem("p", (*system, Message.of("user", conversation["question"])), ())
-    ids = list(renderer.start(problem))
+    ids = list(renderer.render_prompt(problem))
     for turn in conversation["rounds"]:
         thought = f"<think>\n{turn['thought']}\n</think>\n\n" if turn["thought"] else ""
         written = thought + "\n".join(call_text(*call) for call in turn["calls"])
@@ -38,7 +38,7 @@ def test_a_context_that_grows_has_the_ids_of_a_whole_render(renderer, index):
         parsed = renderer.parse(renderer.decode(own))
         assert [(call.name, call.arguments["query"]) for call in parsed.calls] == turn["calls"]
         ids += own
-        ids += renderer.after([ToolResult("c", ToolStatus.OK, text) for text in turn["results"]])
+        ids += renderer.render_results([ToolResult("c", ToolStatus.OK, text) for text in turn["results"]])
     assert RECORDED["renderers"] == "0.1.12"
     assert ids == RECORDED["ids"][index]
     assert renderer.parse(conversation["answer"] + "<|im_end|>") == Final(conversation["answer"])

@@ -90,7 +90,7 @@ def read_task(
     renderers = {name: renderer_for(dialect, tokenizer, specs) for name, specs in tools.environments.items()}
     if tools.max_observations:
         # A chat template in which the user cannot speak again is refused now, not in the first tree.
-        renderer.hear("", (Message.of("user", "?"),))
+        renderer.render_user_turn("", (Message.of("user", "?"),))
     configs = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
     rewriters = [(config, load_rewriter(config)) for config in configs]
     shown = {name: Shown(renderers[name], _names(specs)) for name, specs in tools.environments.items()}

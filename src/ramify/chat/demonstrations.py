@@ -104,7 +104,7 @@ def demonstrate(renderer: ChatRenderer, problem: Problem, parts: Parts, key: Tre
     Raises:
         DataError: The chat template refuses the problem's messages.
     """
-    prompt = renderer.start(problem)
+    prompt = renderer.render_prompt(problem)
     nodes = [Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))]
     steps = [(source, [text for _, text in group]) for source, group in groupby(parts, lambda part: part[0])]
     for number, (source, texts) in enumerate(steps, 1):

@@ -100,7 +100,7 @@ class HermesRenderer(ChatRenderer):
         """A result that the policy writes itself; else only the end token ends a turn."""
         return (_RESULT[0],)
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def render_results(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
         """Tokens from the end of the turn with the calls to where the next turn begins; no result forges a tag."""
         texts = [self._foreign(result.text)[0] for result in results]
         return self.controls.framed_ids(self._frame.pieces(len(texts)), texts)

@@ -58,7 +58,7 @@ class ChatRenderer(ABC):
         """Strings at which a turn ends, besides the end token."""
 
     @abstractmethod
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def render_results(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
         """Tokens of the tool results that follow a turn."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class ChatRenderer(ABC):
         """The tokenizer's fingerprint."""
         return self.tokenizer.fingerprint
 
-    def start(self, problem: Problem) -> tuple[int, ...]:
+    def render_prompt(self, problem: Problem) -> tuple[int, ...]:
         """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
         return self.controls.chat_ids(self._messages(problem), self._template_tools())
 
@@ -174,7 +174,7 @@ class ChatRenderer(ABC):
             if self.foreign_control(problem) is None:
                 undecided[index] = text
             else:
-                fits[index] = len(self.start(problem)) <= max_tokens
+                fits[index] = len(self.render_prompt(problem)) <= max_tokens
         counts = self.tokenizer.count_tokens(tuple(undecided.values()))
         for index, count in zip(undecided, counts, strict=True):
             fits[index] = count <= max_tokens
@@ -188,7 +188,7 @@ class ChatRenderer(ABC):
         """
         return self.tokenizer.chat_text(self._messages(problem), self._template_tools())
 
-    def hear(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def render_user_turn(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """Tokens from the end of a turn to where the next one begins, if the user says `messages` in between.
 
         Raises:
@@ -261,7 +261,7 @@ class ChatRenderer(ABC):
     def tokens(self, source: Source, texts: Sequence[str]) -> tuple[int, ...]:
         """Tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
         if source is Source.TOOL:
-            return self.after([ToolResult("", ToolStatus.OK, text) for text in texts])
+            return self.render_results([ToolResult("", ToolStatus.OK, text) for text in texts])
         return self.controls.encode("".join(texts))
 
     def _foreign(self, text: str) -> tuple[str, tuple[int, ...]]:

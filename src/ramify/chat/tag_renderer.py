@@ -49,7 +49,7 @@ class TagRenderer(ChatRenderer):
         """Strings at which a turn ends."""
         return stop_strings(tuple(self._tools))
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def render_results(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
         """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
         ids: list[int] = []
         for result in results:

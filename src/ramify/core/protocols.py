@@ -100,7 +100,7 @@ class Renderer(Protocol):
         """Fingerprint of the tokenizer. An engine with another tokenizer would decode the same ids to other text."""
         ...
 
-    def start(self, problem: Problem) -> tuple[int, ...]:
+    def render_prompt(self, problem: Problem) -> tuple[int, ...]:
         """Tokens of the prompt, up to where the policy starts to write."""
         ...
 
@@ -108,11 +108,11 @@ class Renderer(Protocol):
         """Tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
         ...
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def render_results(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
         """Tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
         ...
 
-    def hear(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def render_user_turn(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """Tokens between a turn, whose text is given, and the next one, if the user says `messages` in between.
 
         Raises:

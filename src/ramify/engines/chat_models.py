@@ -51,7 +51,7 @@ class PolicyChat:
         """
         asked = tuple(messages) if self._takes_system else _without_system(messages)
         problem = Problem("helper", asked, ())
-        ids = self._renderer.start(problem)
+        ids = self._renderer.render_prompt(problem)
         room = self._engine.info().context_tokens - len(ids)
         if room < 1:
             raise RequestFailedError(

@@ -156,7 +156,7 @@ async def _asked(
             return one_line(asked.raised) if asked.raised is not None else asked.reason
         if isinstance(asked, Afresh):
             problem = replace(trajectory.problem, messages=asked.messages)
-            found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.start(problem))
+            found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.render_prompt(problem))
         else:
             found = _gone_on(parts, rewriter.name, asked, trajectory)
     except (_CannotBeError, DataError) as error:

@@ -138,7 +138,7 @@ def planned_hint(
         place: Where the hint stands.
         key: Key of the tree.
     """
-    prompt = renderer.start(problem)
+    prompt = renderer.render_prompt(problem)
     first = Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))
     last = replace(answer.nodes[place.index], stop=None, results=(), messages=())
     context = answer.contexts[place.index]

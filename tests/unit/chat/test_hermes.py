@@ -80,11 +80,11 @@ def test_the_prompt_shows_the_tools_as_the_template_does(renderer):
         f"<|im_start|>system\n{lead}{TOOLS_HEAD}{shown}{TOOLS_TAIL}{END}\n"
         f"<|im_start|>user\nWhich city is older?{END}\n<|im_start|>assistant\n"
     )
-    assert renderer.start(PROBLEM) == renderer.tokenizer.encode(renderer.prompt_text(PROBLEM))
+    assert renderer.render_prompt(PROBLEM) == renderer.tokenizer.encode(renderer.prompt_text(PROBLEM))
 
 
 def test_results_follow_in_the_templates_tool_turn(renderer):
-    assert renderer.decode(renderer.after(results(*RESULTS))) == (
+    assert renderer.decode(renderer.render_results(results(*RESULTS))) == (
         "\n<|im_start|>user\n<tool_response>\nParis is old.\n</tool_response>\n<tool_response>\nRome, 753 BC\n\n"
         f"</tool_response>{END}\n<|im_start|>assistant\n"
     )
@@ -103,7 +103,11 @@ def test_a_context_that_grew_equals_a_fresh_render_token_by_token(renderer):
         renderer._template_tools(),
     )
     encode = renderer.tokenizer.encode
-    grown = (*renderer.start(PROBLEM), *encode(TURN + END), *renderer.after(results(*RESULTS)))
+    grown = (
+        *renderer.render_prompt(PROBLEM),
+        *encode(TURN + END),
+        *renderer.render_results(results(*RESULTS)),
+    )
     assert grown == encode(fresh)
 
 
@@ -119,8 +123,8 @@ FORGERIES = [
 
 @pytest.mark.parametrize("text", FORGERIES)
 def test_no_result_forges_structure(renderer, text):
-    plain = renderer.after(results("ok"))
-    ids = renderer.after(results(text))
+    plain = renderer.render_results(results("ok"))
+    ids = renderer.render_results(results(text))
     added = renderer.tokenizer.added_ids
     assert [i for i in ids if i in added] == [i for i in plain if i in added]
     assert renderer.decode(ids).count("tool_response>") - renderer.decode(plain).count("tool_response>") in (
@@ -140,7 +144,7 @@ def test_no_tool_and_no_message_forges_structure(renderer):
     problem = Problem("p", (Message.of("user", f"hi{END}"),), ())
     structure = renderer.tokenizer.encode(f"<|im_start|>{END}")
     counts = [
-        [one.start(given).count(token) for token in structure]
+        [one.render_prompt(given).count(token) for token in structure]
         for one, given in ((renderer, PROBLEM), (hostile, problem))
     ]
     assert counts[0] == counts[1]
@@ -207,7 +211,7 @@ def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):
     renderer = HermesRenderer(ChatTokenizer(folder), SPECS)
     assert renderer.parse(f"hm\n</think>\n\nRome{END}") == Final("Rome")
     assert renderer.parse(f"Rome{END}") == Malformed("the turn ends in a thought")
-    assert renderer.decode(renderer.after(results("r"))).endswith("assistant\n<think>\n")
+    assert renderer.decode(renderer.render_results(results("r"))).endswith("assistant\n<think>\n")
     # In a demonstration the template has opened the thought too, and one without a thought closes it.
     text = (
         f"<think>\nhm\n</think>\n\n{TURN}<tool_response>7</tool_response><tool_response>8</tool_response>Rome"
@@ -223,9 +227,9 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     tree = tree_of(renderer, PROBLEM, COMPLETION, KEY)
     prompt, turn, tool, last = tree.nodes
     encode, eos = renderer.tokenizer.encode, renderer.tokenizer.eos_id
-    assert prompt.token_ids == renderer.start(PROBLEM)
+    assert prompt.token_ids == renderer.render_prompt(PROBLEM)
     assert turn.token_ids == (*encode(TURN), eos)
-    assert tool.token_ids == renderer.after(results(*RESULTS))
+    assert tool.token_ids == renderer.render_results(results(*RESULTS))
     assert last.token_ids == (*encode(ANSWER), eos)
     assert [node.source for node in tree.nodes] == [Source.PROMPT, Source.POLICY, Source.TOOL, Source.POLICY]
     assert [made.arguments for made in turn.calls] == CALLS

@@ -68,7 +68,7 @@ def result(text):
 
 
 def assert_nothing_forged(renderer, text):
-    ids = renderer.after([result(text)])
+    ids = renderer.render_results([result(text)])
     assert TAG.findall(renderer.decode(ids)) == ["<result>", "</result>"]
     front, back = renderer.tokenizer.encode(RESULT_OPEN), renderer.tokenizer.encode(RESULT_CLOSE)
     assert ids[: len(front)] == front
@@ -95,18 +95,18 @@ def test_look_alikes_are_harmless_where_a_tokenizer_folds_them(renderer, text):
 
 def test_look_alikes_stay_where_the_tokenizer_keeps_them(plain):
     text = "\uff1canswer\uff1e <\u0430nswer> <\u200banswer> <answers> a < b"
-    assert plain.decode(plain.after([result(text)])) == RESULT_OPEN + text + RESULT_CLOSE
+    assert plain.decode(plain.render_results([result(text)])) == RESULT_OPEN + text + RESULT_CLOSE
 
 
 def test_results_follow_each_other_in_order(plain):
-    both = plain.after([result("one"), result("two")])
-    assert both == plain.after([result("one")]) + plain.after([result("two")])
+    both = plain.render_results([result("one"), result("two")])
+    assert both == plain.render_results([result("one")]) + plain.render_results([result("two")])
     assert plain.decode(both) == " <result>\none\n</result> <result>\ntwo\n</result>"
-    assert plain.after([]) == ()
+    assert plain.render_results([]) == ()
 
 
 def test_a_prompt_ends_where_the_policy_writes(plain):
-    ids = plain.start(PROBLEM)
+    ids = plain.render_prompt(PROBLEM)
     assert plain.decode(ids) == "<|im_start|>user\nwhat is 12 plus 30 ?<|im_end|>\n<|im_start|>assistant\n"
     assert ids[-1] not in plain.tokenizer.eos_ids
 
@@ -147,10 +147,10 @@ def test_a_tool_that_asks_for_it_is_described_in_the_first_message(plain, messag
     renderer = TagRenderer(plain.tokenizer, [*SPECS, define])
     problem = Problem("p", tuple(Message.of(role, text) for role, text in messages), ())
     assert renderer.prompt_text(problem) == f"{shown}<|im_start|>assistant\n"
-    assert renderer.start(problem) == plain.tokenizer.encode(renderer.prompt_text(problem))
+    assert renderer.render_prompt(problem) == plain.tokenizer.encode(renderer.prompt_text(problem))
     # Demonstrations and bounds see the prompt that a rollout gives.
     tree = tree_of(renderer, problem, "<answer> 42 </answer>", KEY)
-    assert tree.nodes[0].token_ids == renderer.start(problem)
+    assert tree.nodes[0].token_ids == renderer.render_prompt(problem)
     assert len(tree.nodes[0].token_ids) <= most_tokens(renderer, problem, ((Source.POLICY, "42"),))
 
 
@@ -169,11 +169,11 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     (trajectory,) = tree_of(renderer, PROBLEM, COMPLETION, KEY).trajectories
     encode = renderer.tokenizer.encode
     expected = [
-        *renderer.start(PROBLEM),
+        *renderer.render_prompt(PROBLEM),
         *encode(TURNS[0]),
-        *renderer.after([result(RESULTS[0])]),
+        *renderer.render_results([result(RESULTS[0])]),
         *encode(TURNS[1]),
-        *renderer.after([result(RESULTS[1])]),
+        *renderer.render_results([result(RESULTS[1])]),
         *encode(TURNS[2]),
         renderer.tokenizer.eos_id,
     ]
@@ -278,7 +278,7 @@ def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
 def test_prompts_fit_up_to_the_limit_and_no_further(plain):
     texts = ["a", "what is 12 plus 30 ? " * 20, "a <|im_end|> b", "\u4e2d" * 50, "x" * 2_000_000]
     problems = [Problem(str(i), (Message.of("user", text),), ()) for i, text in enumerate(texts)]
-    sizes = [len(plain.start(problem)) for problem in problems[:-1]]
+    sizes = [len(plain.render_prompt(problem)) for problem in problems[:-1]]
     for limit in (*sizes, *(size - 1 for size in sizes)):
         assert plain.fitting(problems, limit) == [*(size <= limit for size in sizes), False]
 

@@ -35,7 +35,7 @@ def used(tokenizer, parameters):
     for kind in (TagRenderer, HermesRenderer):
         renderer = kind(tokenizer, [tool])
         texts.append(renderer.prompt_text(PROBLEM))
-        assert renderer.start(PROBLEM)
+        assert renderer.render_prompt(PROBLEM)
         json.dumps(renderer.offered_tools, allow_nan=False)
         for turn in (
             "<think>x</think><look>{</look>",

@@ -94,7 +94,7 @@ class Keeps:
 def test_a_request_has_the_helpers_temperature_and_fits_the_context(tokenizer_folder, temperature):
     tokenizer = ChatTokenizer(tokenizer_folder)
     renderer = TagRenderer(tokenizer, ())
-    prompt = len(renderer.start(Problem("", ASKED, ())))
+    prompt = len(renderer.render_prompt(Problem("", ASKED, ())))
     for room, expected in ((5, 5), (500, 50)):
         engine = Keeps(ScriptedEngine(tokenizer, lambda c, s: ScriptedTurn("42", ends=True), prompt + room))
         model = PolicyChat(engine, renderer, 0)

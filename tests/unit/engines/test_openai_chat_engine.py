@@ -62,7 +62,7 @@ def result(text):
 
 def path(renderer, *steps, problem=PROBLEM):
     """A path: turns of the policy by their text, results as lists, words of the user as messages."""
-    ids = renderer.start(problem)
+    ids = renderer.render_prompt(problem)
     nodes = [Node("", (), None, Source.PROMPT, ids, renderer.decode(ids))]
     for step in steps:
         place = (*nodes[-1].path, 0)
@@ -74,9 +74,9 @@ def path(renderer, *steps, problem=PROBLEM):
             nodes.append(Node(*made, Source.POLICY, ids, text, (0.0,) * len(ids), turn=turn))
         elif isinstance(step, list):
             results = tuple(result(text) for text in step)
-            nodes.append(Node(*made, Source.TOOL, renderer.after(results), "", results=results))
+            nodes.append(Node(*made, Source.TOOL, renderer.render_results(results), "", results=results))
         else:
-            ids = renderer.hear(nodes[-1].text, (step,))
+            ids = renderer.render_user_turn(nodes[-1].text, (step,))
             nodes.append(Node(*made, Source.TOOL, ids, "", messages=(step,)))
     return Trajectory(problem, tuple(nodes))
 

@@ -163,9 +163,9 @@ def contexts(renderer):
     problem = Problem("p", (Message.of("user", FORGED),), ())
     result = ToolResult("0", ToolStatus.OK, FORGED)
     return (
-        *renderer.start(problem),
+        *renderer.render_prompt(problem),
         *renderer.tokenizer.encode("<search> q </search>"),
-        *renderer.after([result]),
+        *renderer.render_results([result]),
     )
 
 

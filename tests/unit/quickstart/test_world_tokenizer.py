@@ -82,7 +82,7 @@ def test_demonstrations_and_problems_need_no_smaller_piece(
     for line in [*path.read_text().splitlines(), *files.test.read_text().splitlines()]:
         row = json.loads(line)
         problem = Problem(row["id"], (Message.of("user", row["prompt"][0]["content"]),), ())
-        ids = list(renderer.start(problem))
+        ids = list(renderer.render_prompt(problem))
         if "completion" in row:
             segment = tree_of(renderer, problem, row["completion"]).trajectories[0].segments[0]
             ids = list(segment.token_ids)

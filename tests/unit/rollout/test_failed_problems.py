@@ -73,18 +73,18 @@ class HangingWorld(World):
 class Picky(TagRenderer):
     """Cannot handle some texts."""
 
-    def start(self, problem):
+    def render_prompt(self, problem):
         text = problem.messages[-1].text
         if "[render]" in text:
             raise DataError("the chat template refuses it")
         if "[recursion]" in text:
             raise RecursionError("maximum recursion depth exceeded")
-        return super().start(problem)
+        return super().render_prompt(problem)
 
-    def after(self, results):
+    def render_results(self, results):
         if any("[result]" in result.text for result in results):
             raise MemoryError("too long")
-        return super().after(results)
+        return super().render_results(results)
 
     def parse(self, turn):
         if "[parse]" in turn:

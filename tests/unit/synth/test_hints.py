@@ -113,7 +113,7 @@ def test_the_prompt_is_that_of_the_agent_that_goes_on(tokenizer_folder):
     (place,) = places_for(LIBRARY, sampler.agent.renderer, answer)
     assert place.chars == 0
     planned = planned_hint(sampler.agent.renderer, other, answer, place, TreeKey(0, 0, 2))
-    assert planned.above[0].token_ids == sampler.agent.renderer.start(other)
+    assert planned.above[0].token_ids == sampler.agent.renderer.render_prompt(other)
     assert planned.above[-1].context == Cut("", len(planned.above[0].token_ids))
     (scored,) = grow(sampler, [planned])
     assert scored.tree.nodes[0].text != answer.nodes[0].text

@@ -88,11 +88,13 @@ def in_messages(renderer, turns, last):
 def plainly(renderer, turns, last):
     """Tokens and whether each is trained, put together by hand."""
     eos = [renderer.tokenizer.eos_id]
-    tokens = [(token, False) for token in renderer.start(PROBLEM)]
+    tokens = [(token, False) for token in renderer.render_prompt(PROBLEM)]
     for words, result in turns:
         between = eos if renderer.ends_each_turn else []
         tokens += [(token, True) for token in (*renderer.controls.encode(call(renderer, words)), *between)]
-        tokens += [(token, False) for token in renderer.after([ToolResult("", ToolStatus.OK, result)])]
+        tokens += [
+            (token, False) for token in renderer.render_results([ToolResult("", ToolStatus.OK, result)])
+        ]
     text = answer(renderer, last)
     text = text.strip() if renderer.ends_each_turn else text
     return [*tokens, *((token, True) for token in (*renderer.controls.encode(text), *eos))]
