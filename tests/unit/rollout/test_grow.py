@@ -80,7 +80,7 @@ def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(to
         else:
             assert node.behavior_logprobs == ()
             assert node.source is Source.PROMPT or node.token_ids == parts.renderer.render_results(
-                node.results
+                node.results, parts.tools
             )
         assert node.text == parts.renderer.decode(node.token_ids)
     for trajectory in tree.trajectories:
