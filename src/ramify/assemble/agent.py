@@ -36,7 +36,7 @@ from ramify.sampler.task import RepairKit, Toolbox
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ramify.chat.renderer import ChatRenderer
+    from ramify.chat.renderers import DialectRenderer
     from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
 
 
@@ -45,7 +45,7 @@ def build_agent(
     engine: EvalEngineSection,
     run: RunConfig,
     toolbox: Toolbox,
-    renderer: "ChatRenderer",
+    renderer: "DialectRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     brancher: Brancher,
@@ -101,7 +101,7 @@ def build_agent(
 
 def _engine(
     section: LocalEngineConfig | ScriptedEngineConfig | OpenAIEngineConfig,
-    renderer: "ChatRenderer",
+    renderer: "DialectRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
@@ -122,7 +122,7 @@ def _engine(
 
 
 def _openai(
-    section: OpenAIEngineConfig, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
+    section: OpenAIEngineConfig, renderer: "DialectRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
     from ramify.assemble.services import http_client
     from ramify.engines.openai import OpenAIEngine

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.chat.renderer import ChatRenderer
+    from ramify.chat.renderers import DialectRenderer
 
 ProblemReader: TypeAlias = Callable[
     ["ChatRenderer", Mapping[str, Sequence[ToolSpec]]], tuple[Sequence[Problem], Sequence[str]]
@@ -57,7 +58,7 @@ class TaskFiles:
     """
 
     problems: Sequence[Problem]
-    renderer: "ChatRenderer"
+    renderer: "DialectRenderer"
     rewriters: tuple[ContextRewriter, ...]
     rewriter_files: Mapping[str, str]
     notes: tuple[str, ...]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ramify.chat.conversation import UNBALANCED, Parts, Said, Spoken
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
@@ -13,7 +13,7 @@ _ESCAPED = "<\ufe64\uff1c"
 """What neutralising a result may turn into `&lt;`, three bytes more; some tokenizers read look-alikes as `<`."""
 
 
-def split(renderer: ChatRenderer, spoken: Spoken, tools: Sequence[ToolSpec]) -> Parts:
+def split(renderer: ExampleRenderer, spoken: Spoken, tools: Sequence[ToolSpec]) -> Parts:
     """The turns and the results in the dialect's text, without encoding anything.
 
     A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are found by their tags.
@@ -31,7 +31,7 @@ def split(renderer: ChatRenderer, spoken: Spoken, tools: Sequence[ToolSpec]) -> 
 
 
 def check(
-    renderer: ChatRenderer, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool = False
+    renderer: ExampleRenderer, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool = False
 ) -> None:
     """See that a rollout could have given these parts.
 
@@ -62,14 +62,14 @@ def check(
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
 
 
-def fewest_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
+def fewest_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts) -> int:
     """A lower bound on the tokens of a demonstration, prompt included, without encoding or rendering it."""
     texts = [message.text.strip() for message in problem.messages if message.role != "assistant"]
     texts += [text for _, text in parts]
     return sum(map(renderer.tokenizer.fewest_tokens, texts))
 
 
-def most_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec]) -> int:
+def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec]) -> int:
     """An upper bound on the tokens of a demonstration, prompt included, without encoding it.
 
     Raises:
@@ -85,7 +85,7 @@ def most_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts, tools: S
     return most
 
 
-def begin_alike(renderer: ChatRenderer, parts: Parts, others: Parts, tools: Sequence[ToolSpec]) -> bool:
+def begin_alike(renderer: ExampleRenderer, parts: Parts, others: Parts, tools: Sequence[ToolSpec]) -> bool:
     """Whether two demonstrations have the same tokens up to the end of one; encodes parts whose texts differ, up to the first
     difference in tokens."""
     return all(
@@ -99,7 +99,7 @@ def begin_alike(renderer: ChatRenderer, parts: Parts, others: Parts, tools: Sequ
 
 
 def demonstrate(
-    renderer: ChatRenderer, problem: Problem, parts: Parts, key: TreeKey, tools: Sequence[ToolSpec]
+    renderer: ExampleRenderer, problem: Problem, parts: Parts, key: TreeKey, tools: Sequence[ToolSpec]
 ) -> Tree:
     """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
 
@@ -122,7 +122,7 @@ def demonstrate(
 
 
 def _node(
-    renderer: ChatRenderer,
+    renderer: ExampleRenderer,
     parent: Node,
     source: Source,
     texts: Sequence[str],

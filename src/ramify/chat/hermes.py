@@ -34,7 +34,9 @@ from ramify.chat.conversation import (
     split_thought,
     thought_opened,
 )
-from ramify.chat.renderer import ChatRenderer, DialectTools
+from ramify.chat.endpoint_renderer import EndpointRenderer
+from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import DialectTools
 from ramify.chat.template import ChatTemplate
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError, RowError
@@ -74,7 +76,7 @@ _PROBE_TOOL = {
 }
 
 
-class HermesRenderer(ChatRenderer):
+class HermesRenderer(ExampleRenderer, EndpointRenderer):
     """The hermes dialect over a chat template that has it."""
 
     result_tags = _RESULT

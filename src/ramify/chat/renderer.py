@@ -1,18 +1,18 @@
-"""Renderers: turn messages and tool results into tokens, and a turn's text into calls or an answer.
+"""Prompts and turns: messages and tool results become tokens, and a turn's text becomes calls or an answer.
 
-`ChatRenderer` is what the dialects share: `chat.tag_renderer` has the papers', `chat.hermes` another.
+`ChatRenderer` is what the dialects share of them: `chat.tag_renderer` has the papers', `chat.hermes` another. What examples
+need besides is in `chat.example_renderer`, what chat endpoints need in `chat.endpoint_renderer`; a dialect is all three.
 """
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.conversation import Line, Parts, Said, SaidCall, harmless, thought_opened
+from ramify.chat.conversation import Parts, Said
 from ramify.chat.tags import neutralise
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
@@ -23,10 +23,8 @@ from ramify.core.messages import (
     Problem,
     ToolResult,
     ToolSpec,
-    ToolStatus,
     TurnOutline,
 )
-from ramify.core.tree import Source, Trajectory
 
 _TOOL_LISTS = 256
 """Lists of tools that a renderer keeps what it computed for."""
@@ -62,15 +60,9 @@ class ChatRenderer(ABC):
     Attributes:
         tokenizer: The model's tokenizer.
         result_end: The text at the end of each tool result in a context.
-        result_tags: The tags around a tool result in the text of a demonstration.
-        other_calls: Calls in other dialects, which would be trained on as text that calls nothing.
-        ends_each_turn: Whether a turn with calls ends with the end token, as the last turn does.
     """
 
     result_end: str
-    result_tags: tuple[str, str]
-    other_calls: "re.Pattern[str]"
-    ends_each_turn: bool
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self.tokenizer = tokenizer
@@ -117,55 +109,6 @@ class ChatRenderer(ABC):
     @abstractmethod
     def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:
         """The messages that the template renders."""
-
-    @abstractmethod
-    def split(self, text: str) -> Parts:
-        """Split what a data set has as one text: the assistant's turns, and tool results in the dialect's tags.
-
-        Raises:
-            RowError: A result holds an answer.
-        """
-
-    @abstractmethod
-    def call_text(self, call: SaidCall, tools: Sequence[ToolSpec]) -> str:
-        """A call in the dialect's text; its arguments are JSON.
-
-        Raises:
-            RowError: The dialect cannot write it.
-        """
-
-    @abstractmethod
-    def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
-        """See that a rollout could have given these turns and results; the first and the last part are turns.
-
-        Raises:
-            RowError: It could not.
-        """
-
-    def repaired(self, parts: Parts) -> Parts:
-        """The parts without damage that a program's text may have taken in its file."""
-        return parts
-
-    @abstractmethod
-    def frame_tokens(self) -> int:
-        """An upper bound on the tokens around one tool result."""
-
-    @abstractmethod
-    def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
-        """Turns and tool results as the text of a demonstration, in one spelling; no result forges a tag."""
-
-    @abstractmethod
-    def _said(self, turn: str, number: int) -> Said:
-        """A turn of the policy, without the end token, as a chat endpoint has it; `number` is its own in the conversation."""
-
-    @abstractmethod
-    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
-        """What follows a turn with calls, as a chat endpoint has it; the results' texts are harmless already."""
-
-    def _calls_text(self, calls: Sequence[SaidCall], tools: Sequence[ToolSpec]) -> str:
-        """Calls that a chat endpoint answered, in the dialect's text; "" if it has no such calls."""
-        del calls, tools
-        return ""
 
     @property
     def fingerprint(self) -> str:
@@ -261,58 +204,10 @@ class ChatRenderer(ABC):
         """The text of tokens."""
         return self.tokenizer.decode(token_ids)
 
-    def offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[Mapping[str, Any], ...]:
-        """The tools that a chat endpoint is told of, as in OpenAI's API; control tokens that they spell are broken up."""
-        return self.tools_of(tools).offered
-
-    def conversation(self, path: Trajectory, tools: Sequence[ToolSpec]) -> tuple[Line, ...]:
-        """A path that ends before a turn of the policy, as a chat endpoint has it.
-
-        No foreign text in it holds a tag of the dialect or spells a control token.
-        """
-        shown = self.tools_of(tools)
-        lines: list[Line] = list(self._messages(path.problem, shown))
-        said = Said("")
-        for node in path.nodes[1:]:
-            if node.source is Source.POLICY:
-                kept = len(node.token_ids) - (node.token_ids[-1] in self.tokenizer.eos_ids)
-                said = self._said(self.decode(node.token_ids[:kept]), len(lines))
-                lines.append(said)
-            elif node.results:
-                texts = [
-                    replace(result, text=self._foreign(result.text, shown)[0]) for result in node.results
-                ]
-                lines += self._told(said, texts)
-            else:
-                heard = "\n\n".join(message.text for message in node.messages)
-                lines.append(Message.of("user", self._foreign(heard, shown)[0]))
-        return harmless(lines, shown.controls)
-
-    def turn_text(self, said: Said, tools: Sequence[ToolSpec]) -> str:
-        """The text of the turn that a chat endpoint answered, without the end token."""
-        return _one_text(
-            thought_opened(self._thought(said, tools) + said.text), self._calls_text(said.calls, tools)
-        )
-
-    def demonstrated(self, said: Said, tools: Sequence[ToolSpec]) -> str:
-        """The text of a turn of a data set, without the end token; results may stand in it.
-
-        Raises:
-            RowError: The dialect cannot write a call.
-        """
-        calls = "\n".join(self.call_text(call, tools) for call in said.calls)
-        return _one_text(self._thought(said, tools) + said.text, calls)
-
-    def _thought(self, said: Said, tools: Sequence[ToolSpec]) -> str:
-        """A thought that is kept apart cannot hold a call or an answer, so tags in it are escaped."""
+    def spoken_text(self, said: Said, tools: Sequence[ToolSpec]) -> str:
+        """Return the thought and the text of a turn. A thought that is kept apart cannot hold a call or an answer: its tags are escaped."""
         thought = neutralise(said.thought.strip(), self.tools_of(tools).tags)
-        return f"<think>\n{thought}\n</think>\n\n" if thought else ""
-
-    def tokens(self, source: Source, texts: Sequence[str], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
-        if source is Source.TOOL:
-            return self.render_results([ToolResult("", ToolStatus.OK, text) for text in texts], tools)
-        return self.insert("".join(texts), tools)
+        return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + said.text
 
     def _foreign(self, text: str, shown: DialectTools) -> tuple[str, tuple[int, ...]]:
         """Foreign text without any tag of the dialect, and its tokens."""
@@ -324,11 +219,6 @@ class ChatRenderer(ABC):
             safe, ids = safer, self.tokenizer.encode_plain(safer)
             read = self.decode(ids)
         return safe, ids
-
-
-def _one_text(turn: str, calls: str) -> str:
-    """A turn with its calls, which begin on a line of their own."""
-    return f"{turn}\n{calls}" if calls and turn and not turn.endswith("\n") else turn + calls
 
 
 def _as_json(value: object) -> str:

@@ -1,13 +1,17 @@
 """The renderer of each dialect."""
 
+from typing import TypeAlias
+
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import ChatRenderer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Dialect
 
+DialectRenderer: TypeAlias = HermesRenderer | TagRenderer
+"""A whole dialect: prompts, turns, examples and endpoints."""
 
-def renderer_for(dialect: Dialect, tokenizer: ChatTokenizer) -> ChatRenderer:
+
+def renderer_for(dialect: Dialect, tokenizer: ChatTokenizer) -> DialectRenderer:
     """Return the renderer of every run: SFT, DPO, RL and evaluation.
 
     Raises:

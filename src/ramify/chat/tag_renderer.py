@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import UNNAMED_TOOL, Line, Parts, Said, SaidCall, outline, split_thought
+from ramify.chat.endpoint_renderer import EndpointRenderer
 from ramify.chat.escaped_code import with_line_breaks
-from ramify.chat.renderer import ChatRenderer, DialectTools
+from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import DialectTools
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
@@ -31,7 +33,7 @@ from ramify.core.tree import Source
 _ANSWER = ("<answer>", "</answer>")
 
 
-class TagRenderer(ChatRenderer):
+class TagRenderer(ExampleRenderer, EndpointRenderer):
     """The papers' tag dialect (`chat.tags`): one assistant message holds the whole trajectory."""
 
     result_end = RESULT_CLOSE

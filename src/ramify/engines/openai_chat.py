@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from ramify.chat.conversation import Line
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.endpoint_renderer import EndpointRenderer
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Completion, Request
@@ -44,8 +44,9 @@ class OpenAIChatEngine(TextService):
     """Implements `core.protocols.Engine` with POST {base_url}/chat/completions, as far as messages and text can."""
 
     _endpoint = "chat/completions"
+    _renderer: EndpointRenderer
 
-    def __init__(self, client: HttpClient, renderer: ChatRenderer, **service: Unpack[Service]) -> None:
+    def __init__(self, client: HttpClient, renderer: EndpointRenderer, **service: Unpack[Service]) -> None:
         """Open no connection yet; the arguments are those of `TextService`."""
         super().__init__(client, renderer, **service)
         self._left_out: set[str] = set()

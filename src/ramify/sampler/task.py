@@ -11,7 +11,7 @@ from ramify.core.records import TokenUsage
 from ramify.sampler.configs import RepairConfig
 
 if TYPE_CHECKING:
-    from ramify.chat.renderer import ChatRenderer
+    from ramify.chat.renderers import DialectRenderer
     from ramify.rewards.judge import Judge
 
 
@@ -136,7 +136,7 @@ class Task:
 
     problems: Sequence[Problem]
     toolbox: Toolbox
-    renderer: "ChatRenderer"
+    renderer: "DialectRenderer"
     context_tokens: int
     reward: BuiltReward
     notes: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolSpec
@@ -121,7 +121,7 @@ class Sorter:
         seed: Of the run: it draws which rows of a question are taken.
     """
 
-    renderer: ChatRenderer
+    renderer: ExampleRenderer
     tools: tuple[ToolSpec, ...]
     quality: QualityConfig
     seed: int

@@ -6,7 +6,7 @@ from typing import Any
 
 from ramify.chat.conversation import Parts, Said
 from ramify.chat.demonstrations import check, demonstrate, split
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolCall, ToolSpec
 from ramify.core.records import Reward
@@ -56,7 +56,7 @@ class Answer:
         return tuple(call for node, size in parts if size == len(node.token_ids) for call in node.calls)
 
 
-def spoken(renderer: ChatRenderer, answer: Answer) -> Parts:
+def spoken(renderer: ExampleRenderer, answer: Answer) -> Parts:
     """The turns and the tool results in the context of the answer's end.
 
     A hint, a note or a shorter text that a rewriter put there belongs to the turn that it stands in.
@@ -81,7 +81,7 @@ def spoken(renderer: ChatRenderer, answer: Answer) -> Parts:
     return (*parts, *_said(renderer, said))
 
 
-def _said(renderer: ChatRenderer, ids: list[int]) -> Parts:
+def _said(renderer: ExampleRenderer, ids: list[int]) -> Parts:
     ends = renderer.tokenizer.eos_ids
     text = renderer.decode([token for token in ids if token not in ends])
     return ((Source.POLICY, text),) if text.strip() else ()
@@ -116,7 +116,9 @@ def _plain(call: ToolCall, value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value.strip() if call.name == "python" else normalise(value)
 
 
-def completion_of(renderer: ChatRenderer, answer: Answer, tools: Sequence[ToolSpec], max_tokens: int) -> str:
+def completion_of(
+    renderer: ExampleRenderer, answer: Answer, tools: Sequence[ToolSpec], max_tokens: int
+) -> str:
     """The text of a row, which has been read again as a demonstration: each tag is paired, each call has its result.
 
     Raises:

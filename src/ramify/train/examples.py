@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ramify.chat.conversation import Parts
 from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.tree import Tree, TreeKey
@@ -48,7 +48,7 @@ class Rendered:
 class RowRenderer:
     """The renderer of examples, with the recipe's `tools`, or, if the recipe names none, with those of each row."""
 
-    renderer: ChatRenderer
+    renderer: ExampleRenderer
     tools: tuple[ToolSpec, ...]
 
     def tools_of(self, row_tools: str) -> tuple[ToolSpec, ...]:
@@ -228,7 +228,7 @@ def _listed(rows: list[int]) -> str:
 
 
 def _size_if_above(
-    renderer: ChatRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec], limit: int
+    renderer: ExampleRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec], limit: int
 ) -> int:
     """An upper bound on the tokens of a demonstration; the exact number if the bound is above the limit.
 
