@@ -7,13 +7,13 @@ from ramify.core.tree import TreeKey
 FIRST = TreeKey(0, 0)
 
 
-def parts_of(renderer, text):
+def parts_of(renderer, text, tools=()):
     """The turns and the results of a text, checked."""
-    parts = split(renderer, (Said(text),))
-    check(renderer, parts)
+    parts = split(renderer, (Said(text),), tools)
+    check(renderer, parts, tools)
     return parts
 
 
-def tree_of(renderer, problem, text, key=FIRST):
+def tree_of(renderer, problem, text, tools=(), key=FIRST):
     """The text as a tree with one leaf."""
-    return demonstrate(renderer, problem, parts_of(renderer, text), key)
+    return demonstrate(renderer, problem, parts_of(renderer, text, tools), key, tools)

@@ -138,7 +138,7 @@ class FoldsMemory:
     name = "folds"
     budget = 1
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         results = [result.text for _, result in trajectory.exchanges]
         if trajectory.leaf.stop is not None or len(results) != self.after:
             return None
@@ -158,7 +158,7 @@ class Backtracks:
     budget: int = 1
     name = "backtracks"
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         if trajectory.leaf.stop is not None or len(trajectory.exchanges) != self.after:
             return None
         asked = trajectory.policy_nodes[-1]
@@ -203,7 +203,7 @@ def agent(
         "search": SlowTool("search", "query"),
         "python": SlowTool("python", "code"),
     }
-    renderer = parts.pop("renderer", None) or TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
+    renderer = parts.pop("renderer", None) or TagRenderer(tokenizer)
     limits = RolloutLimits(n=n, max_tokens=max_tokens, max_calls=max_calls, **(limits or {}))
     engine = SlowEngine(ScriptedEngine(tokenizer, play, exact_entropy=exact_entropy))
     return AgentParts(engine, renderer, ToolSet(tools), brancher, limits, EventList(), 7, **parts)

@@ -17,7 +17,7 @@ from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_barrier import BarrierLoop, Rounds
 from benchmarks.rollout.schedule_engine import CapacityEngine
 from benchmarks.rollout.schedule_runs import H200_7B, Batch, describe
-from benchmarks.rollout.schedule_tools import PATIENT_SPECS, SPECS
+from benchmarks.rollout.schedule_tools import PATIENT_SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, MAX_CALLS, REASONING, Script, Waits
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.protocols import Event
@@ -66,7 +66,7 @@ def evaluation() -> Sequence[Row]:
         folder = Path(name)
         write_tiny_tokenizer(folder, 0)
         for workload in (REASONING, DEEPSEARCH):
-            script = Script(folder, workload, SPECS)
+            script = Script(folder, workload)
             sides: dict[str, list[_Done]] = {"ours": [], "barrier": [], "patient": []}
             for seed in _SEEDS:
                 batch = Batch(script, script.problems(seed, _QUESTIONS), Waits(seed, hanging=True))

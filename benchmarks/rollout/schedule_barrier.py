@@ -73,6 +73,7 @@ class BarrierLoop:
         self.leaves = self.calls = self.rounds = 0
         self._engine = engine
         self._renderer = renderer
+        self._specs = tuple(tool.spec for tool in tools)
         self._tools = {tool.spec.name: tool for tool in tools}
         self._problems = problems
         self._rule = rule
@@ -94,14 +95,14 @@ class BarrierLoop:
         root = self._roots[slot]
         self._roots[slot] += 1
         self._started[slot] += 1
-        return _Walk(slot, (root,), (root,), self._renderer.start(self._problems[slot]))
+        return _Walk(slot, (root,), (root,), self._renderer.render_prompt(self._problems[slot], self._specs))
 
     async def _generate(self, walk: _Walk) -> tuple[_Walk, ToolCall] | None:
         """The trajectory with its next turn, and the call that it makes; None: it has ended."""
         room = self._rule.max_tokens - walk.spent
         seed = turn_seed(_RUN_SEED, TreeKey(0, walk.slot), self._problems[walk.slot].id, walk.path)
         done = await self._engine.generate(Request(walk.context, seed, room))
-        parsed = self._renderer.parse(self._renderer.decode(done.token_ids))
+        parsed = self._renderer.parse(self._renderer.decode(done.token_ids), self._specs)
         if not isinstance(parsed, Calls):
             self.leaves += 1
             return None
@@ -114,7 +115,7 @@ class BarrierLoop:
         session = TimedSession(self._tools[call.name], self._problems[walk.slot])
         async with self._threads:
             result = await self._insist(session, call)
-        added = self._renderer.after((result,))
+        added = self._renderer.render_results((result,), self._specs)
         if walk.spent + len(added) >= self._rule.max_tokens:
             self.leaves += 1
             return None

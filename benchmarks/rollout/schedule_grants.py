@@ -13,7 +13,6 @@ from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_books import FirstComeBook, QuotaBook
 from benchmarks.rollout.schedule_engine import CapacityEngine, EmptyEngine
 from benchmarks.rollout.schedule_runs import COIN, PROBE, Batch, Grown, M, N, coin, describe, grow_ours
-from benchmarks.rollout.schedule_tools import SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, REASONING, Script, Waits
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.core.protocols import Brancher
@@ -33,7 +32,7 @@ def grants() -> Sequence[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_tokenizer(folder, 0)
-        reasoning, deepsearch = (Script(folder, work, SPECS) for work in (REASONING, DEEPSEARCH))
+        reasoning, deepsearch = (Script(folder, work) for work in (REASONING, DEEPSEARCH))
         cases = {
             "reasoning": _compare(reasoning, coin()),
             "deepsearch": _compare(deepsearch, coin()),

@@ -15,7 +15,7 @@ from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_engine import EmptyEngine
 from benchmarks.rollout.schedule_grants import grants
 from benchmarks.rollout.schedule_runs import Batch, Done, Grown, describe, grow_ours, run_barrier
-from benchmarks.rollout.schedule_tools import PATIENT_SPECS, SPECS
+from benchmarks.rollout.schedule_tools import PATIENT_SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, REASONING, Script, Waits
 
 _SEEDS = range(40)
@@ -43,7 +43,7 @@ def schedule() -> Sequence[Row]:
         folder = Path(name)
         write_tiny_tokenizer(folder, 0)
         for workload in (REASONING, DEEPSEARCH):
-            script = Script(folder, workload, SPECS)
+            script = Script(folder, workload)
             clean[workload.name] = [_run(batch) for batch in _batches(script, hanging=False)]
             tail[workload.name] = [_run(batch) for batch in _batches(script, hanging=True)]
             same_trees[workload.name] = _on_the_same_trees(script, clean[workload.name])

@@ -101,25 +101,25 @@ DEEPSEARCH = Workload(
 class _RememberingRenderer(TagRenderer):
     """Encodes equal results once: every batch is rolled out several times."""
 
-    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
-        super().__init__(tokenizer, specs)
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        super().__init__(tokenizer)
         self._known = lru_cache(4096)(self._encoded)
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """See `TagRenderer.after`, which reads the texts only."""
-        return self._known(*(result.text for result in results))
+    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """See `TagRenderer.render_results`, which reads the texts only."""
+        return self._known(tuple(tools), *(result.text for result in results))
 
-    def _encoded(self, *texts: str) -> tuple[int, ...]:
-        return super().after([ToolResult("", ToolStatus.OK, text) for text in texts])
+    def _encoded(self, tools: tuple[ToolSpec, ...], *texts: str) -> tuple[int, ...]:
+        return super().render_results([ToolResult("", ToolStatus.OK, text) for text in texts], tools)
 
 
 class Script:
     """A workload in the words of a tokenizer."""
 
-    def __init__(self, folder: Path, workload: Workload, specs: Sequence[ToolSpec]) -> None:
+    def __init__(self, folder: Path, workload: Workload) -> None:
         self._texts = Texts(folder)
         self.tokenizer = self._texts.tokenizer
-        self.renderer = _RememberingRenderer(self.tokenizer, specs)
+        self.renderer = _RememberingRenderer(self.tokenizer)
         self.workload = workload
         self._close = self.tokenizer.encode(RESULT_CLOSE)[0]
         self._wrapping = len(self.tokenizer.encode(RESULT_OPEN)) + len(self.tokenizer.encode(RESULT_CLOSE))

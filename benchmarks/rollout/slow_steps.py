@@ -92,7 +92,7 @@ def roll_out(trajectories: int, step_seconds: float) -> SlowRollout:
     with tempfile.TemporaryDirectory() as name:
         write_tiny_model(Path(name))
         texts = Texts(Path(name))
-        renderer = TagRenderer(texts.tokenizer, [tool.spec])
+        renderer = TagRenderer(texts.tokenizer)
         closing = texts.tokenizer.encode(RESULT_CLOSE)[0]
 
         def turn_of(request: Request) -> Sequence[int]:

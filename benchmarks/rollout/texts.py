@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from benchmarks.harness.tiny_model import words_of
-from benchmarks.rollout.scripted_policy import InstantTool
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.chat.tokenizer import ChatTokenizer
@@ -16,7 +15,7 @@ class Texts:
     def __init__(self, folder: Path) -> None:
         self.tokenizer = ChatTokenizer(folder)
         self.words = words_of(folder)
-        self.renderer = TagRenderer(self.tokenizer, [InstantTool(str).spec])
+        self.renderer = TagRenderer(self.tokenizer)
 
     def problem(self, name: str, size: int) -> Problem:
         """A problem whose prompt has `size` tokens; the text depends on the name."""
@@ -25,8 +24,8 @@ class Texts:
         def of(count: int) -> Problem:
             return Problem(name, (Message.of("user", self._filler(first, count)),), ("",))
 
-        problem = of(1 + size - len(self.renderer.start(of(1))))
-        _require(len(self.renderer.start(problem)), size)
+        problem = of(1 + size - len(self.renderer.render_prompt(of(1), ())))
+        _require(len(self.renderer.render_prompt(problem, ())), size)
         return problem
 
     def turn(self, size: int, query: str | None, first_word: int) -> tuple[int, ...]:

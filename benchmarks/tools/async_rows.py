@@ -86,7 +86,7 @@ def _agent() -> AgentParts:
         tokenizer = ChatTokenizer(Path(folder))
     return AgentParts(
         engine=ScriptedEngine(tokenizer, lambda _context, _seed: ScriptedTurn("<answer> 1 </answer>")),
-        renderer=TagRenderer(tokenizer, [tool.spec]),
+        renderer=TagRenderer(tokenizer),
         environment=ToolSet({"wait": tool}),
         brancher=FlatBrancher(probe_tokens=1),
         limits=RolloutLimits(n=1, max_tokens=100, max_calls=1),

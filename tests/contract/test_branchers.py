@@ -77,7 +77,7 @@ def agent(folder, brancher, latency_seed=0, branch_at="before_probe"):
     }
     return AgentParts(
         engine=ScriptedEngine(tokenizer, script),
-        renderer=TagRenderer(tokenizer, [tool.spec for tool in tools.values()]),
+        renderer=TagRenderer(tokenizer),
         environment=ToolSet(tools),
         brancher=brancher,
         limits=RolloutLimits(n=8, max_tokens=400, max_calls=3),

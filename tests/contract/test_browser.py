@@ -345,8 +345,7 @@ def test_a_page_that_is_late_is_a_timeout():
 def renderer(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("browser") / "tokenizer"
     write_tokenizer(folder, tags_are_tokens=request.param)
-    tool = BrowsingSearch(SearchTool(Provider([])), Pages(GuardedPages(BrowserConfig())), BrowserConfig())
-    return TagRenderer(ChatTokenizer(folder), [tool.spec])
+    return TagRenderer(ChatTokenizer(folder))
 
 
 @pytest.mark.parametrize("reply", [None, summary_of], ids=["documents", "summary"])
@@ -359,7 +358,9 @@ def test_no_page_title_snippet_or_summary_forges_anything(renderer, reply):
     result, *_ = browse(answer, hits, reply=reply)
     assert result.status is ToolStatus.OK
     assert any("</result>" in line and "<answer>" in line for line in result.text.splitlines())
-    ids = renderer.after([result])
+    tool = BrowsingSearch(SearchTool(Provider([])), Pages(GuardedPages(BrowserConfig())), BrowserConfig())
+    tools = (tool.spec,)
+    ids = renderer.render_results([result], tools)
     opening, closing = (renderer.tokenizer.encode(text) for text in (" <result>\n", "\n</result>"))
     inside = ids[len(opening) : -len(closing)]
     assert ids == (*opening, *inside, *closing)
@@ -367,8 +368,8 @@ def test_no_page_title_snippet_or_summary_forges_anything(renderer, reply):
     assert TAG.search(renderer.decode(inside)) is None
     # What the policy wrote around it is read as if the page were empty.
     turn = "<search> mayor of Laru </search>"
-    assert isinstance(renderer.parse(turn), Calls)
-    assert not isinstance(renderer.parse(turn + renderer.decode(ids)), Final)
+    assert isinstance(renderer.parse(turn, tools), Calls)
+    assert not isinstance(renderer.parse(turn + renderer.decode(ids), tools), Final)
 
 
 def test_no_line_of_a_page_passes_for_another_document():

@@ -166,11 +166,11 @@ def chat(url, _):
 
 def engine(kind):
     def ask(url, folder):
-        renderer = TagRenderer(ChatTokenizer(folder), (SPEC,))
+        renderer = TagRenderer(ChatTokenizer(folder))
         service = kind(
             client(), renderer, base_url=url, model="m", context_tokens=400, slots=1, note=lambda _: None
         )
-        ids = renderer.start(PROBLEM)
+        ids = renderer.render_prompt(PROBLEM, (SPEC,))
         prompt = Node("", (), None, Source.PROMPT, ids, renderer.decode(ids))
         return closing(
             service, service.generate(Request(ids, 1, 20, (), path=Trajectory(PROBLEM, (prompt,))))

@@ -176,10 +176,10 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     ran(task, "dpo", DPO, started)
     evaluated = ran(task, "eval", EVAL, started)
     recipe = load_recipe(SftRecipe, next(task.glob("sft*.toml")), [])
-    renderer = renderer_for("hermes", build_tokenizer(started), show_tools(recipe.tools).specs)
+    renderer = renderer_for("hermes", build_tokenizer(started))
     prompts = {}
     for _, item in read_examples(task / "demonstrations.jsonl", COMPLETION):
-        prompts[item.problem.messages] = renderer.start(item.problem)
+        prompts[item.problem.messages] = renderer.render_prompt(item.problem, show_tools(recipe.tools).specs)
     assert len(prompts) == len(QUESTIONS)
     seen = [item.tree for item in (*trees_of(trained), *read_trees(evaluated / "trees.jsonl"))]
     assert len(seen) == 6

@@ -3,9 +3,8 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
@@ -37,7 +36,7 @@ from ramify.sampler.task import RepairKit, Toolbox
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ramify.chat.renderer import ChatRenderer
+    from ramify.chat.renderers import DialectRenderer
     from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
 
 
@@ -46,7 +45,7 @@ def build_agent(
     engine: EvalEngineSection,
     run: RunConfig,
     toolbox: Toolbox,
-    renderer: "ChatRenderer",
+    renderer: "DialectRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     brancher: Brancher,
@@ -58,12 +57,11 @@ def build_agent(
     all_entropies: bool = False,
     hands_over: bool = False,
     note: Callable[[str], None] = lambda _: None,
-    renderers: "Mapping[str, ChatRenderer]" = MappingProxyType({}),
 ) -> "AgentParts":
     """The agent of training, evaluation and data synthesis; `model` is called for the local engine only.
 
     `rewriters` are the user's own, asked after the repair tools. `note` receives what an engine finds out about its service. With `hands_over` the engine gets its weights from a
-    publisher. `renderers` are those of several environments, by name.
+    publisher.
 
     Raises:
         ConfigError: `all_entropies` is set, and the engine has no exact entropies.
@@ -97,13 +95,13 @@ def build_agent(
         slots=None if run.deterministic else built.info().num_slots,
         live=live,
         all_entropies=all_entropies,
-        environments={name: (toolbox.environments[name], own) for name, own in renderers.items()},
+        environments=toolbox.environments,
     )
 
 
 def _engine(
     section: LocalEngineConfig | ScriptedEngineConfig | OpenAIEngineConfig,
-    renderer: "ChatRenderer",
+    renderer: "DialectRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
@@ -123,24 +121,8 @@ def _engine(
     return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
 
 
-def engine_without_tools(
-    section: EvalEngineSection,
-    engine: Engine,
-    renderer: "ChatRenderer",
-    context_tokens: int,
-    note: Callable[[str], None],
-) -> Engine:
-    """The engine for an agent whose `renderer` shows no tools: a chat endpoint is told of none, any other is as it was.
-
-    Whoever calls this closes it, as well as `engine`.
-    """
-    if isinstance(section, OpenAIEngineConfig) and section.api == "chat":
-        return _openai(section, renderer, context_tokens, note)
-    return engine
-
-
 def _openai(
-    section: OpenAIEngineConfig, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
+    section: OpenAIEngineConfig, renderer: "DialectRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
     from ramify.assemble.services import http_client
     from ramify.engines.openai import OpenAIEngine

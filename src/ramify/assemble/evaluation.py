@@ -7,12 +7,13 @@ from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent, build_limits
 from ramify.assemble.identity import answering_identity, group_size
 from ramify.assemble.model import build_model
-from ramify.assemble.problems import Shown, build_eval_problems
+from ramify.assemble.problems import build_eval_problems
 from ramify.assemble.reward import build_reward
 from ramify.assemble.task import ProblemReader, open_task
+from ramify.chat.renderer import ChatRenderer
 from ramify.config.other_runs import record_of
 from ramify.config.schema_eval import EvalRecipe
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolSpec
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.manifest import make_manifest
 from ramify.eval.results import EVALUATION, check_eval_folder
@@ -83,8 +84,10 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
 def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
     """Return the reader of an evaluation's problems."""
 
-    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
-        return build_eval_problems(recipe.data, shown[""].renderer, shown[""].tools, recipe.model)
+    def read(
+        renderer: ChatRenderer, shown: Mapping[str, Sequence[ToolSpec]]
+    ) -> tuple[Sequence[Problem], Sequence[str]]:
+        return build_eval_problems(recipe.data, renderer, shown[""], recipe.model)
 
     return read
 

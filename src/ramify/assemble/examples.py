@@ -10,6 +10,7 @@ from ramify.assemble.model import build_tokenizer
 from ramify.assemble.tools import show_tools
 from ramify.assemble.training import training_setup
 from ramify.assemble.worker import WorkerPlan
+from ramify.chat.renderers import renderer_for
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
@@ -25,7 +26,7 @@ from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.sampler.task import ShownTools
 from ramify.train.dpo import dpo_task
-from ramify.train.examples import ExampleReader, Rendered, RowRenderers
+from ramify.train.examples import ExampleReader, Rendered, RowRenderer
 from ramify.train.manifest import make_manifest
 from ramify.train.row_memory import prepare_rows
 from ramify.train.sft import sft_task
@@ -77,28 +78,30 @@ def run_dpo(
 
 def open_examples(
     recipe: SftRecipe | DpoRecipe, tools: ShownTools, note: Callable[[str], None]
-) -> tuple[RowRenderers, ExampleReader]:
-    """Read the tokenizer; returns the renderers of the examples and the reader that goes over them.
+) -> tuple[RowRenderer, ExampleReader]:
+    """Read the tokenizer; returns the renderer of the examples and the reader that goes over them.
 
     Raises:
         UserError: The tokenizer or its chat template cannot be used.
     """
     tokenizer = build_tokenizer(recipe.model.folder, note)
-    renderers = RowRenderers(recipe.model.dialect, tokenizer, tools.specs)
+    renderer = renderer_for(recipe.model.dialect, tokenizer)
+    renderer.check_tools(tools.specs)
+    rows = RowRenderer(renderer, tools.specs)
     reader = ExampleReader(
         recipe.data,
-        renderers,
+        rows,
         note,
         pairs=isinstance(recipe, DpoRecipe),
         may_end_in_call=recipe.environment is not None,
     )
-    return renderers, reader
+    return rows, reader
 
 
 def run_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
-    make_task: Callable[[RowRenderers, Sequence[Rendered]], SupervisedTask],
+    make_task: Callable[[RowRenderer, Sequence[Rendered]], SupervisedTask],
     ranks: Ranks,
     layout: Layout = GATHERED_ONCE,
     *,
@@ -116,7 +119,7 @@ def run_examples(
         own = {"tools": dict(tools.identities)}
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(setup.recipe, manifest, console.note)
-        renderers, reader = open_examples(recipe, tools, console.note)
+        rows, reader = open_examples(recipe, tools, console.note)
         size = recipe.data.train.stat().st_size
         if size >= _LARGE_FILE:
             console.note(f"reading {recipe.data.train}, {size / 1e6:,.0f} MB")
@@ -124,7 +127,7 @@ def run_examples(
         reader.require_usable()
         for note in reader.notes:
             console.note(note)
-        task = make_task(renderers, examples)
+        task = make_task(rows, examples)
         run, state = _build(recipe, console, folder, start, manifest, task, ranks, layout)
         with run.recorder.loggers:
             return train_on_examples(run, state, max_steps)

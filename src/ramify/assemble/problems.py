@@ -1,6 +1,6 @@
 """Builds the problems of a checked recipe: from a file of the user's own, or a benchmark by name."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from ramify.config.schema_eval import EvalDataSection
 from ramify.config.schema_synth import SynthDataSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolSpec
 from ramify.data.problems import control_notes
 from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import EnvironmentRewardConfig
@@ -25,13 +25,14 @@ _NUMBERED = 10_000
 
 
 def build_problems(
-    recipe: TrainRecipe, shown: Mapping[str, "Shown"]
+    recipe: TrainRecipe, renderer: "ChatRenderer", shown: Mapping[str, Sequence[ToolSpec]]
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read problems and drop those whose prompt is too long; returns the problems and one-line notes.
 
     Args:
         recipe: The recipe.
-        shown: By the name of an environment what its prompts show; "" if the recipe does not name any.
+        renderer: Renders the prompts and counts their tokens.
+        shown: By the name of an environment the tools that its prompts show; "" if the recipe does not name any.
 
     Raises:
         DataError: Something cannot be read, a row names no environment of the recipe, or no problem is left.
@@ -47,23 +48,19 @@ def build_problems(
     else:
         problems = _read_rows(recipe, recipe.data.train, notes)
     usable: dict[str, Problem] = {}
-    for name, prompts in shown.items():
+    for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
         if recipe.data.instructions:
-            own = list(instructed(own, prompts.tools, recipe.model.dialect))
+            own = list(instructed(own, _names(tools), recipe.model.dialect))
         if own:
-            fitting, too_long = _fitting(source, own, prompts.renderer, recipe.data.max_prompt_tokens)
+            fitting, too_long = _fitting(source, own, renderer, tools, recipe.data.max_prompt_tokens)
             usable |= {problem.id: problem for problem in fitting}
             notes += too_long
     return tuple(usable[problem.id] for problem in problems if problem.id in usable), tuple(notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The renderer of an environment's prompts, and the names of the tools in them."""
-
-    renderer: "ChatRenderer"
-    tools: Collection[str]
+def _names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    return tuple(spec.name for spec in tools)
 
 
 def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Problem]:
@@ -97,14 +94,14 @@ def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Pr
 
 
 def build_eval_problems(
-    section: EvalDataSection, renderer: "ChatRenderer", tools: Collection[str], model: ModelConfig
+    section: EvalDataSection, renderer: "ChatRenderer", tools: Sequence[ToolSpec], model: ModelConfig
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read the problems, with instructions in front if the recipe asks for them; returns them and one-line notes.
 
     Args:
         section: The recipe's data section.
         renderer: Renders the prompts and counts their tokens.
-        tools: Names of the agent's tools, for the instructions.
+        tools: The agent's tools.
         model: The recipe's model section; if a run made the model, the problems are compared with that run's training data.
 
     Raises:
@@ -123,14 +120,14 @@ def build_eval_problems(
         loaded = load_benchmark(*named, limit=section.limit)
         problems, said = loaded.problems, loaded.notes
     wants = named is not None if section.instructions is None else section.instructions
-    shown = instructed(problems, tools, model.dialect) if wants else problems
-    kept, dropped = _fitting(section.test, shown, renderer, section.max_prompt_tokens)
+    shown = instructed(problems, _names(tools), model.dialect) if wants else problems
+    kept, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
     notes = [f"{section.test}: {note}" for note in said]
     return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
 
 
 def build_dev_problems(
-    recipe: TrainRecipe, renderer: "ChatRenderer", tools: Collection[str]
+    recipe: TrainRecipe, renderer: "ChatRenderer", tools: Sequence[ToolSpec]
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read the problems of `eval.test`; returns them with notes, and none without `[eval]`.
 
@@ -161,17 +158,15 @@ class Questions:
 def build_questions(
     section: SynthDataSection,
     renderer: "ChatRenderer",
-    direct_renderer: "ChatRenderer",
-    tools: Collection[str],
+    tools: Sequence[ToolSpec],
     dialect: str,
 ) -> Questions:
     """Read the questions of a synthesis; those that are too long under either prompt are dropped.
 
     Args:
         section: The recipe's data section.
-        renderer: Renders the prompts with tools.
-        direct_renderer: Renders the prompts without.
-        tools: Names of the agent's tools, for the instructions.
+        renderer: Renders the prompts and counts their tokens.
+        tools: The agent's tools; direct questions are rendered without any.
         dialect: The recipe's `model.dialect`.
 
     Raises:
@@ -187,11 +182,11 @@ def build_questions(
     direct = asked
     if section.instructions:
         direct = instructed([_without_system(problem) for problem in asked], (), dialect)
-        asked = instructed(asked, tools, dialect)
-    kept, dropped = _fitting(section.train, asked, renderer, section.max_prompt_tokens)
+        asked = instructed(asked, _names(tools), dialect)
+    kept, dropped = _fitting(section.train, asked, renderer, tools, section.max_prompt_tokens)
     short = {problem.id for problem in kept}
     direct = tuple(problem for problem in direct if problem.id in short)
-    kept_direct, dropped_direct = _fitting(section.train, direct, direct_renderer, section.max_prompt_tokens)
+    kept_direct, dropped_direct = _fitting(section.train, direct, renderer, (), section.max_prompt_tokens)
     short = {problem.id for problem in kept_direct}
     both = tuple(problem for problem in kept if problem.id in short)
     return Questions(both, kept_direct, tuple(dict.fromkeys((*notes, *dropped, *dropped_direct))))
@@ -204,17 +199,22 @@ def _without_system(problem: Problem) -> Problem:
 
 
 def _fitting(
-    place: Path | str, problems: Sequence[Problem], renderer: "ChatRenderer", max_prompt_tokens: int
+    place: Path | str,
+    problems: Sequence[Problem],
+    renderer: "ChatRenderer",
+    tools: Sequence[ToolSpec],
+    max_prompt_tokens: int,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
 
     Raises:
         DataError: No prompt is short enough.
     """
-    fits = renderer.fitting(problems, max_prompt_tokens)
+    fits = renderer.fitting(problems, tools, max_prompt_tokens)
     kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
     if not kept:
-        least = min(renderer.tokenizer.fewest_tokens(renderer.prompt_text(problem)) for problem in problems)
+        texts = (renderer.prompt_text(problem, tools) for problem in problems)
+        least = min(map(renderer.tokenizer.fewest_tokens, texts))
         raise DataError(
             f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
             f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
@@ -225,7 +225,7 @@ def _fitting(
             f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
             f"{max_prompt_tokens} tokens"
         )
-    notes += control_notes(place, [renderer.foreign_control(problem) for problem in kept])
+    notes += control_notes(place, [renderer.foreign_control(problem, tools) for problem in kept])
     return kept, tuple(notes)
 
 

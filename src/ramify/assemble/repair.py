@@ -61,7 +61,7 @@ def build_repairs(
 
     section = kit.config
     if section.helper is None:
-        kit.model = PolicyChat(engine, type(renderer)(renderer.tokenizer, ()), seed)
+        kit.model = PolicyChat(engine, renderer, seed)
     assert kit.model is not None
     helper = Helper(
         model=kit.model,

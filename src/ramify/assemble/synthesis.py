@@ -4,18 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent, build_limits, engine_without_tools
+from ramify.assemble.agent import build_agent, build_limits
 from ramify.assemble.identity import answering_identity, group_size
 from ramify.assemble.model import build_model
-from ramify.assemble.problems import Shown, build_questions
+from ramify.assemble.problems import build_questions
 from ramify.assemble.reward import build_reward
 from ramify.assemble.task import ProblemReader, open_task
 from ramify.chat.renderer import ChatRenderer
-from ramify.chat.renderers import renderer_for
 from ramify.config.other_runs import record_of
 from ramify.config.schema_synth import SynthRecipe
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolSpec
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.sampler.sampler import Sampler
@@ -23,7 +22,7 @@ from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
 from ramify.synth.folder import SYNTHESIS, check_synth_folder
 from ramify.synth.hints import HintLibrary, as_table, load_hints
-from ramify.synth.run import Agents, SynthPlan, synthesize
+from ramify.synth.run import SynthPlan, synthesize
 
 _SORTING = ("max_calls", "max_tokens", "rows_per_question")
 """Keys of [quality] that are applied after sampling."""
@@ -72,7 +71,6 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
         **identity,
         "hint_library": None if library is None else as_table(library),
     }
-    plain = _plain(recipe, task.renderer)
     return SynthPlan(
         folder=recipe.run.dir,
         recipe=record_of(recipe),
@@ -81,8 +79,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
         device=device,
         task=task,
         direct=direct,
-        plain=plain,
-        open_agents=lambda: _agents(recipe, task, plain, console),
+        open_sampler=lambda: _sampler(recipe, task, console),
         direct_samples=recipe.sampling.direct,
         tool_samples=recipe.sampling.tools,
         quality=recipe.quality,
@@ -97,11 +94,10 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
 def synthesis_questions(recipe: SynthRecipe, direct: list[Problem]) -> ProblemReader:
     """Return the reader of a synthesis' questions; it fills `direct` with them under the prompt without tools."""
 
-    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
-        renderer, tools = shown[""].renderer, shown[""].tools
-        questions = build_questions(
-            recipe.data, renderer, _plain(recipe, renderer), tools, recipe.model.dialect
-        )
+    def read(
+        renderer: ChatRenderer, shown: Mapping[str, Sequence[ToolSpec]]
+    ) -> tuple[Sequence[Problem], Sequence[str]]:
+        questions = build_questions(recipe.data, renderer, shown[""], recipe.model.dialect)
         direct.extend(questions.direct)
         return questions.with_tools, questions.notes
 
@@ -129,12 +125,7 @@ def read_hints(
     return library
 
 
-def _plain(recipe: SynthRecipe, renderer: ChatRenderer) -> ChatRenderer:
-    """The renderer of an agent without tools."""
-    return renderer_for(recipe.model.dialect, renderer.tokenizer, ())
-
-
-def _agents(recipe: SynthRecipe, task: Task, plain: ChatRenderer, console: RunConsole) -> Agents:
+def _sampler(recipe: SynthRecipe, task: Task, console: RunConsole) -> Sampler:
     timing = TimingLog()
     agent = build_agent(
         engine=recipe.engine,
@@ -150,5 +141,4 @@ def _agents(recipe: SynthRecipe, task: Task, plain: ChatRenderer, console: RunCo
         repairs=task.repairs,
         note=console.note,
     )
-    direct = engine_without_tools(recipe.engine, agent.engine, plain, task.context_tokens, console.note)
-    return Agents(Sampler(task, agent, timing, Scoring(task.reward.fn, timing)), direct)
+    return Sampler(task, agent, timing, Scoring(task.reward.fn, timing))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ramify.assemble.agent import build_agent, build_brancher, build_limits
 from ramify.assemble.algorithm import build_shaping
 from ramify.assemble.model import build_tokenizer
-from ramify.assemble.problems import Shown, build_problems
+from ramify.assemble.problems import build_problems
 from ramify.assemble.repair import open_repairs
 from ramify.assemble.reward import build_reward
 from ramify.assemble.tools import build_tools
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.chat.renderer import ChatRenderer
+    from ramify.chat.renderers import DialectRenderer
 
-ProblemReader: TypeAlias = Callable[[Mapping[str, Shown]], tuple[Sequence[Problem], Sequence[str]]]
-"""Reads the problems of a recipe, given what the prompts of each environment show; returns them with notes for the user.
+ProblemReader: TypeAlias = Callable[
+    ["ChatRenderer", Mapping[str, Sequence[ToolSpec]]], tuple[Sequence[Problem], Sequence[str]]
+]
+"""Reads the problems of a recipe, given the tools that the prompts of each environment show; returns them with notes for the user.
 
 The name of an environment is "" if the recipe does not name any.
 """
@@ -47,19 +50,17 @@ class TaskFiles:
 
     Attributes:
         problems: Those whose prompt fits.
-        renderer: Of the model's dialect, with the tools.
+        renderer: Of the model's dialect.
         rewriters: What may have a trajectory go on from elsewhere.
         rewriter_files: SHA-256 of the file of each rewriter, by its name.
-        renderers: If there are several environments, the renderer of each, by name.
         notes: Notes about the user's own files.
         problem_notes: Notes about the problems, such as what was dropped.
     """
 
     problems: Sequence[Problem]
-    renderer: "ChatRenderer"
+    renderer: "DialectRenderer"
     rewriters: tuple[ContextRewriter, ...]
     rewriter_files: Mapping[str, str]
-    renderers: Mapping[str, "ChatRenderer"]
     notes: tuple[str, ...]
     problem_notes: Sequence[str]
 
@@ -85,22 +86,21 @@ def read_task(
         UserError: A file cannot be used, or the chat template cannot do what the recipe asks for.
     """
     tokenizer = build_tokenizer(recipe.model.folder, note, computes=computes)
-    dialect = recipe.model.dialect
-    renderer = renderer_for(dialect, tokenizer, tools.specs)
-    renderers = {name: renderer_for(dialect, tokenizer, specs) for name, specs in tools.environments.items()}
+    renderer = renderer_for(recipe.model.dialect, tokenizer)
+    shown = tools.environments or {"": tools.specs}
+    for specs in shown.values():
+        renderer.check_tools(specs)
     if tools.max_observations:
         # A chat template in which the user cannot speak again is refused now, not in the first tree.
-        renderer.hear("", (Message.of("user", "?"),))
+        renderer.render_user_turn("", (Message.of("user", "?"),), tools.specs)
     configs = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
     rewriters = [(config, load_rewriter(config)) for config in configs]
-    shown = {name: Shown(renderers[name], _names(specs)) for name, specs in tools.environments.items()}
-    problems, problem_notes = read(shown or {"": Shown(renderer, _names(tools.specs))})
+    problems, problem_notes = read(renderer, shown)
     return TaskFiles(
         problems,
         renderer,
         tuple(rewriter for _, (rewriter, _) in rewriters),
         {rewriter.name: sha256 for _, (rewriter, sha256) in rewriters},
-        renderers,
         tuple(
             f"rewriter {rewriter.name}: {config.function} of {config.path}, sha256 {sha256[:16]}"
             for config, (rewriter, sha256) in rewriters
@@ -112,15 +112,13 @@ def read_task(
 def training_problems(recipe: TrainRecipe) -> ProblemReader:
     """Return the reader of a training recipe's problems."""
 
-    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
-        problems, notes = build_problems(recipe, shown)
+    def read(
+        renderer: "ChatRenderer", shown: Mapping[str, Sequence[ToolSpec]]
+    ) -> tuple[Sequence[Problem], Sequence[str]]:
+        problems, notes = build_problems(recipe, renderer, shown)
         return problems, (*dialect_notes(recipe.model), *notes)
 
     return read
-
-
-def _names(specs: Sequence[ToolSpec]) -> tuple[str, ...]:
-    return tuple(spec.name for spec in specs)
 
 
 def open_task(
@@ -161,7 +159,6 @@ def open_task(
         files.rewriters,
         files.rewriter_files,
         repairs,
-        files.renderers,
     )
 
 
@@ -210,7 +207,6 @@ def build_sampler(
         all_entropies=entropy is not None and entropy.source == "behavior",
         hands_over=hands_over,
         note=console.note,
-        renderers=task.renderers,
     )
     reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
     return Sampler(task, agent, timing, Scoring(reward, timing))

@@ -150,7 +150,7 @@ def build_rl(
     setup = training_setup(recipe)
     start = starting_point(folder, setup, console)
     task = build_task(recipe, console)
-    problems, notes = build_dev_problems(recipe, task.renderer, [spec.name for spec in task.toolbox.specs])
+    problems, notes = build_dev_problems(recipe, task.renderer, task.toolbox.specs)
     for note in notes:
         console.note(note)
     manifest = manifest_of(recipe, task, start.tokenizer)

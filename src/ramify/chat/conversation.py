@@ -1,8 +1,8 @@
 """A context as messages, as chat endpoints take them, and what an endpoint answers.
 
 A chat endpoint takes messages and writes one; it reads no token ids. The nodes of a path say what the policy wrote and what
-came in between. So the messages are made from the nodes (`ChatRenderer.conversation`), and an answer becomes the text of a
-turn in the dialect (`ChatRenderer.turn_text`). Nothing is parsed out of a rendered prompt.
+came in between. So the messages are made from the nodes (`EndpointRenderer.conversation`), and an answer becomes the text of a
+turn in the dialect (`EndpointRenderer.turn_text`). Nothing is parsed out of a rendered prompt.
 """
 
 import re
@@ -116,3 +116,8 @@ def harmless(lines: Sequence[Line], controls: ControlTokens) -> tuple[Line, ...]
                 return replace(line, text=broken(line.text))
 
     return tuple(map(mended, lines))
+
+
+def followed_by(turn: str, calls: str) -> str:
+    """Return a turn with its calls, which begin on a line of their own."""
+    return f"{turn}\n{calls}" if calls and turn and not turn.endswith("\n") else turn + calls

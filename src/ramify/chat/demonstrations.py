@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ramify.chat.conversation import UNBALANCED, Parts, Said, Spoken
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import RowError
-from ramify.core.messages import Final, Problem
+from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 _ESCAPED = "<\ufe64\uff1c"
 """What neutralising a result may turn into `&lt;`, three bytes more; some tokenizers read look-alikes as `<`."""
 
 
-def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
+def split(renderer: ExampleRenderer, spoken: Spoken, tools: Sequence[ToolSpec]) -> Parts:
     """The turns and the results in the dialect's text, without encoding anything.
 
     A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are found by their tags.
@@ -24,18 +24,21 @@ def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
     parts: list[tuple[Source, str]] = []
     for line in spoken:
         if isinstance(line, Said):
-            parts += renderer.split(renderer.demonstrated(line))
+            parts += renderer.split(renderer.demonstrated(line, tools))
         else:
             parts.append((Source.TOOL, line.text))
     return tuple(parts)
 
 
-def check(renderer: ChatRenderer, parts: Parts, *, may_end_in_call: bool = False) -> None:
+def check(
+    renderer: ExampleRenderer, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool = False
+) -> None:
     """See that a rollout could have given these parts.
 
     Args:
         renderer: The renderer.
         parts: The parts.
+        tools: The tools that the prompt shows.
         may_end_in_call: Whether the last turn may call without a result, because an environment ends the trajectory there.
 
     Raises:
@@ -56,23 +59,23 @@ def check(renderer: ChatRenderer, parts: Parts, *, may_end_in_call: bool = False
             raise RowError(
                 "an end of turn stands inside (a further turn of the user is not supported)", _start(text)
             )
-    renderer.check_parts(parts, may_end_in_call=may_end_in_call)
+    renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
 
 
-def fewest_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
+def fewest_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts) -> int:
     """A lower bound on the tokens of a demonstration, prompt included, without encoding or rendering it."""
     texts = [message.text.strip() for message in problem.messages if message.role != "assistant"]
     texts += [text for _, text in parts]
     return sum(map(renderer.tokenizer.fewest_tokens, texts))
 
 
-def most_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
+def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec]) -> int:
     """An upper bound on the tokens of a demonstration, prompt included, without encoding it.
 
     Raises:
         DataError: The chat template refuses the problem's messages.
     """
-    most = renderer.tokenizer.most_tokens(renderer.prompt_text(problem))
+    most = renderer.tokenizer.most_tokens(renderer.prompt_text(problem, tools))
     for source, text in parts:
         if source is Source.TOOL:
             most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(text)
@@ -82,17 +85,22 @@ def most_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
     return most
 
 
-def begin_alike(renderer: ChatRenderer, parts: Parts, others: Parts) -> bool:
+def begin_alike(renderer: ExampleRenderer, parts: Parts, others: Parts, tools: Sequence[ToolSpec]) -> bool:
     """Whether two demonstrations have the same tokens up to the end of one; encodes parts whose texts differ, up to the first
     difference in tokens."""
     return all(
         one == other
-        or (one[0] is other[0] and renderer.tokens(one[0], [one[1]]) == renderer.tokens(other[0], [other[1]]))
+        or (
+            one[0] is other[0]
+            and renderer.tokens(one[0], [one[1]], tools) == renderer.tokens(other[0], [other[1]], tools)
+        )
         for one, other in zip(parts, others, strict=False)
     )
 
 
-def demonstrate(renderer: ChatRenderer, problem: Problem, parts: Parts, key: TreeKey) -> Tree:
+def demonstrate(
+    renderer: ExampleRenderer, problem: Problem, parts: Parts, key: TreeKey, tools: Sequence[ToolSpec]
+) -> Tree:
     """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
 
     Args:
@@ -100,28 +108,37 @@ def demonstrate(renderer: ChatRenderer, problem: Problem, parts: Parts, key: Tre
         problem: The problem that it solves.
         parts: The turns and the results; see `check`.
         key: The tree's key: where in the run the demonstration is used.
+        tools: The tools that the prompt shows.
 
     Raises:
         DataError: The chat template refuses the problem's messages.
     """
-    prompt = renderer.start(problem)
+    prompt = renderer.render_prompt(problem, tools)
     nodes = [Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))]
     steps = [(source, [text for _, text in group]) for source, group in groupby(parts, lambda part: part[0])]
     for number, (source, texts) in enumerate(steps, 1):
-        nodes.append(_node(renderer, nodes[-1], source, texts, last=number == len(steps)))
+        nodes.append(_node(renderer, nodes[-1], source, texts, tools, last=number == len(steps)))
     return make_tree(problem, key, nodes)
 
 
-def _node(renderer: ChatRenderer, parent: Node, source: Source, texts: Sequence[str], *, last: bool) -> Node:
+def _node(
+    renderer: ExampleRenderer,
+    parent: Node,
+    source: Source,
+    texts: Sequence[str],
+    tools: Sequence[ToolSpec],
+    *,
+    last: bool,
+) -> Node:
     path = (*parent.path, 0)
-    ids = renderer.tokens(source, texts)
+    ids = renderer.tokens(source, texts, tools)
     if source is Source.TOOL:
         # The node gets no `results`, because no tool ran.
         return Node(node_id(path), path, parent.id, source, ids, renderer.decode(ids))
     if last or renderer.ends_each_turn:
         ids += (renderer.tokenizer.eos_id,)
     text = renderer.decode(ids)
-    turn = renderer.parse(text)
+    turn = renderer.parse(text, tools)
     stop = StopReason.ANSWERED if isinstance(turn, Final) else StopReason.MALFORMED
     return Node(
         node_id(path),

@@ -14,13 +14,14 @@ never gets to do it.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
 from ramify.chat.arguments import read_object
+from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
     UNBALANCED,
     UNNAMED_TOOL,
@@ -33,7 +34,9 @@ from ramify.chat.conversation import (
     split_thought,
     thought_opened,
 )
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.endpoint_renderer import EndpointRenderer
+from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import DialectTools
 from ramify.chat.template import ChatTemplate
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError, RowError
@@ -73,43 +76,57 @@ _PROBE_TOOL = {
 }
 
 
-class HermesRenderer(ChatRenderer):
+class HermesRenderer(ExampleRenderer, EndpointRenderer):
     """The hermes dialect over a chat template that has it."""
 
     result_tags = _RESULT
     other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
     ends_each_turn = True
 
-    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
         """Learn from the template what it writes around tool results.
 
         Raises:
-            ConfigError: A tool's name cannot stand in a call, or two tools share it.
             DataError: The template shows no tools, or writes calls or results in another way.
         """
-        _check_names(specs)
-        super().__init__(tokenizer, _WRITTEN, ("tool_response",))
-        self._specs = tuple(specs)
+        super().__init__(tokenizer)
+        self._controls = ControlTokens(tokenizer, _WRITTEN)
         self._frame = read_frame(
             tokenizer.template, tokenizer.decode([tokenizer.eos_id]), f"{tokenizer.folder}"
         )
         self.result_end = self._frame.result_end
 
-    @property
-    def stops(self) -> tuple[str, ...]:
+    def check_tools(self, tools: Sequence[ToolSpec]) -> None:
+        """As for every dialect: each name can stand in a call."""
+        names: set[str] = set()
+        for spec in tools:
+            if refusal := _refusal(spec.name, names):
+                raise ConfigError(f"tool {spec.name!r:.80}: {refusal}")
+            names.add(spec.name)
+
+    def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
+        by_name: dict[str, ToolSpec] = {}
+        for spec in tools:
+            if not _refusal(spec.name, by_name):
+                by_name[spec.name] = spec
+        listed = tuple(map(_described, by_name.values()))
+        return DialectTools(by_name, (*_WRITTEN, "tool_response"), self._controls, listed=listed)
+
+    def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:  # noqa: ARG002 - no call ends a turn
         """A result that the policy writes itself; else only the end token ends a turn."""
         return (_RESULT[0],)
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Tokens from the end of the turn with the calls to where the next turn begins; no result forges a tag."""
-        texts = [self._foreign(result.text)[0] for result in results]
-        return self.controls.framed_ids(self._frame.pieces(len(texts)), texts)
+        shown = self.tools_of(tools)
+        texts = [self._foreign(result.text, shown)[0] for result in results]
+        return shown.controls.framed_ids(self._frame.pieces(len(texts)), texts)
 
-    def parse(self, turn: str) -> ParsedTurn:
-        """Parse one whole turn of the policy."""
+    def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:  # noqa: ARG002 - a call names any tool
+        """Parse one whole turn of the policy; a call of a tool that is not in force is read, and gets an error."""
         return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
 
-    def outline(self, turn: str) -> TurnOutline:
+    def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:  # noqa: ARG002 - see `parse`
         """Where in the text of a turn its thoughts stand, and where its first call, or the answer behind them, begins."""
         opened = "<think>" if self._frame.opens_thought else ""
         parts = list(_PART.finditer(opened + turn))
@@ -123,14 +140,14 @@ class HermesRenderer(ChatRenderer):
             words = len(opened) + _answer_begins(turn, self.ends)
         return outline(turn, words - len(opened))
 
-    def thought(self, text: str) -> str:
+    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """As for every dialect; a thought that the prompt opened is only closed."""
-        said = self.quoted(text.strip())
+        said = self.quoted(text.strip(), tools)
         return f"{said}\n</think>\n\n" if self._frame.opens_thought else f"<think>\n{said}\n</think>\n\n"
 
-    def turn_text(self, said: Said) -> str:
+    def turn_text(self, said: Said, tools: Sequence[ToolSpec]) -> str:
         """As for every dialect; a thought that the prompt opened stays open there."""
-        return self._in_its_frame(super().turn_text(said))
+        return self._in_its_frame(super().turn_text(said, tools))
 
     def _in_its_frame(self, turn: str) -> str:
         if not self._frame.opens_thought:
@@ -151,10 +168,10 @@ class HermesRenderer(ChatRenderer):
         # The turn holds a call that cannot be read, so it went as text, and there is no call to answer.
         return (Message.of("user", "\n".join(result.text for result in results)),)
 
-    def _calls_text(self, calls: Sequence[SaidCall]) -> str:
-        return "\n".join(map(self.call_text, calls))
+    def _calls_text(self, calls: Sequence[SaidCall], tools: Sequence[ToolSpec]) -> str:
+        return "\n".join(self.call_text(call, tools) for call in calls)
 
-    def call_text(self, call: SaidCall) -> str:
+    def call_text(self, call: SaidCall, tools: Sequence[ToolSpec]) -> str:  # noqa: ARG002 - see `parse`
         """As for every dialect; arguments that are no JSON stay as they are, and the policy is told."""
         arguments = call.arguments.strip() or "{}"
         try:
@@ -167,11 +184,8 @@ class HermesRenderer(ChatRenderer):
         name = json.dumps(call.name, ensure_ascii=False)
         return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
-    def _messages(self, problem: Problem) -> tuple[Message, ...]:
+    def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:  # noqa: ARG002
         return problem.messages
-
-    def _template_tools(self) -> tuple[Mapping[str, Any], ...]:
-        return tuple(map(_described, self._specs))
 
     def split(self, text: str) -> Parts:
         """As for every dialect; the template writes the line breaks between turns."""
@@ -187,17 +201,17 @@ class HermesRenderer(ChatRenderer):
                     parts.append((Source.POLICY, self._in_its_frame(turn)))
         return tuple(parts)
 
-    def written(self, parts: Parts) -> str:
+    def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
         """As for every dialect."""
         opening, closing = _RESULT
         return "\n".join(
-            text.strip() if source is Source.POLICY else f"{opening}\n{self.quoted(text)}\n{closing}"
+            text.strip() if source is Source.POLICY else f"{opening}\n{self.quoted(text, tools)}\n{closing}"
             for source, text in parts
         )
 
-    def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
+    def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
         """As for every dialect: each call of a turn has one result, and a turn without a call is the last."""
-        named = {spec.name for spec in self._specs}
+        named = self.tools_of(tools).by_name
         turns: list[tuple[str, int]] = []
         for source, text in parts:
             if source is Source.POLICY:
@@ -205,7 +219,7 @@ class HermesRenderer(ChatRenderer):
             else:
                 turns[-1] = (turns[-1][0], turns[-1][1] + 1)
         for number, (text, results) in enumerate(turns, 1):
-            turn = self.parse(text + self.ends[0])
+            turn = self.parse(text + self.ends[0], tools)
             if isinstance(turn, Malformed):
                 raise RowError(turn.reason) if turn.reason == _NOTHING else RowError(UNBALANCED, turn.reason)
             calls = turn.calls if isinstance(turn, Calls) else ()
@@ -383,16 +397,11 @@ def _with_calls(said: Said, number: int) -> Said | None:
     return replace(said, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
 
 
-def _check_names(specs: Sequence[ToolSpec]) -> None:
-    seen: set[str] = set()
-    for spec in specs:
-        if not _NAME.fullmatch(spec.name) or spec.name == UNREADABLE:
-            raise ConfigError(
-                f"tool {spec.name!r:.80}: expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
-            )
-        if spec.name in seen:
-            raise ConfigError(f"tool {spec.name!r:.80}: two tools have this name")
-        seen.add(spec.name)
+def _refusal(name: str, others: Collection[str]) -> str:
+    """Why no call can name a tool like this besides `others`; "" if one can."""
+    if not _NAME.fullmatch(name) or name == UNREADABLE:
+        return f"expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
+    return "two tools have this name" if name in others else ""
 
 
 def _described(spec: ToolSpec) -> dict[str, Any]:

@@ -1,19 +1,20 @@
 """The renderer of each dialect."""
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import ChatRenderer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.messages import Dialect, ToolSpec
+from ramify.core.messages import Dialect
+
+DialectRenderer: TypeAlias = HermesRenderer | TagRenderer
+"""A whole dialect: prompts, turns, examples and endpoints."""
 
 
-def renderer_for(dialect: Dialect, tokenizer: ChatTokenizer, tools: Sequence[ToolSpec]) -> ChatRenderer:
+def renderer_for(dialect: Dialect, tokenizer: ChatTokenizer) -> DialectRenderer:
     """Return the renderer of every run: SFT, DPO, RL and evaluation.
 
     Raises:
-        ConfigError: A tool's name cannot be used in the dialect.
         DataError: The chat template does not have the dialect.
     """
-    return HermesRenderer(tokenizer, tools) if dialect == "hermes" else TagRenderer(tokenizer, tools)
+    return HermesRenderer(tokenizer) if dialect == "hermes" else TagRenderer(tokenizer)

@@ -5,9 +5,12 @@ import re
 from collections.abc import Sequence
 
 from ramify.chat.arguments import describe_tools, text_argument
+from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import UNNAMED_TOOL, Line, Parts, Said, SaidCall, outline, split_thought
+from ramify.chat.endpoint_renderer import EndpointRenderer
 from ramify.chat.escaped_code import with_line_breaks
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import DialectTools
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
@@ -15,6 +18,7 @@ from ramify.chat.tags import (
     TOOLS,
     callable_tools,
     check_parts,
+    check_tools,
     parse_turn,
     split_completion,
     stop_strings,
@@ -29,7 +33,7 @@ from ramify.core.tree import Source
 _ANSWER = ("<answer>", "</answer>")
 
 
-class TagRenderer(ChatRenderer):
+class TagRenderer(ExampleRenderer, EndpointRenderer):
     """The papers' tag dialect (`chat.tags`): one assistant message holds the whole trajectory."""
 
     result_end = RESULT_CLOSE
@@ -37,44 +41,52 @@ class TagRenderer(ChatRenderer):
     other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
     ends_each_turn = False
 
-    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
-        self._tools = callable_tools(specs)
-        self._tools_text = describe_tools(specs)
-        super().__init__(tokenizer, tuple(dict.fromkeys((*TAG_NAMES, *self._tools))))
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        super().__init__(tokenizer)
         self._open = tokenizer.encode(RESULT_OPEN)
         self._close = tokenizer.encode(RESULT_CLOSE)
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Strings at which a turn ends."""
-        return stop_strings(tuple(self._tools))
+    def check_tools(self, tools: Sequence[ToolSpec]) -> None:
+        """As for every dialect: each name can be a tag."""
+        check_tools(tools)
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
+        by_name = callable_tools(tools)
+        tags = tuple(dict.fromkeys((*TAG_NAMES, *by_name)))
+        description = describe_tools(tuple(by_name.values()))
+        return DialectTools(by_name, tags, ControlTokens(self.tokenizer, tags), description)
+
+    def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Strings at which a turn ends."""
+        return stop_strings(tuple(self.tools_of(tools).by_name))
+
+    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
+        shown = self.tools_of(tools)
         ids: list[int] = []
         for result in results:
-            ids += [*self._open, *self._foreign(result.text)[1], *self._close]
+            ids += [*self._open, *self._foreign(result.text, shown)[1], *self._close]
         return tuple(ids)
 
-    def parse(self, turn: str) -> ParsedTurn:
+    def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Parse one whole turn of the policy."""
-        return parse_turn(turn, self._tools, self.ends)
+        return parse_turn(turn, self.tools_of(tools).by_name, self.ends)
 
-    def outline(self, turn: str) -> TurnOutline:
+    def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
         """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
-        return outline(turn, words_before(turn, self._tools))
+        return outline(turn, words_before(turn, self.tools_of(tools).by_name))
 
-    def _messages(self, problem: Problem) -> tuple[Message, ...]:
+    def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:
         """The problem's messages, with the descriptions of tools that ask for one added to the first message.
 
         They go to the end of a system message, or in front of any other message. (The papers' tools are explained by
         the problem's own messages.) No message is added, because not every chat template accepts a system message.
         """
         messages = problem.messages
-        if self._tools_text and messages:
+        if shown.description and messages:
             first = messages[0]
             pieces = (
-                (first.text, self._tools_text) if first.role == "system" else (self._tools_text, first.text)
+                (first.text, shown.description) if first.role == "system" else (shown.description, first.text)
             )
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
         return messages
@@ -95,12 +107,13 @@ class TagRenderer(ChatRenderer):
             raise RowError("an answer stands in a result")
         return parts
 
-    def call_text(self, call: SaidCall) -> str:
+    def call_text(self, call: SaidCall, tools: Sequence[ToolSpec]) -> str:
         """As for every dialect: a tag that holds the tool's only argument, if that is a text, or a JSON object."""
         arguments = json.loads(call.arguments)
-        if call.name in self._tools:
-            only = text_argument(self._tools[call.name])
-        elif self._tools or call.name not in TOOLS:
+        by_name = self.tools_of(tools).by_name
+        if call.name in by_name:
+            only = text_argument(by_name[call.name])
+        elif by_name or call.name not in TOOLS:
             raise RowError(UNNAMED_TOOL, call.name)
         else:
             # The papers' tools take one text, whatever the data set calls it.
@@ -111,9 +124,9 @@ class TagRenderer(ChatRenderer):
             raise RowError("a call's arguments are not its tool's", f"{call.name} takes one text")
         return f"<{call.name}> {arguments[only]} </{call.name}>"
 
-    def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
+    def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
         """As for every dialect."""
-        check_parts(parts, self._tools, may_end_in_call=may_end_in_call)
+        check_parts(parts, self.tools_of(tools).by_name, may_end_in_call=may_end_in_call)
 
     def repaired(self, parts: Parts) -> Parts:
         """As for every dialect: programs whose line breaks are escaped get them back."""
@@ -125,11 +138,12 @@ class TagRenderer(ChatRenderer):
         """As for every dialect."""
         return len(self._open) + len(self._close)
 
-    def written(self, parts: Parts) -> str:
+    def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
         """As for every dialect."""
+        by_name = self.tools_of(tools).by_name
         return "".join(
-            tidy_turn(text, self._tools)
+            tidy_turn(text, by_name)
             if source is Source.POLICY
-            else f"{RESULT_OPEN}{self.quoted(text)}{RESULT_CLOSE}"
+            else f"{RESULT_OPEN}{self.quoted(text, tools)}{RESULT_CLOSE}"
             for source, text in parts
         )

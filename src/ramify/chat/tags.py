@@ -114,25 +114,34 @@ _CLOSING = re.compile(r"</([A-Za-z][A-Za-z0-9_]*+)>\s*+\Z")
 
 
 def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
-    """The tools by name, after checking that each name can be a tag.
+    """The tools by name, without those whose name no tag can have, or an earlier one has."""
+    tools: dict[str, ToolSpec] = {}
+    for spec in specs:
+        if not _refusal(spec.name, tools):
+            tools[spec.name] = spec
+    return tools
+
+
+def check_tools(specs: Sequence[ToolSpec]) -> None:
+    """Require that each tool has a name of its own that can be a tag.
 
     Raises:
         ConfigError: A name is not a word, is a reserved tag of the dialect, or belongs to two tools.
     """
-    tools: dict[str, ToolSpec] = {}
+    names: set[str] = set()
     for spec in specs:
-        if not _NAME.fullmatch(spec.name):
-            raise ConfigError(
-                f"tool {spec.name!r:.80}: expected a name of letters, digits and underscores, at most 64, a letter first"
-            )
-        if spec.name.lower() in _RESERVED:
-            raise ConfigError(
-                f"tool {spec.name!r:.80}: <{spec.name}> has a meaning of its own; call it something else"
-            )
-        if spec.name in tools:
-            raise ConfigError(f"tool {spec.name!r:.80}: two tools have this name; a tag can call only one")
-        tools[spec.name] = spec
-    return tools
+        if refusal := _refusal(spec.name, names):
+            raise ConfigError(f"tool {spec.name!r:.80}: {refusal}")
+        names.add(spec.name)
+
+
+def _refusal(name: str, others: Collection[str]) -> str:
+    """Why no tag can call a tool of this name besides `others`; "" if one can."""
+    if not _NAME.fullmatch(name):
+        return "expected a name of letters, digits and underscores, at most 64, a letter first"
+    if name.lower() in _RESERVED:
+        return f"<{name}> has a meaning of its own; call it something else"
+    return "two tools have this name; a tag can call only one" if name in others else ""
 
 
 def stop_strings(tool_names: Sequence[str]) -> tuple[str, ...]:

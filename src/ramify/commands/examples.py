@@ -48,5 +48,5 @@ def _show_mask(options: argparse.Namespace) -> None:
     check_example_files(recipe, weights=False)
     console = RunConsole()
     tools = show_tools(recipe.tools, recipe.environment)
-    renderers, reader = open_examples(recipe, tools, console.note)
-    show_mask(recipe.data.train, renderers, reader, console, options.show_mask)
+    rows, reader = open_examples(recipe, tools, console.note)
+    show_mask(recipe.data.train, rows, reader, console, options.show_mask)

@@ -64,7 +64,7 @@ class ToolSpec:
 
     name: str
     description: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any] = field(hash=False)
     forks: bool
     timeout_seconds: float
     hedge_seconds: float | None = None

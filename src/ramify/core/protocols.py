@@ -88,10 +88,22 @@ class Renderer(Protocol):
 
     Contexts only grow: the prompt is rendered once, and what follows is appended. SFT, DPO, RL and evaluation use the same
     one, so their prompts have the same tokens.
+
+    `tools` are those in force at that prompt or turn, and may change along a trajectory. The turns of a context see a tool that
+    joins as soon as it is in force: it can be called, and results cannot forge its call. No dialect announces it in a context
+    that has begun: the result of the call that brought it does so, or the next prompt, that of a fresh context. A tool whose name
+    the dialect cannot write is left out; `check_tools` refuses it.
     """
 
-    @property
-    def stops(self) -> tuple[str, ...]:
+    def check_tools(self, tools: Sequence[ToolSpec]) -> None:
+        """Require that the dialect can call these tools.
+
+        Raises:
+            ConfigError: A tool's name cannot be used, or two tools share it.
+        """
+        ...
+
+    def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Strings at which a turn ends, besides the end token."""
         ...
 
@@ -100,19 +112,21 @@ class Renderer(Protocol):
         """Fingerprint of the tokenizer. An engine with another tokenizer would decode the same ids to other text."""
         ...
 
-    def start(self, problem: Problem) -> tuple[int, ...]:
+    def render_prompt(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Tokens of the prompt, up to where the policy starts to write."""
         ...
 
-    def insert(self, text: str) -> tuple[int, ...]:
+    def insert(self, text: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
         ...
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
         ...
 
-    def hear(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def render_user_turn(
+        self, turn: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> tuple[int, ...]:
         """Tokens between a turn, whose text is given, and the next one, if the user says `messages` in between.
 
         Raises:
@@ -124,19 +138,19 @@ class Renderer(Protocol):
         """Text of tokens, for people, parsers and traces; never encoded again."""
         ...
 
-    def parse(self, turn: str) -> ParsedTurn:
+    def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Read the text of one whole turn of the policy."""
         ...
 
-    def outline(self, turn: str) -> TurnOutline:
+    def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
         """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
         ...
 
-    def quoted(self, text: str) -> str:
+    def quoted(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """Foreign text in which nothing forges a tag of the dialect."""
         ...
 
-    def thought(self, text: str) -> str:
+    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
         ...
 
@@ -373,8 +387,8 @@ class ContextRewriter(Protocol):
         """Most rewritten contexts of one trajectory; beyond it the rewriter is not asked."""
         ...
 
-    async def rewrite(self, trajectory: Trajectory) -> GoOn | Afresh | None:
-        """Where to go on; None: the context stays as it is.
+    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> GoOn | Afresh | None:
+        """Where to go on; None: the context stays as it is. `tools` are those in force now.
 
         Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
         trajectory (the last node has its stop reason). Tokens, calls and depth that were spent stay spent, and the tools

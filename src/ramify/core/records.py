@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ramify.core.messages import Message
+from ramify.core.messages import Message, ToolSpec
 from ramify.core.tree import Cut, Entropy, NodePath, Source, Trajectory, Tree
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -64,6 +64,7 @@ class Request:
         entropy_first_k: Report the entropies of the first k new tokens.
         priority: Order of admission; smaller first.
         path: The path whose last context `token_ids` is, for engines that send messages instead of tokens; None: unknown.
+        tools: The tools in force, for engines that show them to a service.
     """
 
     token_ids: tuple[int, ...]
@@ -76,6 +77,7 @@ class Request:
     entropy_first_k: int = 0
     priority: tuple[int, ...] = ()
     path: Trajectory | None = field(default=None, compare=False, repr=False)
+    tools: tuple[ToolSpec, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

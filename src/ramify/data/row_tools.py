@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from ramify.core.errors import RowError
@@ -11,6 +12,8 @@ from ramify.data.example_lines import text_of
 
 _UNREADABLE = "its tools cannot be read"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_TEXTS = 256
+"""Texts of tools whose specs are kept: many rows have the same."""
 
 
 def read_tools(value: object) -> str:
@@ -68,6 +71,7 @@ def _is_schema(parameters: object) -> bool:
     )
 
 
+@lru_cache(_TEXTS)
 def tool_specs(tools: str) -> tuple[ToolSpec, ...]:
     """What a renderer needs to know of the tools in a text of `read_tools`; nobody calls them, so no deadline counts."""
     return tuple(

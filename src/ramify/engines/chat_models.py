@@ -32,7 +32,7 @@ class PolicyChat:
     """
 
     def __init__(self, engine: Engine, renderer: ChatRenderer, seed: int) -> None:
-        """`renderer` shows no tools; whoever creates the engine closes it."""
+        """Whoever creates the engine closes it. Its tools are not shown."""
         self._engine, self._renderer, self._seed = engine, renderer, seed
         self._takes_system = _takes_system(renderer)
         self.usage = TokenUsage()
@@ -51,7 +51,7 @@ class PolicyChat:
         """
         asked = tuple(messages) if self._takes_system else _without_system(messages)
         problem = Problem("helper", asked, ())
-        ids = self._renderer.start(problem)
+        ids = self._renderer.render_prompt(problem, ())
         room = self._engine.info().context_tokens - len(ids)
         if room < 1:
             raise RequestFailedError(
@@ -85,7 +85,7 @@ def _takes_system(renderer: ChatRenderer) -> bool:
     """Whether the chat template shows a system message."""
     tried = (Message.of("system", "ramify_system"), Message.of("user", "?"))
     try:
-        return "ramify_system" in renderer.prompt_text(Problem("helper", tried, ()))
+        return "ramify_system" in renderer.prompt_text(Problem("helper", tried, ()), ())
     except DataError:
         return False
 

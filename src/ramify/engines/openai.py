@@ -170,7 +170,8 @@ class OpenAIEngine(TextService):
             ServiceDownError: The service is down, or refuses the key.
         """
         body, ids = self._settings(request), request.token_ids
-        body["prompt"] = list(ids) if await self._reads_ids(body) else self._renderer.controls.broken(ids)
+        controls = self._renderer.tools_of(request.tools).controls
+        body["prompt"] = list(ids) if await self._reads_ids(body) else controls.broken(ids)
         try:
             text, finish = _completion(await self._post(body), request.stops)
         except RequestFailedError as failed:
@@ -180,7 +181,7 @@ class OpenAIEngine(TextService):
                 else ""
             )
             raise EngineError(f"engine 'openai': {failed}{chat}") from None
-        return self._encoded(text, finish, request.max_new_tokens)
+        return self._encoded(request, text, finish)
 
     async def _reads_ids(self, body: Mapping[str, Json]) -> bool:
         """Whether the service takes token ids and decodes them to the same text; tried once, with a body like the others.

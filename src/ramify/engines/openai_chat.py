@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from ramify.chat.conversation import Line
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.endpoint_renderer import EndpointRenderer
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Completion, Request
@@ -44,8 +44,9 @@ class OpenAIChatEngine(TextService):
     """Implements `core.protocols.Engine` with POST {base_url}/chat/completions, as far as messages and text can."""
 
     _endpoint = "chat/completions"
+    _renderer: EndpointRenderer
 
-    def __init__(self, client: HttpClient, renderer: ChatRenderer, **service: Unpack[Service]) -> None:
+    def __init__(self, client: HttpClient, renderer: EndpointRenderer, **service: Unpack[Service]) -> None:
         """Open no connection yet; the arguments are those of `TextService`."""
         super().__init__(client, renderer, **service)
         self._left_out: set[str] = set()
@@ -63,8 +64,9 @@ class OpenAIChatEngine(TextService):
             ServiceDownError: The service is down, or refuses the key.
         """
         settings, lines = self._settings(request), self._lines(request)
+        offered = self._renderer.offered_tools(request.tools)
         while True:
-            body = self._body(settings, lines)
+            body = self._body(settings, lines, offered)
             try:
                 heard = read_answer(await self._post(body), request.stops, "stop" in body)
             except RequestFailedError as failed:
@@ -74,7 +76,7 @@ class OpenAIChatEngine(TextService):
             if heard.cut_in_thought:
                 self._leave_out("stop", "the service looks for stop strings in the reasoning too")
                 continue
-            return self._completed(heard, request.max_new_tokens)
+            return self._completed(request, heard)
 
     def _lines(self, request: Request) -> Sequence[Line]:
         path = request.path
@@ -83,13 +85,14 @@ class OpenAIChatEngine(TextService):
                 "engine 'openai': a chat endpoint writes whole turns after messages, and this context is none of that; set "
                 'engine.api = "completions"'
             )
-        return self._renderer.conversation(path)
+        return self._renderer.conversation(path, request.tools)
 
-    def _body(self, settings: Mapping[str, Json], lines: Sequence[Line]) -> dict[str, Json]:
+    def _body(
+        self, settings: Mapping[str, Json], lines: Sequence[Line], tools: Sequence[Mapping[str, Json]]
+    ) -> dict[str, Json]:
         """The request without what the service refuses."""
         field = self._thought_field
         shown = without_thoughts(lines) if field in self._left_out else lines
-        tools = self._renderer.offered_tools
         body: dict[str, Json] = {
             **{name: value for name, value in settings.items() if name not in self._left_out},
             "messages": messages(shown, field),
@@ -98,9 +101,9 @@ class OpenAIChatEngine(TextService):
         body[self._limit] = body.pop("max_tokens")
         return body
 
-    def _completed(self, heard: Heard, most: int) -> Completion:
+    def _completed(self, request: Request, heard: Heard) -> Completion:
         said = heard.said
-        if said.calls and not self._renderer.offered_tools:
+        if said.calls and not self._renderer.offered_tools(request.tools):
             raise ConfigError(
                 f"engine 'openai': the service calls {said.calls[0].name!r} as OpenAI's API does, and model.dialect = \"tags\" "
                 'has no such calls; set model.dialect = "hermes"'
@@ -108,7 +111,7 @@ class OpenAIChatEngine(TextService):
         if not (said.text or said.thought or said.calls or self._told_of_silence):
             self._told_of_silence = True
             self._note("engine 'openai': the service gave an empty answer; each one ends its attempt")
-        return self._encoded(self._renderer.turn_text(said), heard.finish, most)
+        return self._encoded(request, self._renderer.turn_text(said, request.tools), heard.finish)
 
     def _learn_from(self, failed: RequestFailedError, body: Mapping[str, Json]) -> None:
         """Have the next request be one that the service takes.

@@ -88,14 +88,14 @@ class TextService:
     async def _post(self, body: Mapping[str, Json]) -> Answer:
         return await self._client.post_json(self._url, body, headers=bearer(self._key))
 
-    def _encoded(self, text: str, finish: Finish, most: int) -> Completion:
+    def _encoded(self, request: Request, text: str, finish: Finish) -> Completion:
         """The text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
-        ids = self._renderer.controls.encode(text)
+        ids = self._renderer.insert(text, request.tools)
         if finish is Finish.EOS or not ids:
             ids, finish = (*ids, self._renderer.tokenizer.eos_id), Finish.EOS
-        if len(ids) > most:
+        if len(ids) > request.max_new_tokens:
             # Our tokens are smaller than the model's: by our count the budget is spent.
-            ids, finish = ids[:most], Finish.LENGTH
+            ids, finish = ids[: request.max_new_tokens], Finish.LENGTH
         return Completion(ids, (0.0,) * len(ids), (), finish, ((0, len(ids)),))
 
     async def score(self, token_ids: Sequence[int]) -> Floats:  # noqa: ARG002

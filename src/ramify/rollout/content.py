@@ -68,7 +68,7 @@ def prompt_of(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> tup
         ContentError: It cannot be rendered, or leaves the policy no room.
     """
     with content_errors("the prompt cannot be rendered"):
-        prompt = above[0].token_ids if above else parts.renderer.start(problem)
+        prompt = above[0].token_ids if above else parts.renderer.render_prompt(problem, parts.tools)
     most = parts.engine.info().context_tokens
     if len(prompt) >= most:
         raise ContentError(f"the prompt has {len(prompt)} tokens, the engine's context {most}")

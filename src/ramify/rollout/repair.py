@@ -5,11 +5,11 @@ written and left behind stays in the tree. The wording of the instructions is ou
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ramify.core.messages import ToolStatus
+from ramify.core.messages import ToolSpec, ToolStatus
 from ramify.core.protocols import Renderer
 from ramify.core.records import GoOn
 from ramify.core.tree import Cut, Segment, Source, Trajectory
@@ -46,7 +46,7 @@ class Backtracer:
     budget: int
     name: str = field(default="backtracer", init=False)
 
-    async def rewrite(self, trajectory: Trajectory) -> GoOn | None:
+    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> GoOn | None:
         """Where to go on, if the last call failed."""
         last = trajectory.leaf
         failed = next((result for result in last.results if result.status in _FAILED), None)
@@ -54,21 +54,22 @@ class Backtracer:
             return None
         context = trajectory.contexts[-2]
         turn, size = last_turn(self.renderer.decode, context)
-        chars = _before_call(self.renderer, turn)
-        return go_on_from(self.renderer.decode, context, size, chars, self._note(failed.text, chars == 0))
+        chars = _before_call(self.renderer, turn, tools)
+        note = self._note(failed.text, tools, begins=chars == 0)
+        return go_on_from(self.renderer.decode, context, size, chars, note)
 
-    def _note(self, error: str, begins: bool) -> str:
+    def _note(self, error: str, tools: Sequence[ToolSpec], *, begins: bool) -> str:
         if self.temperature > 0:
             return ""
         lines = [line for line in error.splitlines() if line.strip()] or ["no reason was given"]
         reason = " ".join(lines[-1].split())[:_REASON_CHARS]
         said = f"An attempt at this failed ({reason}), so I do it in another way."
-        return self.renderer.thought(said) if begins else f" {self.renderer.quoted(said)} "
+        return self.renderer.thought(said, tools) if begins else f" {self.renderer.quoted(said, tools)} "
 
 
-def _before_call(renderer: Renderer, turn: str) -> int:
+def _before_call(renderer: Renderer, turn: str, tools: Sequence[ToolSpec]) -> int:
     """Characters of a turn to keep: up to the last line or sentence of the thought directly before the call, else to the call."""
-    outline = renderer.outline(turn)
+    outline = renderer.outline(turn, tools)
     if outline.said == outline.words:
         return outline.words
     start = outline.thoughts[-1][0]
@@ -97,7 +98,7 @@ class Refiner:
     budget: int
     name: str = field(default="refiner", init=False)
 
-    async def rewrite(self, trajectory: Trajectory) -> GoOn | None:
+    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> GoOn | None:
         """The prompt and the shorter text, if the context is long.
 
         Raises:
@@ -114,8 +115,8 @@ class Refiner:
         work = self.renderer.decode(context.token_ids[len(prompt.token_ids) :])
         question = trajectory.problem.messages[-1].text
         answer = await self.helper.ask("refiner", _INSTRUCTIONS, {"question": question, "work": work})
-        shorter = self.renderer.thought(answer)
-        if len(self.renderer.insert(shorter)) >= _size(context):
+        shorter = self.renderer.thought(answer, tools)
+        if len(self.renderer.insert(shorter, tools)) >= _size(context):
             raise UnhelpfulError("no shorter")
         return GoOn(Cut(prompt.id, len(prompt.token_ids)), shorter)
 

@@ -36,7 +36,8 @@ async def answered(world: World, state: TrajectoryState, node: Node) -> Reply:
     if any(result.ends for result in results):
         return Reply(StopReason.ENDED, results, reward=paid)
     with content_errors("the results cannot be rendered"):
-        return Reply(None, results, reward=paid, token_ids=world.parts.renderer.after(results))
+        ids = world.parts.renderer.render_results(results, state.tools)
+    return Reply(None, results, reward=paid, token_ids=ids)
 
 
 async def _said(world: World, state: TrajectoryState, session: EnvironmentSession, node: Node) -> Reply:
@@ -55,5 +56,6 @@ async def _said(world: World, state: TrajectoryState, session: EnvironmentSessio
         ended = StopReason.ENDED if said.ends and usual is StopReason.MALFORMED else usual
         return Reply(ended, messages=said.messages, reward=said.reward)
     with content_errors("the environment's reply cannot be rendered"):
-        heard = world.parts.renderer.hear(state.shared_text + node.text, said.messages)
-    return Reply(None, messages=said.messages, reward=said.reward, token_ids=heard)
+        turn = state.shared_text + node.text
+        ids = world.parts.renderer.render_user_turn(turn, said.messages, state.tools)
+    return Reply(None, messages=said.messages, reward=said.reward, token_ids=ids)

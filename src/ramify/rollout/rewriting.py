@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError, RamifyError
+from ramify.core.messages import ToolSpec
 from ramify.core.protocols import ContextRewriter, Event
 from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
@@ -51,7 +52,11 @@ class FunctionRewriter:
                 f"rewriter {self.name}: expected {self.name}(trajectory{', **args' if self.args else ''}): {error}"
             ) from None
 
-    async def rewrite(self, trajectory: Trajectory) -> GoOn | Afresh | None:
+    async def rewrite(
+        self,
+        trajectory: Trajectory,
+        tools: Sequence[ToolSpec],  # noqa: ARG002 - the function gets the trajectory alone
+    ) -> GoOn | Afresh | None:
         """What the function answers."""
         if inspect.iscoroutinefunction(self.function):
             asked = await self.function(trajectory, **self.args)
@@ -104,7 +109,9 @@ class Rewritten:
         return len(self.before) + len(self.token_ids)
 
 
-async def rewritten(parts: AgentParts, key: TreeKey, trajectory: Trajectory, most: int) -> Rewritten | None:
+async def rewritten(
+    parts: AgentParts, key: TreeKey, trajectory: Trajectory, tools: Sequence[ToolSpec], most: int
+) -> Rewritten | None:
     """The context of the first rewriter that asks for a usable one; None: the context stays as it is.
 
     A rewriter that fails, or asks for what cannot be, is an event (`rewriter/NAME`), and the next one is asked.
@@ -113,6 +120,7 @@ async def rewritten(parts: AgentParts, key: TreeKey, trajectory: Trajectory, mos
         parts: The agent.
         key: The tree's key.
         trajectory: The path; its last node is the result that was observed, or has the reason to stop.
+        tools: The tools in force.
         most: Most tokens that may be added.
     """
     loop = asyncio.get_running_loop()
@@ -120,7 +128,7 @@ async def rewritten(parts: AgentParts, key: TreeKey, trajectory: Trajectory, mos
         if sum(node.rewriter == rewriter.name for node in trajectory.nodes) >= rewriter.budget:
             continue
         began = loop.time()
-        found = await _asked(parts, rewriter, trajectory, most)
+        found = await _asked(parts, rewriter, trajectory, tools, most)
         if found is None:
             continue
         told = {"asked": "nothing usable", "reason": found} if isinstance(found, str) else _told(found)
@@ -145,20 +153,22 @@ async def _asked(
     parts: AgentParts,
     rewriter: ContextRewriter,
     trajectory: Trajectory,
+    tools: Sequence[ToolSpec],
     most: int,
 ) -> Rewritten | str | None:
     """What a rewriter asks for, why that cannot be, or None if it asks for nothing."""
     try:
-        asked = await detached(f"rewriter {rewriter.name!r}", _answer(rewriter, trajectory))
+        asked = await detached(f"rewriter {rewriter.name!r}", _answer(rewriter, trajectory, tools))
         if asked is None:
             return None
         if isinstance(asked, Failure):
             return one_line(asked.raised) if asked.raised is not None else asked.reason
         if isinstance(asked, Afresh):
             problem = replace(trajectory.problem, messages=asked.messages)
-            found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.start(problem))
+            prompt = parts.renderer.render_prompt(problem, tools)
+            found = Rewritten(rewriter.name, asked, "fresh", (), prompt)
         else:
-            found = _gone_on(parts, rewriter.name, asked, trajectory)
+            found = _gone_on(parts, rewriter.name, asked, trajectory, tools)
     except (_CannotBeError, DataError) as error:
         return str(error)
     except RamifyError:
@@ -174,9 +184,11 @@ async def _asked(
     return found
 
 
-async def _answer(rewriter: ContextRewriter, trajectory: Trajectory) -> GoOn | Afresh | Failure | None:
+async def _answer(
+    rewriter: ContextRewriter, trajectory: Trajectory, tools: Sequence[ToolSpec]
+) -> GoOn | Afresh | Failure | None:
     try:
-        return await rewriter.rewrite(trajectory)
+        return await rewriter.rewrite(trajectory, tools)
     except (RamifyError, asyncio.CancelledError):
         raise
     # Also SystemExit, which would end the event loop if it left the task.
@@ -188,7 +200,9 @@ class _CannotBeError(Exception):
     """A rewriter asks for a context that there is not."""
 
 
-def _gone_on(parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory) -> Rewritten:
+def _gone_on(
+    parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory, tools: Sequence[ToolSpec]
+) -> Rewritten:
     # A number of numpy's cannot be written into a trace.
     cut = Cut(str(asked.cut.node), operator.index(asked.cut.tokens))
     contexts = {node.id: context for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True)}
@@ -208,7 +222,7 @@ def _gone_on(parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory) 
     kept = tuple(token for part, size in turn for token in part.token_ids[:size])
     if parts.renderer.decode(kept).endswith("\N{REPLACEMENT CHARACTER}"):
         raise _CannotBeError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
-    added = parts.renderer.insert(asked.text)
+    added = parts.renderer.insert(asked.text, tools)
     whole = before.token_ids + added
     again = any(contexts[one.id].token_ids == whole for one in nodes.values() if one.rewriter)
     if parts.limits.temperature == 0 and (again or not asked.text):

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, Environment, EventSink, Renderer
 from ramify.rollout.waits import WaitBoard
 
@@ -57,8 +57,7 @@ class AgentParts:
     A problem's tree starts when all of its trajectories fit into `slots` (None: all trees start at once), so that no
     waiting trajectory loses its slot in the engine to a new tree.
 
-    `environments`: if there are several, by name, each with the renderer that shows its tools; a problem's column
-    `environment` names its own.
+    `environments`: if there are several, by name; a problem's column `environment` names its own.
 
     `all_entropies`: the nodes keep the exact entropy of every token, not only the mean of the first k.
 
@@ -80,7 +79,7 @@ class AgentParts:
     all_entropies: bool = False
     live: LiveCount = field(default_factory=LiveCount)
     waits: WaitBoard = field(default_factory=WaitBoard)
-    environments: Mapping[str, tuple[Environment, Renderer]] = field(default_factory=dict)
+    environments: Mapping[str, Environment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         info = self.engine.info()
@@ -99,5 +98,9 @@ class AgentParts:
         """Return the agent in the environment that the problem names; itself if there is only one."""
         if not self.environments:
             return self
-        environment, renderer = self.environments[problem.info["environment"]]
-        return replace(self, environment=environment, renderer=renderer)
+        return replace(self, environment=self.environments[problem.info["environment"]])
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that prompts show."""
+        return tuple(self.environment.tools.values())

@@ -252,7 +252,7 @@ class TreeGrower:
             state = replace(state, decided=state.depth)
         try:
             with content_errors("the turn cannot be parsed"):
-                parsed = self._parts.renderer.parse(state.shared_text + node.text)
+                parsed = self._parts.renderer.parse(state.shared_text + node.text, state.tools)
             node = replace(node, turn=_with_ids(parsed, node.id))
             is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
             reply = await self._in_time(state, self._reply(state, node, is_cut, room))
@@ -267,7 +267,9 @@ class TreeGrower:
 
     async def _write(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
         above = Trajectory(self._problem, self._nodes_above(state.path))
-        request = turn_request(self._parts, self._key, above, state.path, state.context, state.shared, room)
+        request = turn_request(
+            self._parts, self._key, above, state.path, state.context, state.shared, room, state.tools
+        )
         if not self._asks(state):
             return await write(self._parts, request), None
         if self._parts.branch_at == "after_probe":
@@ -335,7 +337,7 @@ class TreeGrower:
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
         most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
-        return await rewritten(self._parts, self._key, self._trajectory(*nodes), most)
+        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.tools, most)
 
     def _go_on(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
         if reply.stop is not None:

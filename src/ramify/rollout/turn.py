@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
+from ramify.core.messages import ToolSpec
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory, TreeKey
@@ -53,6 +54,12 @@ class TrajectoryState:
     deadline: float | None = None
     shared: int = 0
     shared_text: str = ""
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools in force now."""
+        assert not isinstance(self.session, Failure | None)
+        return tuple(self.session.tools.values())
 
     def after_turn(self, entropy: Entropy | None, decision: BranchDecision | None) -> "TrajectoryState":
         """The state after a turn has begun: adds its entropy, and the decision on the result before it."""
@@ -126,6 +133,7 @@ def turn_request(
     context: tuple[int, ...],
     shared: int,
     budget: int,
+    tools: tuple[ToolSpec, ...],
 ) -> Request:
     """The request for the turn at `path` after `context`.
 
@@ -137,18 +145,20 @@ def turn_request(
         context: Tokens so far.
         shared: Number of tokens at the end of `context` that already belong to this turn.
         budget: Most tokens to write, at least 1.
+        tools: The tools in force.
     """
     return Request(
         token_ids=context,
         seed=turn_seed(parts.run_seed, key, above.problem.id, path),
         max_new_tokens=budget,
-        stops=parts.renderer.stops,
+        stops=parts.renderer.stops(tools),
         stop_context=shared,
         temperature=parts.limits.temperature,
         top_p=parts.limits.top_p,
         entropy_first_k=0 if shared else parts.brancher.probe_tokens,
         priority=(key.slot, *path),
         path=above,
+        tools=tools,
     )
 
 

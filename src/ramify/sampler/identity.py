@@ -31,7 +31,7 @@ def agent_identity(
     Raises:
         DataError: A file cannot be read.
     """
-    prompts = [task.renderer.prompt_text(problem) for problem in task.problems]
+    prompts = [task.renderer.prompt_text(problem, task.toolbox.specs) for problem in task.problems]
     return {
         "weights": weights,
         "model_files": manifest.model_files(model_folder),

@@ -204,7 +204,7 @@ def build_publisher(sampler: Sampler, learner: Learner, model: PreTrainedModel, 
     folder = engine.info().weights_folder
     if folder is None and model is learner.model:
         return SharedPublisher(engine)
-    prompts = (task.renderer.start(problem) for problem in task.problems)
+    prompts = (task.renderer.render_prompt(problem, task.toolbox.specs) for problem in task.problems)
     probe = tuple(islice(chain.from_iterable(prompts), min(PROBE_TOKENS, engine.info().context_tokens)))
     if folder is not None:
         return FolderPublisher(engine, folder, dtype, learner, probe)

@@ -11,7 +11,7 @@ from ramify.core.records import TokenUsage
 from ramify.sampler.configs import RepairConfig
 
 if TYPE_CHECKING:
-    from ramify.chat.renderer import ChatRenderer
+    from ramify.chat.renderers import DialectRenderer
     from ramify.rewards.judge import Judge
 
 
@@ -46,7 +46,7 @@ class Toolbox:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The specs that the renderer shows, in the order in which prompts list them."""
+        """The specs that prompts show, in their order."""
         return tuple(self.environment.tools.values())
 
     @property
@@ -125,26 +125,24 @@ class Task:
     Attributes:
         problems: Those whose prompt fits.
         toolbox: What the agent acts in.
-        renderer: Of the model's dialect, with these tools.
+        renderer: Of the model's dialect.
         context_tokens: Length of the longest context.
         reward: The reward as built.
         notes: Notes about the problems, such as what was dropped.
         rewriters: What may have a trajectory go on from elsewhere.
         rewriter_files: SHA-256 of the file of each rewriter, by its name.
         repairs: What the repair tools use; None: there are none.
-        renderers: If there are several environments, the renderer of each, by name.
     """
 
     problems: Sequence[Problem]
     toolbox: Toolbox
-    renderer: "ChatRenderer"
+    renderer: "DialectRenderer"
     context_tokens: int
     reward: BuiltReward
     notes: tuple[str, ...] = ()
     rewriters: tuple[ContextRewriter, ...] = ()
     rewriter_files: Mapping[str, str] = field(default_factory=dict)
     repairs: RepairKit | None = None
-    renderers: Mapping[str, "ChatRenderer"] = field(default_factory=dict)
 
     async def close(self) -> None:
         """Stop the tools, the judge and the helper."""

@@ -8,7 +8,7 @@ is dropped from the context.
 import hashlib
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ramify.core.errors import DataError
-from ramify.core.messages import Final, Problem
+from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.protocols import Renderer
 from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
 from ramify.rollout.places import go_on_from, last_turn
@@ -104,8 +104,10 @@ class Place:
     chars: int
 
 
-def places_for(library: HintLibrary, renderer: Renderer, answer: Trajectory) -> tuple[Place, ...]:
-    """All places in an answer, by hint and from the first on."""
+def places_for(
+    library: HintLibrary, renderer: Renderer, answer: Trajectory, tools: Sequence[ToolSpec]
+) -> tuple[Place, ...]:
+    """All places in an answer, by hint and from the first on; `tools` are those of the agent that goes on."""
     markers = "|".join(re.escape(marker) for marker in library.markers)
     doubt = re.compile(rf"(?<!\w)(?:{markers})(?!\w)", re.IGNORECASE)
     found: list[Place] = []
@@ -116,7 +118,7 @@ def places_for(library: HintLibrary, renderer: Renderer, answer: Trajectory) -> 
     ]
     for hint in library.hints:
         for index, text in turns:
-            outline = renderer.outline(text)
+            outline = renderer.outline(text, tools)
             if hint.kind == "verification":
                 spans = outline.thoughts or ((0, outline.words),)
                 ends = [match.end() for start, end in spans for match in doubt.finditer(text, start, end)]
@@ -127,25 +129,31 @@ def places_for(library: HintLibrary, renderer: Renderer, answer: Trajectory) -> 
 
 
 def planned_hint(
-    renderer: Renderer, problem: Problem, answer: Trajectory, place: Place, key: TreeKey
+    renderer: Renderer,
+    problem: Problem,
+    answer: Trajectory,
+    place: Place,
+    key: TreeKey,
+    tools: Sequence[ToolSpec],
 ) -> Planned:
     """The tree that goes on from a hint: below the prompt of `problem`, the answer's turns up to the place, and the hint.
 
     Args:
-        renderer: Of the agent that goes on, with its tools.
+        renderer: Of the agent that goes on.
         problem: The prompt for that agent; the answer may have been given to another one.
         answer: An answer to the same question.
         place: Where the hint stands.
         key: Key of the tree.
+        tools: Those of the agent.
     """
-    prompt = renderer.start(problem)
+    prompt = renderer.render_prompt(problem, tools)
     first = Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))
     last = replace(answer.nodes[place.index], stop=None, results=(), messages=())
     context = answer.contexts[place.index]
     _, size = last_turn(renderer.decode, context)
     go_on = go_on_from(renderer.decode, context, size, place.chars, place.hint.text)
     path = (*last.path, 0)
-    ids = renderer.insert(go_on.text)
+    ids = renderer.insert(go_on.text, tools)
     cut: Context = go_on.cut
     if go_on.cut == Cut("", len(answer.nodes[0].token_ids)):
         cut = Cut("", len(prompt))

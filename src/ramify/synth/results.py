@@ -22,10 +22,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolSpec
 from ramify.files.durable import dump_line, replace_file, replacing
 from ramify.obs.token_counts import PriceConfig, TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
@@ -115,12 +115,14 @@ class Sorter:
     """Sorts the answers to questions into rows.
 
     Attributes:
-        renderer: With the tools; rows are read with it before they are written.
+        renderer: Reads rows before they are written.
+        tools: The tools that the rows' prompts show.
         quality: What a row needs.
         seed: Of the run: it draws which rows of a question are taken.
     """
 
-    renderer: ChatRenderer
+    renderer: ExampleRenderer
+    tools: tuple[ToolSpec, ...]
     quality: QualityConfig
     seed: int
 
@@ -137,7 +139,7 @@ class Sorter:
             reason = refused(answer, self.quality)
             text = ""
             try:
-                text = completion_of(self.renderer, answer, self.quality.max_tokens)
+                text = completion_of(self.renderer, answer, self.tools, self.quality.max_tokens)
             except RowError as error:
                 reason = reason or f"{error}"
             if reason is None and answer.stage not in _ROWS_FROM[found]:

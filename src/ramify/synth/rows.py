@@ -1,13 +1,14 @@
 """Rows for supervised training from recorded answers: what they say, and why one is refused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ramify.chat.conversation import Parts, Said
 from ramify.chat.demonstrations import check, demonstrate, split
-from ramify.chat.renderer import ChatRenderer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import RowError
-from ramify.core.messages import Problem, ToolCall
+from ramify.core.messages import Problem, ToolCall, ToolSpec
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
 from ramify.synth.configs import QualityConfig
@@ -55,7 +56,7 @@ class Answer:
         return tuple(call for node, size in parts if size == len(node.token_ids) for call in node.calls)
 
 
-def spoken(renderer: ChatRenderer, answer: Answer) -> Parts:
+def spoken(renderer: ExampleRenderer, answer: Answer) -> Parts:
     """The turns and the tool results in the context of the answer's end.
 
     A hint, a note or a shorter text that a rewriter put there belongs to the turn that it stands in.
@@ -80,7 +81,7 @@ def spoken(renderer: ChatRenderer, answer: Answer) -> Parts:
     return (*parts, *_said(renderer, said))
 
 
-def _said(renderer: ChatRenderer, ids: list[int]) -> Parts:
+def _said(renderer: ExampleRenderer, ids: list[int]) -> Parts:
     ends = renderer.tokenizer.eos_ids
     text = renderer.decode([token for token in ids if token not in ends])
     return ((Source.POLICY, text),) if text.strip() else ()
@@ -115,16 +116,18 @@ def _plain(call: ToolCall, value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value.strip() if call.name == "python" else normalise(value)
 
 
-def completion_of(renderer: ChatRenderer, answer: Answer, max_tokens: int) -> str:
+def completion_of(
+    renderer: ExampleRenderer, answer: Answer, tools: Sequence[ToolSpec], max_tokens: int
+) -> str:
     """The text of a row, which has been read again as a demonstration: each tag is paired, each call has its result.
 
     Raises:
         RowError: It cannot be read again, or has more than `max_tokens` tokens with its prompt.
     """
-    text = renderer.written(spoken(renderer, answer))
-    parts = split(renderer, (Said(text),))
-    check(renderer, parts)
-    (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0)).trajectories
+    text = renderer.written(spoken(renderer, answer), tools)
+    parts = split(renderer, (Said(text),), tools)
+    check(renderer, parts, tools)
+    (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0), tools).trajectories
     size = sum(len(node.token_ids) for node in trajectory.nodes)
     if size > max_tokens:
         raise RowError(f"more than {max_tokens} tokens", f"{size}")

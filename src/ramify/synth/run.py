@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramify.chat.renderer import ChatRenderer
-from ramify.core.closing import close_all
 from ramify.core.json_types import part
 from ramify.core.messages import Problem
-from ramify.core.protocols import Engine
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.token_counts import PriceConfig
@@ -33,18 +30,6 @@ from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints,
 
 
 @dataclass(frozen=True, slots=True)
-class Agents:
-    """The agent with its tools, and the engine of the same agent without any."""
-
-    sampler: Sampler
-    direct_engine: Engine
-
-    async def close(self) -> None:
-        """Stop the engines, the tools and the judge."""
-        await close_all((self.direct_engine, self.sampler))
-
-
-@dataclass(frozen=True, slots=True)
 class SynthPlan:
     """All that a synthesis is made from.
 
@@ -56,8 +41,7 @@ class SynthPlan:
         device: Name of the device that computes.
         task: The questions under the prompt with tools, the tools and the reward.
         direct: The questions under the prompt without tools, in the same order.
-        plain: The renderer of an agent without tools.
-        open_agents: Makes the agents.
+        open_sampler: Makes the agent.
         direct_samples: Answers to a question without tools.
         tool_samples: Answers to a question with tools.
         quality: What a row needs.
@@ -75,8 +59,7 @@ class SynthPlan:
     device: str
     task: Task
     direct: Sequence[Problem]
-    plain: ChatRenderer
-    open_agents: Callable[[], Agents]
+    open_sampler: Callable[[], Sampler]
     direct_samples: int
     tool_samples: int
     quality: QualityConfig
@@ -96,7 +79,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
     """
     name = _take_up(plan, console)
     after = f"the answers that have ended are in {plan.folder}, go on with --resume"
-    with sampling(plan.task, plan.open_agents, after) as session:
+    with sampling(plan.task, plan.open_sampler, after) as session:
         _sample_all(plan, session, console)
     repairs = plan.task.repairs
     if repairs is not None and (used := repairs.usage) is not None:
@@ -104,7 +87,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
             f"the helper of the repair tools answered {used.answers} times in this session: {used.prompt_tokens} tokens "
             f"read, {used.completion_tokens} written"
         )
-    sorter = Sorter(plan.task.renderer, plan.quality, plan.seed)
+    sorter = Sorter(plan.task.renderer, plan.task.toolbox.specs, plan.quality, plan.seed)
     summary = write_results(plan.folder, plan.task.problems, sorter, plan.price)
     with open_loggers(plan.folder, name, plan.recipe, plan.log, console.note) as loggers:
         loggers.step(0, summary_metrics(summary))
@@ -132,19 +115,19 @@ def _take_up(plan: SynthPlan, console: RunConsole) -> str:
     return name
 
 
-def _sample_all(plan: SynthPlan, session: SamplingSession[Agents], console: RunConsole) -> None:
-    folder, agents = plan.folder, session.sampler
+def _sample_all(plan: SynthPlan, session: SamplingSession[Sampler], console: RunConsole) -> None:
+    folder, sampler = plan.folder, session.sampler
     recorder = TreeRecorder(console, session.stop, plan.group_size)
     count = len(plan.direct)
-    plain = without_tools(agents.sampler, agents.direct_engine, plan.plain, plan.direct_samples)
+    plain = without_tools(sampler, plan.direct_samples)
     recorder.grow("direct", stage_file(folder, "direct"), plain, planned_answers(plan.direct, DIRECT), count)
-    with_tools = with_samples(agents.sampler, plan.tool_samples)
+    with_tools = with_samples(sampler, plan.tool_samples)
     planned = planned_answers(plan.task.problems, TOOLS)
     recorder.grow("tools", stage_file(folder, "tools"), with_tools, planned, count)
     if plan.hints is None or plan.library is None:
         return
     asked = _unanswered(folder, plan.quality.right_at)
-    alone = with_samples(agents.sampler, 1)
+    alone = with_samples(sampler, 1)
     hinted = planned_hints(folder, plan.hints, plan.library, alone, plan.task.problems, asked)
     samples = plan.direct_samples if plan.hints.after == "direct" else plan.tool_samples
     most = len(asked) * min(plan.hints.per_question, samples)

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.chat.renderer import ChatRenderer
 from ramify.core.draws import stream
 from ramify.core.messages import Problem
-from ramify.core.protocols import Engine
 from ramify.core.tree import TreeKey
 from ramify.rollout.plan import Planned
 from ramify.rollout.tool_set import ToolSet
@@ -21,12 +19,10 @@ DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
 """`TreeKey.attempt` of a question's trees: it names their random streams, and their lines."""
 
 
-def without_tools(sampler: Sampler, engine: Engine, renderer: ChatRenderer, samples: int) -> Sampler:
-    """The same agent without tools; neither `engine` nor `renderer` shows any. A call ends its answer, or is no call at all."""
+def without_tools(sampler: Sampler, samples: int) -> Sampler:
+    """The same agent without tools. A call ends its answer, or is no call at all."""
     limits = replace(sampler.agent.limits, n=samples, max_calls=0)
-    agent = replace(
-        sampler.agent, engine=engine, renderer=renderer, environment=ToolSet({}), limits=limits, rewriters=()
-    )
+    agent = replace(sampler.agent, environment=ToolSet({}), limits=limits, rewriters=())
     return replace(sampler, agent=agent)
 
 
@@ -62,7 +58,9 @@ def planned_hints(
         problems: The questions under its prompt.
         asked: Ids of the questions that get hints.
     """
-    agent, of_id = sampler.agent, {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
+    agent = sampler.agent
+    renderer, tools = agent.renderer, agent.tools
+    of_id = {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
     for traced in read_stage(folder, section.after):
         if traced.tree.problem.id not in asked:
             continue
@@ -73,9 +71,9 @@ def planned_hints(
         pairs = zip(traced.tree.trajectories, traced.rewards, strict=True)
         attempt = FIRST_HINT
         for answer, _ in sorted(pairs, key=lambda pair: is_right(pair[1])):
-            places = places_for(library, agent.renderer, answer)
+            places = places_for(library, renderer, answer, tools)
             if not places or attempt == FIRST_HINT + section.per_question:
                 continue
             place = places[stream(agent.run_seed, "hint", problem.id, answer.leaf.path) % len(places)]
-            yield planned_hint(agent.renderer, problem, answer, place, TreeKey(0, slot, attempt))
+            yield planned_hint(renderer, problem, answer, place, TreeKey(0, slot, attempt), tools)
             attempt += 1

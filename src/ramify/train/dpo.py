@@ -9,16 +9,16 @@ from ramify.core.tree import Tree, TreeKey
 from ramify.learner.annotate import Wanted, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.train.examples import Rendered, RowRenderers
+from ramify.train.examples import Rendered, RowRenderer
 from ramify.train.supervised import SupervisedTask, Update
 
 
-def dpo_task(beta: float, renderers: RowRenderers, pairs: Sequence[Rendered]) -> SupervisedTask:
+def dpo_task(beta: float, rows: RowRenderer, pairs: Sequence[Rendered]) -> SupervisedTask:
     """Return the task of learning from preference pairs: a tree with two leaves each. `beta` keeps the policy near its start."""
 
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
-            sides = [renderers.trees(pairs[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
+            sides = [rows.trees(pairs[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
             return prefer(learner, [pair(chosen, rejected) for chosen, rejected in sides])
 
         return update

@@ -3,15 +3,12 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ramify.chat.conversation import Parts
 from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
-from ramify.chat.renderer import ChatRenderer
-from ramify.chat.renderers import renderer_for
-from ramify.chat.tokenizer import ChatTokenizer
+from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
-from ramify.core.messages import Dialect, Problem, ToolSpec
+from ramify.core.messages import Problem, ToolSpec
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.configs import ExampleDataConfig
 from ramify.data.example_formats import COMPLETION, PAIR
@@ -20,9 +17,6 @@ from ramify.data.problems import control_notes, listed
 from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
-
-_RENDERERS = 256
-"""Kept for the tools of rows."""
 
 MOST_REFUSED = 10_000
 """Rows that cannot be used, after which a file that must have none is read no further."""
@@ -50,35 +44,34 @@ class Rendered:
     recorded: RecordedPair | None = None
 
 
-class RowRenderers:
-    """The renderer of each example: with the recipe's tools, or, if the recipe names none, with the row's own."""
+@dataclass(frozen=True, slots=True)
+class RowRenderer:
+    """The renderer of examples, with the recipe's `tools`, or, if the recipe names none, with those of each row."""
 
-    def __init__(self, dialect: Dialect, tokenizer: ChatTokenizer, tools: Sequence[ToolSpec]) -> None:
-        self._dialect, self._tokenizer = dialect, tokenizer
-        self._own = renderer_for(dialect, tokenizer, tools)
-        self._with_tools = lru_cache(_RENDERERS)(self._build)
-        self._names_tools = bool(tools)
+    renderer: ExampleRenderer
+    tools: tuple[ToolSpec, ...]
 
-    def of(self, tools: str) -> ChatRenderer:
-        """The renderer for a row with these tools.
+    def tools_of(self, row_tools: str) -> tuple[ToolSpec, ...]:
+        """Return the tools that the prompt of a row shows, which brings `row_tools` with it (`read_tools`).
 
         Raises:
-            RowError: The dialect cannot have them.
+            RowError: The dialect cannot call them.
         """
-        return self._own if self._names_tools or not tools else self._with_tools(tools)
-
-    def _build(self, tools: str) -> ChatRenderer:
+        if self.tools or not row_tools:
+            return self.tools
+        specs = tool_specs(row_tools)
         try:
-            return renderer_for(self._dialect, self._tokenizer, tool_specs(tools))
+            self.renderer.check_tools(specs)
         except UserError as error:
             raise RowError("its tools cannot be shown", str(error)) from None
+        return specs
 
     def trees(self, item: Rendered, key: TreeKey) -> tuple[Tree, ...]:
         """A tree with one leaf for each side."""
         if item.recorded is not None:
             return item.recorded.trees(item.problem, key)
-        renderer = self.of(item.tools)
-        return tuple(demonstrate(renderer, item.problem, parts, key) for parts in item.sides)
+        tools = self.tools_of(item.tools)
+        return tuple(demonstrate(self.renderer, item.problem, parts, key, tools) for parts in item.sides)
 
 
 class ExampleReader:
@@ -93,7 +86,7 @@ class ExampleReader:
     def __init__(
         self,
         data: ExampleDataConfig,
-        renderers: RowRenderers,
+        rows: RowRenderer,
         note: Callable[[str], None],
         *,
         pairs: bool,
@@ -103,12 +96,12 @@ class ExampleReader:
 
         Args:
             data: The file, and what is done with rows that cannot be used.
-            renderers: The renderers of the rows.
+            rows: Renders the rows.
             note: Gets notes on how far the file is read.
             pairs: Rows are preference pairs, not demonstrations.
             may_end_in_call: A demonstration may end in a call, since its environment may end there.
         """
-        self._data, self._renderers, self._note = data, renderers, note
+        self._data, self._row_renderer, self._note = data, rows, note
         self._names = PAIR if pairs else COMPLETION
         self._may_end_in_call = may_end_in_call
         self._rows, self._read_all = 0, False
@@ -142,7 +135,8 @@ class ExampleReader:
 
     def _rendered(self, example: Example) -> Rendered:
         """The example in the dialect's text, nothing encoded that need not be."""
-        problem, renderer = example.problem, self._renderers.of(example.tools)
+        problem, renderer = example.problem, self._row_renderer.renderer
+        tools = self._row_renderer.tools_of(example.tools)
         limit = self._data.max_tokens
         too_large = f"more than data.max_tokens = {limit} tokens"
         if example.recorded is not None:
@@ -151,21 +145,21 @@ class ExampleReader:
             check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
             self._spelt.append(None)
             return Rendered(problem, (), example.tools, example.row, example.recorded)
-        sides = tuple(split(renderer, side) for side in example.sides)
+        sides = tuple(split(renderer, side, tools) for side in example.sides)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
             raise RowTooLargeError(too_large)
         for parts in sides:
-            check(renderer, parts, may_end_in_call=self._may_end_in_call)
+            check(renderer, parts, tools, may_end_in_call=self._may_end_in_call)
         mended = tuple(map(renderer.repaired, sides))
-        if any(_size_if_above(renderer, problem, parts, limit) > limit for parts in mended):
+        if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
             raise RowTooLargeError(too_large)
-        if len(mended) == 2 and begin_alike(renderer, *mended):
+        if len(mended) == 2 and begin_alike(renderer, *mended, tools):
             raise RowError("chosen and rejected are the same tokens up to the end of one")
         if mended != sides:
             self._repaired.append(example.row)
         if any(message.role == "assistant" for message in problem.messages):
             self._with_earlier_turns.append(example.row)
-        self._spelt.append(renderer.foreign_control(problem, *mended))
+        self._spelt.append(renderer.foreign_control(problem, tools, *mended))
         return Rendered(problem, mended, example.tools, example.row)
 
     def require_usable(self) -> None:
@@ -233,17 +227,19 @@ def _listed(rows: list[int]) -> str:
     return f"row{'s' * (len(rows) > 1)} {listed(rows)}"
 
 
-def _size_if_above(renderer: ChatRenderer, problem: Problem, parts: Parts, limit: int) -> int:
+def _size_if_above(
+    renderer: ExampleRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec], limit: int
+) -> int:
     """An upper bound on the tokens of a demonstration; the exact number if the bound is above the limit.
 
     Raises:
         RowError: The chat template refuses the problem's messages.
     """
     try:
-        most = most_tokens(renderer, problem, parts)
+        most = most_tokens(renderer, problem, parts, tools)
         if most <= limit:
             return most
-        (trajectory,) = demonstrate(renderer, problem, parts, TreeKey(0, 0)).trajectories
+        (trajectory,) = demonstrate(renderer, problem, parts, TreeKey(0, 0), tools).trajectories
     except DataError as error:
         raise RowError(str(error)) from None
     return sum(len(node.token_ids) for node in trajectory.nodes)

@@ -8,14 +8,12 @@ from ramify.chat.renderer import ChatRenderer
 from ramify.core.tree import Tree, TreeKey
 from ramify.learner.pack import pack
 from ramify.obs.console import RunConsole
-from ramify.train.examples import ExampleReader, RowRenderers
+from ramify.train.examples import ExampleReader, RowRenderer
 
 _SIDES = ("chosen side", "rejected side")
 
 
-def show_mask(
-    path: Path, renderers: RowRenderers, reader: ExampleReader, console: RunConsole, count: int
-) -> None:
+def show_mask(path: Path, rows: RowRenderer, reader: ExampleReader, console: RunConsole, count: int) -> None:
     """Print the first `count` examples of the file `path` as the model sees them, and how many of their tokens are trained.
 
     Raises:
@@ -23,12 +21,12 @@ def show_mask(
     """
     sizes = []
     for item in islice(reader, count):
-        trees = renderers.trees(item, TreeKey(0, 0))
+        trees = rows.trees(item, TreeKey(0, 0))
         for tree, side in zip(trees, _SIDES if len(trees) > 1 else ("",), strict=True):
             trained = trained_tokens(tree)
             sizes.append((len(trained), sum(on for _, on in trained)))
             console.result(f"{path} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}")
-            console.masked(_pieces(renderers.of(item.tools), trained))
+            console.masked(_pieces(rows.renderer, trained))
     reader.require_usable()
     for note in reader.notes:
         console.note(note)

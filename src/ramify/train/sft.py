@@ -7,18 +7,17 @@ from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.core.tree import TreeKey
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.train.examples import Rendered, RowRenderers
+from ramify.train.examples import Rendered, RowRenderer
 from ramify.train.supervised import SupervisedTask, Update
 
 
-def sft_task(renderers: RowRenderers, demonstrations: Sequence[Rendered]) -> SupervisedTask:
+def sft_task(rows: RowRenderer, demonstrations: Sequence[Rendered]) -> SupervisedTask:
     """Return the task of learning from demonstrations: a tree with one leaf each."""
 
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             trees = [
-                renderers.trees(demonstrations[index], TreeKey(step, slot))
-                for slot, index in enumerate(indices)
+                rows.trees(demonstrations[index], TreeKey(step, slot)) for slot, index in enumerate(indices)
             ]
             return learner.update([demonstrated(tree) for (tree,) in trees])
 

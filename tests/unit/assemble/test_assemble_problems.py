@@ -5,17 +5,20 @@ import pytest
 from pydantic import ValidationError
 
 from ramify.assemble.model import build_tokenizer
-from ramify.assemble.problems import Shown, build_problems
+from ramify.assemble.problems import build_problems
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.commands.check_files import require_excluded
 from ramify.config.schema_train import TrainDataSection, TrainRecipe
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import ToolSpec
 from train_recipes import RECIPE
+
+TOOLS = [ToolSpec(name, "", {}, True, 1.0) for name in ("search", "python")]
 
 
 @pytest.fixture
 def renderer(model_folder):
-    return TagRenderer(build_tokenizer(model_folder), [])
+    return TagRenderer(build_tokenizer(model_folder))
 
 
 def write(path, *rows):
@@ -27,7 +30,7 @@ def read(path, renderer, most=1000, **more):
     table = tomllib.loads(RECIPE)
     table["data"] = {"train": str(path), "max_prompt_tokens": most, **more}
     recipe = TrainRecipe.model_validate(table)
-    return build_problems(recipe, {"": Shown(renderer, ("search", "python"))})
+    return build_problems(recipe, renderer, {"": TOOLS})
 
 
 def test_excluded_questions_are_dropped_and_counted(tmp_path, renderer):

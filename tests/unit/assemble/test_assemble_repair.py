@@ -20,7 +20,7 @@ from ramify.rollout.settings import RolloutLimits
 from ramify.rollout.tool_set import ToolSet
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
-from ramify.sampler.task import RepairKit
+from ramify.sampler.task import RepairKit, Toolbox
 
 HELPER = {"name": "file", "path": "helper.py", "function": "helper"}
 LIMITS = RolloutLimits(n=1, max_tokens=100, max_calls=1, temperature=0.0)
@@ -43,7 +43,7 @@ def built(folder, model=None, **table):
     tokenizer = ChatTokenizer(folder)
     engine = ScriptedEngine(tokenizer, lambda context, seed: ScriptedTurn("42", ends=True))
     kit = RepairKit(TypeAdapter(RepairConfig).validate_python(table), model, None)
-    environment, rewriters = build_repairs(kit, ToolSet({}), engine, TagRenderer(tokenizer, ()), LIMITS, 5)
+    environment, rewriters = build_repairs(kit, ToolSet({}), engine, TagRenderer(tokenizer), LIMITS, 5)
     return kit, environment, rewriters
 
 
@@ -103,8 +103,8 @@ def test_the_users_own_rewriters_are_asked_after_the_repair_tools(tokenizer_fold
     agent = build_agent(
         engine=ScriptedEngineConfig(name="scripted", script=script),
         run=RunConfig(dir=tmp_path),
-        toolbox=SimpleNamespace(environment=ToolSet({})),
-        renderer=TagRenderer(ChatTokenizer(tokenizer_folder), ()),
+        toolbox=Toolbox(ToolSet({})),
+        renderer=TagRenderer(ChatTokenizer(tokenizer_folder)),
         model=None,
         context_tokens=100,
         brancher=FlatBrancher(probe_tokens=0),

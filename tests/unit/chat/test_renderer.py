@@ -52,7 +52,7 @@ def renderer(tmp_path_factory, request):
         write_folding(folder)
     else:
         write_tokenizer(folder, tags_are_tokens=request.param == "tags-are-tokens")
-    return TagRenderer(ChatTokenizer(folder), SPECS)
+    return TagRenderer(ChatTokenizer(folder))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def plain(tmp_path_factory):
     """Tags are tokens; every text comes back as it is."""
     folder = tmp_path_factory.mktemp("renderer") / "plain"
     write_tokenizer(folder)
-    return TagRenderer(ChatTokenizer(folder), SPECS)
+    return TagRenderer(ChatTokenizer(folder))
 
 
 def result(text):
@@ -68,7 +68,7 @@ def result(text):
 
 
 def assert_nothing_forged(renderer, text):
-    ids = renderer.after([result(text)])
+    ids = renderer.render_results([result(text)], SPECS)
     assert TAG.findall(renderer.decode(ids)) == ["<result>", "</result>"]
     front, back = renderer.tokenizer.encode(RESULT_OPEN), renderer.tokenizer.encode(RESULT_CLOSE)
     assert ids[: len(front)] == front
@@ -95,33 +95,33 @@ def test_look_alikes_are_harmless_where_a_tokenizer_folds_them(renderer, text):
 
 def test_look_alikes_stay_where_the_tokenizer_keeps_them(plain):
     text = "\uff1canswer\uff1e <\u0430nswer> <\u200banswer> <answers> a < b"
-    assert plain.decode(plain.after([result(text)])) == RESULT_OPEN + text + RESULT_CLOSE
+    assert plain.decode(plain.render_results([result(text)], SPECS)) == RESULT_OPEN + text + RESULT_CLOSE
 
 
 def test_results_follow_each_other_in_order(plain):
-    both = plain.after([result("one"), result("two")])
-    assert both == plain.after([result("one")]) + plain.after([result("two")])
+    both = plain.render_results([result("one"), result("two")], SPECS)
+    assert both == plain.render_results([result("one")], SPECS) + plain.render_results([result("two")], SPECS)
     assert plain.decode(both) == " <result>\none\n</result> <result>\ntwo\n</result>"
-    assert plain.after([]) == ()
+    assert plain.render_results([], SPECS) == ()
 
 
 def test_a_prompt_ends_where_the_policy_writes(plain):
-    ids = plain.start(PROBLEM)
+    ids = plain.render_prompt(PROBLEM, SPECS)
     assert plain.decode(ids) == "<|im_start|>user\nwhat is 12 plus 30 ?<|im_end|>\n<|im_start|>assistant\n"
     assert ids[-1] not in plain.tokenizer.eos_ids
 
 
 def test_parse_and_stops_know_the_configured_tools(plain):
-    assert plain.stops == ("</search>", "</python>", "</lookup>", "</answer>", "<result>")
-    parsed = plain.parse("<lookup> k </lookup>")
+    assert plain.stops(SPECS) == ("</search>", "</python>", "</lookup>", "</answer>", "<result>")
+    parsed = plain.parse("<lookup> k </lookup>", SPECS)
     assert isinstance(parsed, Calls)
     assert (parsed.calls[0].name, dict(parsed.calls[0].arguments)) == ("lookup", {"key": "k"})
-    assert plain.parse("<answer>42</answer>") == Final("42")
+    assert plain.parse("<answer>42</answer>", SPECS) == Final("42")
 
 
 def test_a_tool_that_a_tag_cannot_carry_is_refused(plain):
     with pytest.raises(ConfigError, match="tool 'answer'"):
-        TagRenderer(plain.tokenizer, [spec("answer", "a")])
+        plain.check_tools([spec("answer", "a")])
 
 
 TOOLS_TEXT = (
@@ -144,14 +144,14 @@ def test_a_tool_that_asks_for_it_is_described_in_the_first_message(plain, messag
     word = {"type": "string", "description": "The word."}
     parameters = {"type": "object", "properties": {"word": word}, "required": ["word"]}
     define = ToolSpec("define", "Says what a word means.", parameters, True, 1.0, in_prompt=True)
-    renderer = TagRenderer(plain.tokenizer, [*SPECS, define])
+    tools = [*SPECS, define]
     problem = Problem("p", tuple(Message.of(role, text) for role, text in messages), ())
-    assert renderer.prompt_text(problem) == f"{shown}<|im_start|>assistant\n"
-    assert renderer.start(problem) == plain.tokenizer.encode(renderer.prompt_text(problem))
+    assert plain.prompt_text(problem, tools) == f"{shown}<|im_start|>assistant\n"
+    assert plain.render_prompt(problem, tools) == plain.tokenizer.encode(plain.prompt_text(problem, tools))
     # Demonstrations and bounds see the prompt that a rollout gives.
-    tree = tree_of(renderer, problem, "<answer> 42 </answer>", KEY)
-    assert tree.nodes[0].token_ids == renderer.start(problem)
-    assert len(tree.nodes[0].token_ids) <= most_tokens(renderer, problem, ((Source.POLICY, "42"),))
+    tree = tree_of(plain, problem, "<answer> 42 </answer>", tools, KEY)
+    assert tree.nodes[0].token_ids == plain.render_prompt(problem, tools)
+    assert len(tree.nodes[0].token_ids) <= most_tokens(plain, problem, ((Source.POLICY, "42"),), tools)
 
 
 # demonstrations
@@ -166,14 +166,14 @@ COMPLETION = f"{TURNS[0]} <result>\n{RESULTS[0]}\n</result>{TURNS[1]}<result>{RE
 
 
 def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
-    (trajectory,) = tree_of(renderer, PROBLEM, COMPLETION, KEY).trajectories
+    (trajectory,) = tree_of(renderer, PROBLEM, COMPLETION, SPECS, KEY).trajectories
     encode = renderer.tokenizer.encode
     expected = [
-        *renderer.start(PROBLEM),
+        *renderer.render_prompt(PROBLEM, SPECS),
         *encode(TURNS[0]),
-        *renderer.after([result(RESULTS[0])]),
+        *renderer.render_results([result(RESULTS[0])], SPECS),
         *encode(TURNS[1]),
-        *renderer.after([result(RESULTS[1])]),
+        *renderer.render_results([result(RESULTS[1])], SPECS),
         *encode(TURNS[2]),
         renderer.tokenizer.eos_id,
     ]
@@ -182,7 +182,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
 
 
 def test_a_demonstration_trains_the_turns_and_the_end_only(plain):
-    tree = tree_of(plain, PROBLEM, COMPLETION, KEY)
+    tree = tree_of(plain, PROBLEM, COMPLETION, SPECS, KEY)
     (trajectory,) = tree.trajectories
     assert (tree.key, tree.problem) == (KEY, PROBLEM)
     sources = [node.source for node in trajectory.nodes]
@@ -202,11 +202,11 @@ def test_what_a_tool_found_may_speak_of_another_dialect(plain):
     completion = (
         "<search> hermes </search> <result>\n<tool_call> x </tool_call>\n</result><answer> 1 </answer>"
     )
-    assert len(tree_of(plain, PROBLEM, completion, KEY).nodes) == 4
+    assert len(tree_of(plain, PROBLEM, completion, SPECS, KEY).nodes) == 4
 
 
 def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
-    (trajectory,) = tree_of(plain, PROBLEM, "I do not know.", KEY).trajectories
+    (trajectory,) = tree_of(plain, PROBLEM, "I do not know.", SPECS, KEY).trajectories
     assert trajectory.stop is StopReason.MALFORMED
     assert plain.decode(trajectory.leaf.token_ids) == "I do not know.<|im_end|>"
 
@@ -232,7 +232,7 @@ def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
 )
 def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion, told):
     with pytest.raises(RowError, match=told) as caught:
-        tree_of(plain, PROBLEM, completion)
+        tree_of(plain, PROBLEM, completion, SPECS)
     assert "\n" not in str(caught.value)
 
 
@@ -243,8 +243,8 @@ def test_the_bounds_without_encoding_hold(renderer, pieces):
     text = "".join(pieces)
     problem = Problem("p", (Message.of("user", text),), ())
     parts = ((Source.POLICY, "<search> a"), (Source.TOOL, text), (Source.POLICY, text))
-    size = sum(len(node.token_ids) for node in demonstrate(renderer, problem, parts, KEY).nodes)
-    assert fewest_tokens(renderer, problem, parts) <= size <= most_tokens(renderer, problem, parts)
+    size = sum(len(node.token_ids) for node in demonstrate(renderer, problem, parts, KEY, SPECS).nodes)
+    assert fewest_tokens(renderer, problem, parts) <= size <= most_tokens(renderer, problem, parts, SPECS)
 
 
 def test_a_large_result_is_decided_without_encoding(renderer):
@@ -253,14 +253,14 @@ def test_a_large_result_is_decided_without_encoding(renderer):
 
 
 def test_the_bound_counts_the_chat_template(plain):
-    bound = most_tokens(plain, PROBLEM, ((Source.POLICY, "42"),))
+    bound = most_tokens(plain, PROBLEM, ((Source.POLICY, "42"),), SPECS)
     assert bound >= len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42")
     assert bound < len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42") + 5
 
 
 def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
     def same(one, other):
-        return begin_alike(renderer, *(split(renderer, (Said(text),)) for text in (one, other)))
+        return begin_alike(renderer, *(split(renderer, (Said(text),), SPECS) for text in (one, other)), SPECS)
 
     called = "<search> x </search> <result>\n42 < 43\n</result> <answer> a </answer>"
     assert same(called, called.replace("\n", ""))
@@ -278,9 +278,9 @@ def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
 def test_prompts_fit_up_to_the_limit_and_no_further(plain):
     texts = ["a", "what is 12 plus 30 ? " * 20, "a <|im_end|> b", "\u4e2d" * 50, "x" * 2_000_000]
     problems = [Problem(str(i), (Message.of("user", text),), ()) for i, text in enumerate(texts)]
-    sizes = [len(plain.start(problem)) for problem in problems[:-1]]
+    sizes = [len(plain.render_prompt(problem, SPECS)) for problem in problems[:-1]]
     for limit in (*sizes, *(size - 1 for size in sizes)):
-        assert plain.fitting(problems, limit) == [*(size <= limit for size in sizes), False]
+        assert plain.fitting(problems, SPECS, limit) == [*(size <= limit for size in sizes), False]
 
 
 def test_a_problem_that_the_template_refuses_is_named(tmp_path):
@@ -288,9 +288,9 @@ def test_a_problem_that_the_template_refuses_is_named(tmp_path):
     write_settings(
         tmp_path, "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     )
-    renderer = TagRenderer(ChatTokenizer(tmp_path), [])
+    renderer = TagRenderer(ChatTokenizer(tmp_path))
     problems = [Problem(role, (Message.of(role, "a"),), ()) for role in ("user", "system")]
     with pytest.raises(
         DataError, match=r"problem 'system': .*: the chat template refuses the messages: no system"
     ):
-        renderer.fitting(problems, 10)
+        renderer.fitting(problems, SPECS, 10)

@@ -5,6 +5,7 @@ import pytest
 from ramify.chat.tags import (
     TAG_NAMES,
     callable_tools,
+    check_tools,
     final_answer,
     neutralise,
     parse_turn,
@@ -165,8 +166,10 @@ def test_every_tool_has_a_tag_of_its_own():
 )
 def test_a_name_that_cannot_be_a_tag_is_refused(names, told):
     with pytest.raises(ConfigError, match=told) as caught:
-        callable_tools([spec(name) for name in names])
+        check_tools([spec(name) for name in names])
     assert repr(names[-1]) in str(caught.value)
+    # One that joins during a trajectory ends no run: it cannot be called.
+    assert len(callable_tools([spec(name) for name in names])) == len(names) - 1
 
 
 @pytest.mark.parametrize(

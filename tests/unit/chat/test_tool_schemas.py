@@ -33,17 +33,17 @@ def used(tokenizer, parameters):
     tool = spec(parameters)
     texts = []
     for kind in (TagRenderer, HermesRenderer):
-        renderer = kind(tokenizer, [tool])
-        texts.append(renderer.prompt_text(PROBLEM))
-        assert renderer.start(PROBLEM)
-        json.dumps(renderer.offered_tools, allow_nan=False)
+        renderer = kind(tokenizer)
+        texts.append(renderer.prompt_text(PROBLEM, [tool]))
+        assert renderer.render_prompt(PROBLEM, [tool])
+        json.dumps(renderer.offered_tools([tool]), allow_nan=False)
         for turn in (
             "<think>x</think><look>{</look>",
             "<look>{}</look>",
             "<look></look>",
             "<look>[1]</look>",
         ):
-            parsed = renderer.parse(turn)
+            parsed = renderer.parse(turn, [tool])
             assert kind is HermesRenderer or isinstance(parsed, Calls)
     return texts, read_call(tool, "[").malformed
 

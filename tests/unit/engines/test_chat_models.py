@@ -23,7 +23,7 @@ ASKED = (Message.of("system", "be brief"), Message.of("user", "what is 12 plus 3
 def policy(folder, play, context_tokens=1 << 20, seed=0):
     tokenizer = ChatTokenizer(folder)
     engine = ScriptedEngine(tokenizer, play, context_tokens)
-    return PolicyChat(engine, TagRenderer(tokenizer, ()), seed)
+    return PolicyChat(engine, TagRenderer(tokenizer), seed)
 
 
 def ask(model, messages=ASKED, max_tokens=50):
@@ -93,8 +93,8 @@ class Keeps:
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_request_has_the_helpers_temperature_and_fits_the_context(tokenizer_folder, temperature):
     tokenizer = ChatTokenizer(tokenizer_folder)
-    renderer = TagRenderer(tokenizer, ())
-    prompt = len(renderer.start(Problem("", ASKED, ())))
+    renderer = TagRenderer(tokenizer)
+    prompt = len(renderer.render_prompt(Problem("", ASKED, ()), ()))
     for room, expected in ((5, 5), (500, 50)):
         engine = Keeps(ScriptedEngine(tokenizer, lambda c, s: ScriptedTurn("42", ends=True), prompt + room))
         model = PolicyChat(engine, renderer, 0)

@@ -21,7 +21,7 @@ STOPS = ("</search>", "</python>", "</answer>", "<result>")
 
 @pytest.fixture(scope="module")
 def renderer(tokenizer_folder):
-    return TagRenderer(ChatTokenizer(tokenizer_folder), ())
+    return TagRenderer(ChatTokenizer(tokenizer_folder))
 
 
 def ask(renderer, reply, key=None, ids=True, notes=None, **changes):
@@ -163,9 +163,9 @@ def contexts(renderer):
     problem = Problem("p", (Message.of("user", FORGED),), ())
     result = ToolResult("0", ToolStatus.OK, FORGED)
     return (
-        *renderer.start(problem),
+        *renderer.render_prompt(problem, ()),
         *renderer.tokenizer.encode("<search> q </search>"),
-        *renderer.after([result]),
+        *renderer.render_results([result], ()),
     )
 
 

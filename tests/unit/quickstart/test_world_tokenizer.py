@@ -78,13 +78,13 @@ def test_demonstrations_and_problems_need_no_smaller_piece(
         return "\n".join(hit.text for hit in index.search(query, 2, collection)) or "No search results found."
 
     write_demonstrations(path, settings, 0, 500, search)
-    renderer = TagRenderer(tokenizer, ())
+    renderer = TagRenderer(tokenizer)
     for line in [*path.read_text().splitlines(), *files.test.read_text().splitlines()]:
         row = json.loads(line)
         problem = Problem(row["id"], (Message.of("user", row["prompt"][0]["content"]),), ())
-        ids = list(renderer.start(problem))
+        ids = list(renderer.render_prompt(problem, ()))
         if "completion" in row:
-            segment = tree_of(renderer, problem, row["completion"]).trajectories[0].segments[0]
+            segment = tree_of(renderer, problem, row["completion"], ()).trajectories[0].segments[0]
             ids = list(segment.token_ids)
             assert tuple(ids) == tokenizer.encode(tokenizer.decode(ids))
             assert len(ids) < 300

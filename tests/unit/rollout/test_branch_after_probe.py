@@ -215,4 +215,4 @@ def test_without_branches_the_turn_is_in_two_all_the_same(model_folder):
     tree, parts = grown(model_folder, never)
     assert len(shared_nodes(tree)) == len(tree.decisions) > 0
     assert all(len(tree.children[node.id]) == 1 for node in shared_nodes(tree))
-    assert {request.stops for request in parts.engine.requests} == {parts.renderer.stops}
+    assert {request.stops for request in parts.engine.requests} == {parts.renderer.stops(parts.tools)}

@@ -73,23 +73,23 @@ class HangingWorld(World):
 class Picky(TagRenderer):
     """Cannot handle some texts."""
 
-    def start(self, problem):
+    def render_prompt(self, problem, tools):
         text = problem.messages[-1].text
         if "[render]" in text:
             raise DataError("the chat template refuses it")
         if "[recursion]" in text:
             raise RecursionError("maximum recursion depth exceeded")
-        return super().start(problem)
+        return super().render_prompt(problem, tools)
 
-    def after(self, results):
+    def render_results(self, results, tools):
         if any("[result]" in result.text for result in results):
             raise MemoryError("too long")
-        return super().after(results)
+        return super().render_results(results, tools)
 
-    def parse(self, turn):
+    def parse(self, turn, tools):
         if "[parse]" in turn:
             raise IndexError("string index out of range")
-        return super().parse(turn)
+        return super().parse(turn, tools)
 
 
 def play(context, seed):
@@ -106,7 +106,7 @@ def parts_of(folder, seconds=60.0):
     return replace(
         agent(folder, FlatBrancher(probe_tokens=2), n=3, max_calls=3, max_tokens=300),
         engine=ScriptedEngine(tokenizer, play, 1000),
-        renderer=Picky(tokenizer, list(environment.tools.values())),
+        renderer=Picky(tokenizer),
         environment=environment,
     )
 

@@ -79,7 +79,9 @@ def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(to
             assert node.token_ids == sampled[node.path]
         else:
             assert node.behavior_logprobs == ()
-            assert node.source is Source.PROMPT or node.token_ids == parts.renderer.after(node.results)
+            assert node.source is Source.PROMPT or node.token_ids == parts.renderer.render_results(
+                node.results, parts.tools
+            )
         assert node.text == parts.renderer.decode(node.token_ids)
     for trajectory in tree.trajectories:
         (segment,) = trajectory.segments

@@ -110,7 +110,7 @@ def test_baselines_do_not_leak_between_problems_or_batches(tokenizer_folder):
     rule = ServesInOrder(RULES["threshold"])
     parts = agent(tokenizer_folder, rule)
     problems = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(5)]
-    (size,) = {len(parts.renderer.start(each)) for each in problems}
+    (size,) = {len(parts.renderer.render_prompt(each, parts.tools)) for each in problems}
     parts = with_engine(parts, EqualDraws, size)
     order = [3, 0, 4, 2, 1]
     first, _ = grow(parts, problems, step=0)

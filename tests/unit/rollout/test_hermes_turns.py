@@ -27,9 +27,7 @@ def played(folder, brancher, first, *, ends=True, **settings):
         return ScriptedTurn(ANSWER if "</tool_response>" in context else first, ends=ends)
 
     parts = agent(folder, brancher, play, **settings)
-    renderer = HermesRenderer(
-        parts.renderer.tokenizer, [tool.spec for tool in parts.environment.members.values()]
-    )
+    renderer = HermesRenderer(parts.renderer.tokenizer)
     return grow_one(agent(folder, brancher, play, renderer=renderer, **settings)), renderer
 
 
@@ -53,7 +51,7 @@ def test_calls_of_one_turn_run_in_order_and_their_results_are_one_node(folder, b
         assert asked == [("search", "a"), ("python", "b"), ("search", "c")]
         _, wrote, tool, *_ = trajectory.nodes
         assert wrote.token_ids == (*renderer.tokenizer.encode(turn), renderer.tokenizer.eos_id)
-        assert tool.token_ids == renderer.after(tool.results)
+        assert tool.token_ids == renderer.render_results(tool.results, ())
         assert [node.source for node in trajectory.nodes].count(Source.TOOL) == 1
 
 

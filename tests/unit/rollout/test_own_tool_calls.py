@@ -52,7 +52,7 @@ def own_agent(folder, tool, play, brancher, n, **options):
     return replace(
         parts,
         engine=ScriptedEngine(tokenizer, play),
-        renderer=TagRenderer(tokenizer, [tool.spec]),
+        renderer=TagRenderer(tokenizer),
         environment=ToolSet({tool.spec.name: tool}),
     )
 

@@ -238,9 +238,13 @@ def test_it_asks_from_so_many_tokens_on(tokenizer_folder):
 
 def test_a_text_of_as_many_tokens_is_no_shorter(tokenizer_folder):
     size, _ = seen_sizes(tokenizer_folder, plays(LONG, LONG, ANSWER))
-    insert = agent(tokenizer_folder, FLAT).renderer.insert
+    parts = agent(tokenizer_folder, FLAT)
     texts = ["a " * count for count in range(1, size)]
-    exact = next(text for text in texts if len(insert(f"<think> {text.strip()}</think>")) == size)
+    exact = next(
+        text
+        for text in texts
+        if len(parts.renderer.insert(f"<think> {text.strip()}</think>", parts.tools)) == size
+    )
     for text, taken in ((exact, False), (exact[2:], True)):
         parts = refining(tokenizer_folder, plays(LONG, LONG, ANSWER), ScriptedHelper([text]), size, n=1)
         (trajectory,) = grow_one(parts).trajectories

@@ -37,10 +37,9 @@ class Dialect:
 
 @pytest.fixture(scope="module", params=["tags", QWEN25, QWEN3, "opened"])
 def dialect(request, tmp_path_factory, tokenizer_folder):
-    specs = [tool.spec for tool in tools().values()]
     words = "find the number and " * 8
     if request.param == "tags":
-        renderer = TagRenderer(tokenizer_of(tokenizer_folder), specs)
+        renderer = TagRenderer(tokenizer_of(tokenizer_folder))
         return Dialect(
             renderer, "<python> print( </python>", f"<think> {words}</think><search> Paris </search>"
         )
@@ -51,7 +50,7 @@ def dialect(request, tmp_path_factory, tokenizer_folder):
     else:
         write_hermes_tokenizer(folder, request.param)
         opening = "<think>\n"
-    renderer = HermesRenderer(tokenizer_of(folder), specs)
+    renderer = HermesRenderer(tokenizer_of(folder))
     first = "print at once\n</think>\n\n" if request.param == "opened" else ""
     return Dialect(
         renderer,
@@ -127,7 +126,7 @@ class BeginsAgain:
     def __init__(self, text):
         self.text = text
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         if trajectory.leaf.source is not Source.TOOL:
             return None
         prompt = trajectory.nodes[0]
@@ -137,7 +136,7 @@ class BeginsAgain:
 def test_a_hint_that_closes_the_thought(dialect):
     opens = (
         ""
-        if dialect.renderer.parse(f"so </think> 42{dialect.renderer.ends[0]}") == Final("42")
+        if dialect.renderer.parse(f"so </think> 42{dialect.renderer.ends[0]}", ()) == Final("42")
         else "<think> "
     )
 

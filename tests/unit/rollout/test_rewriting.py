@@ -111,7 +111,7 @@ class Repairs:
     name = "repairs"
     budget = 3
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         self.asked.append(trajectory)
         if trajectory.leaf.stop is not StopReason.MALFORMED:
             return None
@@ -157,7 +157,7 @@ class Always:
     name = "always"
     budget = 1000
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         self.asked += 1
         return GoOn(Cut("", len(trajectory.nodes[0].token_ids)), "a" * self.size)
 
@@ -210,7 +210,7 @@ class Hangs:
     name = "hangs"
     budget = 1
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         try:
             await asyncio.sleep(1e6)
         except asyncio.CancelledError:
@@ -277,10 +277,10 @@ def test_going_back_to_the_end_of_the_prompt_begins_a_turn(tokenizer_folder):
 @pytest.mark.parametrize("text", ["", " hm"])
 def test_going_back_twice_into_one_turn(tokenizer_folder, text):
     class Twice(Backtracks):
-        async def rewrite(self, trajectory):
+        async def rewrite(self, trajectory, tools):
             # The second time back into what was added or written after the first.
             self.after = len(trajectory.exchanges)
-            return await super().rewrite(trajectory)
+            return await super().rewrite(trajectory, tools)
 
     parts = backtracking(
         tokenizer_folder, Twice(1, text, tokens=2, budget=2), play=lambda c, s: searches("", s)
@@ -303,7 +303,7 @@ def reasons(parts):
 
 
 class Fails(Backtracks):
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         raise OSError("no such helper")
 
 
@@ -333,7 +333,7 @@ def test_what_cannot_be_gone_on_from_is_an_event_and_the_trajectory_goes_on(
 class GoesOnAfterTheTurn(Backtracks):
     """Puts its text where the result of the turn's call would stand; its numbers are numpy's."""
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         asked = await super().rewrite(trajectory)
         if asked is None:
             return None

@@ -152,7 +152,7 @@ def walks(context, seed):
 
 def acting(folder, world, *, n=8, rule=RULE, **options):
     tokenizer = tokenizer_of(folder)
-    renderer = TagRenderer(tokenizer, [SPEC])
+    renderer = TagRenderer(tokenizer)
     parts = agent(folder, rule, walks, n=n, max_calls=4, max_tokens=900, renderer=renderer, **options)
     return replace(parts, environment=world)
 
@@ -232,7 +232,7 @@ class Raises:
     name = "raises"
     budget = 3
 
-    async def rewrite(self, trajectory):
+    async def rewrite(self, trajectory, tools):
         raise OSError("no such helper")
 
 

@@ -67,7 +67,8 @@ def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_fold
     sampler, (answer,) = answers(tokenizer_folder, text)
     renderer = sampler.agent.renderer
     found = [
-        (place.hint.name, kept(renderer, answer, place)) for place in places_for(LIBRARY, renderer, answer)
+        (place.hint.name, kept(renderer, answer, place))
+        for place in places_for(LIBRARY, renderer, answer, sampler.agent.tools)
     ]
     assert found == [
         ("check", "<think> it is 41, wait"),
@@ -78,9 +79,11 @@ def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_fold
 
 def test_there_is_no_place_in_a_call_or_in_a_turn_without_an_answer(tokenizer_folder):
     sampler, (answer,) = answers(tokenizer_folder, "<think> so</think><python> wait </python>", max_calls=0)
-    assert places_for(LIBRARY, sampler.agent.renderer, answer) == ()
+    assert places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools) == ()
     sampler, (answer,) = answers(tokenizer_folder, "<think> so wait")
-    assert [p.hint.name for p in places_for(LIBRARY, sampler.agent.renderer, answer)] == ["check"]
+    assert [
+        p.hint.name for p in places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
+    ] == ["check"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -88,8 +91,8 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
     text = f"<think> it is 41, wait no</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text, after=f" right</think>{RIGHT}")
     renderer = sampler.agent.renderer
-    place = places_for(LIBRARY, renderer, answer)[number]
-    planned = planned_hint(renderer, question("q"), answer, place, TreeKey(0, 0, 2))
+    place = places_for(LIBRARY, renderer, answer, sampler.agent.tools)[number]
+    planned = planned_hint(renderer, question("q"), answer, place, TreeKey(0, 0, 2), sampler.agent.tools)
     (scored,) = grow(sampler, [planned])
     (trajectory,) = scored.tree.trajectories
     prompt, first, hint, last = trajectory.nodes
@@ -110,10 +113,12 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
 def test_the_prompt_is_that_of_the_agent_that_goes_on(tokenizer_folder):
     sampler, (answer,) = answers(tokenizer_folder, f"{WRONG}")
     other = question("another question that is longer")
-    (place,) = places_for(LIBRARY, sampler.agent.renderer, answer)
+    (place,) = places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
     assert place.chars == 0
-    planned = planned_hint(sampler.agent.renderer, other, answer, place, TreeKey(0, 0, 2))
-    assert planned.above[0].token_ids == sampler.agent.renderer.start(other)
+    planned = planned_hint(
+        sampler.agent.renderer, other, answer, place, TreeKey(0, 0, 2), sampler.agent.tools
+    )
+    assert planned.above[0].token_ids == sampler.agent.renderer.render_prompt(other, sampler.agent.tools)
     assert planned.above[-1].context == Cut("", len(planned.above[0].token_ids))
     (scored,) = grow(sampler, [planned])
     assert scored.tree.nodes[0].text != answer.nodes[0].text
@@ -123,8 +128,10 @@ def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(
     sampler, (answer,) = answers(
         tokenizer_folder, "<think> so</think><search> a </search>", after=f"<think> wait</think>{WRONG}"
     )
-    places = places_for(LIBRARY, sampler.agent.renderer, answer)
-    planned = planned_hint(sampler.agent.renderer, question("q"), answer, places[-1], TreeKey(0, 0, 2))
+    places = places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
+    planned = planned_hint(
+        sampler.agent.renderer, question("q"), answer, places[-1], TreeKey(0, 0, 2), sampler.agent.tools
+    )
     before = sum(sampler.agent.environment.members["search"].issued.values())
     (scored,) = grow(sampler, [planned])
     assert sum(sampler.agent.environment.members["search"].issued.values()) == before + 1
@@ -135,8 +142,10 @@ def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(
 def test_an_answer_without_room_for_more_ends_at_once(tokenizer_folder):
     text = f"<think> it is 41, wait no</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text)
-    place = places_for(LIBRARY, sampler.agent.renderer, answer)[0]
-    planned = planned_hint(sampler.agent.renderer, question("q"), answer, place, TreeKey(0, 0, 2))
+    place = places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)[0]
+    planned = planned_hint(
+        sampler.agent.renderer, question("q"), answer, place, TreeKey(0, 0, 2), sampler.agent.tools
+    )
     spent = sum(len(node.token_ids) for node in planned.above[1:])
     for room in (-1, 0, 1):
         small = sampler_of(tokenizer_folder, lambda c, s: RIGHT, n=1, max_tokens=spent + room)

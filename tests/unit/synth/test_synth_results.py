@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
-from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.tree import Source, TreeKey
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
@@ -58,9 +57,7 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
     """The summary and the rows of each file."""
     problems = [question(name) for name in names]
     sampler = sampler_of(folder, answer_of, max_calls=5, max_tokens=1500)
-    plain = without_tools(
-        sampler, sampler.agent.engine, TagRenderer(sampler.agent.renderer.tokenizer, ()), direct
-    )
+    plain = without_tools(sampler, direct)
     run = tmp_path / "run"
     (run / "trees").mkdir(parents=True)
     alone = grow(plain, planned_answers(problems, DIRECT))
@@ -76,7 +73,9 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
         stages["hints"] = grow(with_samples(sampler, 1), planned)
         record(run, "hints", stages["hints"])
     quality = quality or QualityConfig()
-    summary = write_results(run, problems, Sorter(sampler.agent.renderer, quality, 3), price)
+    summary = write_results(
+        run, problems, Sorter(sampler.agent.renderer, sampler.agent.tools, quality, 3), price
+    )
     files = ("sft", "rl", "rejected", "questions")
     rows = {
         name: [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]

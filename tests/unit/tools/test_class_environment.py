@@ -110,7 +110,7 @@ def parts_of(folder, environment, play=adds, rule=FLAT, *, n=4, **options):
     return replace(
         parts,
         engine=ScriptedEngine(tokenizer, play),
-        renderer=TagRenderer(tokenizer, list(environment.tools.values())),
+        renderer=TagRenderer(tokenizer),
         environment=environment,
     )
 

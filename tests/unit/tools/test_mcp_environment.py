@@ -449,7 +449,7 @@ def with_environment(folder, environment, tool, play, **settings):
     rule = RandomBrancher(m=2, rate=1.0, children=1, probe_tokens=3)
     plain = agent(folder, rule, play, **settings)
     tokenizer = plain.renderer.tokenizer
-    renderer = TagRenderer(tokenizer, [environment.tools[tool]])
+    renderer = TagRenderer(tokenizer)
     return replace(plain, environment=environment, renderer=renderer, engine=ScriptedEngine(tokenizer, play))
 
 

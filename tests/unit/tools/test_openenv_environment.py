@@ -383,7 +383,7 @@ def grown(folder, environment, script, *, n=6):
 
     rule = RandomBrancher(m=2, rate=1.0, children=1, probe_tokens=3)
     first = agent(folder, rule)
-    renderer = HermesRenderer(first.renderer.tokenizer, list(environment.tools.values()))
+    renderer = HermesRenderer(first.renderer.tokenizer)
     parts = agent(folder, rule, turn, n=n, max_calls=6, max_tokens=4000, renderer=renderer)
     # The engine without the time that it takes in the virtual world of other tests.
     parts = replace(parts, environment=environment, engine=parts.engine.inner)

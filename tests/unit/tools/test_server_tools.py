@@ -92,7 +92,7 @@ def test_a_run_goes_on_after_a_malformed_call_of_a_tool_with_an_odd_schema(tmp_p
 
     plain = agent(tokenizer_folder, RandomBrancher(m=1, rate=0.0), play, n=1)
     tokenizer = plain.renderer.tokenizer
-    renderer = TagRenderer(tokenizer, [*environment.tools.values()])
+    renderer = TagRenderer(tokenizer)
     parts = replace(plain, environment=environment, renderer=renderer, engine=ScriptedEngine(tokenizer, play))
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     (leaf,) = tree.trajectories

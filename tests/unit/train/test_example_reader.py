@@ -36,7 +36,7 @@ BAD = {**PLAIN, "completion": "<think> a"}
 
 @pytest.fixture
 def read(tmp_path, tokenizer_folder):
-    """Reads rows as a run would; gives the examples, the reader and the renderers."""
+    """Reads rows as a run would; gives the examples, the reader and the renderer of rows."""
 
     def reads(
         rows,
@@ -69,13 +69,13 @@ def read(tmp_path, tokenizer_folder):
             table["environment"] = environment
         recipe = check_recipe(schema, table, "recipe")
         shown = show_tools(recipe.tools, recipe.environment)
-        renderers, reader = open_examples(recipe, shown, note)
-        return tuple(reader), reader, renderers
+        rendering, reader = open_examples(recipe, shown, note)
+        return tuple(reader), reader, rendering
 
     return reads
 
 
-def test_rows_of_several_formats_are_read_each_by_its_own(read):
+def test_rendering_several_formats_are_read_each_by_its_own(read):
     examples, reader, _ = read([ALPACA, PLAIN, OPENAI, ALPACA])
     reader.require_usable()
     assert [example.row for example in examples] == [1, 2, 3, 4]
@@ -134,8 +134,8 @@ def test_long_rows_are_left_out_whatever_else_is_wrong_with_them(read):
 
 def test_exactly_max_tokens_are_kept(read):
     row = {**PLAIN, "completion": "<think> one two </think>" + ANSWER}
-    (example,), _, renderers = read([row])
-    (tree,) = renderers.trees(example, TreeKey(0, 0))
+    (example,), _, rendering = read([row])
+    (tree,) = rendering.trees(example, TreeKey(0, 0))
     size = sum(len(node.token_ids) for node in tree.nodes)
     assert len(read([row], max_tokens=size)[0]) == 1
     assert read([row], max_tokens=size - 1)[0] == ()
@@ -152,7 +152,7 @@ def test_rows_that_are_too_large_to_be_read_have_a_reason_of_their_own(read, mon
     ]
 
 
-def test_rows_of_parquet_are_said_to_count_from_0(read):
+def test_rendering_parquet_are_said_to_count_from_0(read):
     rows = [{"prompt": "?", "completion": text} for text in (ANSWER, "<think> a", "<think> a")]
     with pytest.raises(
         DataError, match=r"rows\.parquet \(rows count from 0\): 2 of 3 rows .* 2 rows \(1, 2\)"
@@ -193,8 +193,8 @@ def test_escaped_programs_are_repaired_and_counted(read):
     )
 
 
-def text_of(renderers, example):
-    (tree,) = renderers.trees(example, TreeKey(0, 0))
+def text_of(rendering, example):
+    (tree,) = rendering.trees(example, TreeKey(0, 0))
     return tree.nodes[0].text, [node.source for node in tree.nodes[1:]], tree.nodes[1].calls
 
 
@@ -203,7 +203,7 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
     read, tmp_path, tokenizer_folder, dialect
 ):
     model = write_hermes_tokenizer(tmp_path / "model") if dialect == "hermes" else tokenizer_folder
-    examples, reader, renderers = read(
+    examples, reader, rendering = read(
         [OPENAI, {**OPENAI, "tools": None}, OPENAI], model=model, dialect=dialect, max_tokens=2000
     )
     if dialect == "tags":
@@ -211,12 +211,12 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
             DataError, match="row 2: it calls a tool that is neither the recipe's nor the row's: age"
         ):
             reader.require_usable()
-    first, last = text_of(renderers, examples[0]), text_of(renderers, examples[-1])
+    first, last = text_of(rendering, examples[0]), text_of(rendering, examples[-1])
     assert first == last
     assert TOOL["description"] in first[0]
     assert first[1] == [Source.POLICY, Source.TOOL, Source.POLICY]
     assert [(call.name, dict(call.arguments)) for call in first[2]] == [("age", {"of": "Rome"})]
-    assert renderers.of(examples[0].tools) is renderers.of(examples[-1].tools)
+    assert rendering.tools_of(examples[0].tools) is rendering.tools_of(examples[-1].tools)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -226,13 +226,13 @@ def test_messages_have_the_tokens_of_the_chat_template_itself(read, tmp_path, fa
     tool = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("c", "d")]
     said = {"role": "assistant", "content": "It is 4.", "reasoning_content": "so"}
     row = {**OPENAI, "messages": [USER, asked, *tool, said]}
-    (example,), _, renderers = read([row], model=model, dialect="hermes", max_tokens=3000)
-    (tree,) = renderers.trees(example, TreeKey(0, 0))
+    (example,), _, rendering = read([row], model=model, dialect="hermes", max_tokens=3000)
+    (tree,) = rendering.trees(example, TreeKey(0, 0))
     (segment,) = tree.trajectories[0].segments
     for call in asked["tool_calls"]:
         call["function"] = {**call["function"], "arguments": {"of": "Rome"}}
     said["content"] = "<think>\nso\n</think>\n\nIt is 4."
-    tokenizer = renderers.of("").tokenizer
+    tokenizer = rendering.renderer.tokenizer
     whole = tokenizer.template.render(row["messages"], row["tools"]).removesuffix("\n<|im_start|>assistant\n")
     assert segment.token_ids == tokenizer.encode(whole)
 
@@ -240,13 +240,13 @@ def test_messages_have_the_tokens_of_the_chat_template_itself(read, tmp_path, fa
 def test_the_recipes_tools_stand_above_the_rows(read):
     tools = {"python": {}}
     code = {"prompt": [USER], "completion": f"<python> 1 </python> <result>1</result>{ANSWER}"}
-    examples, reader, renderers = read([code, OPENAI, {**code, "tools": [TOOL]}], tools=tools)
+    examples, reader, rendering = read([code, OPENAI, {**code, "tools": [TOOL]}], tools=tools)
     with pytest.raises(
         DataError, match="row 2: it calls a tool that is neither the recipe's nor the row's: age"
     ):
         reader.require_usable()
     assert [example.row for example in examples] == [1, 3]
-    assert renderers.of(examples[1].tools) is renderers.of("")
+    assert rendering.tools_of(examples[1].tools) is rendering.tools_of("")
 
 
 def test_tools_that_the_dialect_cannot_have_are_told_by_row(read):
@@ -283,9 +283,9 @@ def test_pairs(read):
         {"prompt": [USER], "chosen": f"<search> a </search> <result>\nb\n</result>{ANSWER}", "rejected": f"<search> a </search> <result>b</result>{ANSWER}"},
         {"prompt": [USER], **sides, "rejected": "<think> a"},
     ]  # fmt: skip
-    examples, reader, renderers = read(rows, schema=DpoRecipe)
+    examples, reader, rendering = read(rows, schema=DpoRecipe)
     assert [example.row for example in examples] == [1, 2]
-    chosen, rejected = renderers.trees(examples[0], TreeKey(0, 0))
+    chosen, rejected = rendering.trees(examples[0], TreeKey(0, 0))
     assert chosen.nodes[0].token_ids == rejected.nodes[0].token_ids
     with pytest.raises(DataError) as caught:
         reader.require_usable()
@@ -301,9 +301,9 @@ def test_a_pair_with_one_long_side_is_left_out(read):
         {"prompt": [USER], "chosen": ANSWER, "rejected": far_too_long},
         {"prompt": [USER], "chosen": ANSWER, "rejected": "<answer> 5 </answer>"},
     ]
-    examples, _, renderers = read(rows, schema=DpoRecipe)
+    examples, _, rendering = read(rows, schema=DpoRecipe)
     assert [example.row for example in examples] == [1, 2, 4]
-    size = sum(len(node.token_ids) for node in renderers.trees(examples[0], TreeKey(0, 0))[1].nodes)
+    size = sum(len(node.token_ids) for node in rendering.trees(examples[0], TreeKey(0, 0))[1].nodes)
     assert len(read(rows, schema=DpoRecipe, max_tokens=size)[0]) == 3
     examples, reader, _ = read(rows, schema=DpoRecipe, max_tokens=size - 1)
     assert [example.row for example in examples] == [4]

@@ -55,9 +55,9 @@ WORDS = st.text(st.sampled_from("ab 4\n\u00e9"), max_size=12)
 def renderer(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("folder") / "model"
     if request.param in FAMILIES:
-        return HermesRenderer(ChatTokenizer(write_hermes_tokenizer(folder, request.param)), ())
+        return HermesRenderer(ChatTokenizer(write_hermes_tokenizer(folder, request.param)))
     write_tokenizer(folder, tags_are_tokens=request.param == "tags")
-    return TagRenderer(ChatTokenizer(folder), ())
+    return TagRenderer(ChatTokenizer(folder))
 
 
 def call(renderer, words):
@@ -88,20 +88,22 @@ def in_messages(renderer, turns, last):
 def plainly(renderer, turns, last):
     """Tokens and whether each is trained, put together by hand."""
     eos = [renderer.tokenizer.eos_id]
-    tokens = [(token, False) for token in renderer.start(PROBLEM)]
+    tokens = [(token, False) for token in renderer.render_prompt(PROBLEM, ())]
     for words, result in turns:
         between = eos if renderer.ends_each_turn else []
-        tokens += [(token, True) for token in (*renderer.controls.encode(call(renderer, words)), *between)]
-        tokens += [(token, False) for token in renderer.after([ToolResult("", ToolStatus.OK, result)])]
+        tokens += [(token, True) for token in (*renderer.insert(call(renderer, words), ()), *between)]
+        tokens += [
+            (token, False) for token in renderer.render_results([ToolResult("", ToolStatus.OK, result)], ())
+        ]
     text = answer(renderer, last)
     text = text.strip() if renderer.ends_each_turn else text
-    return [*tokens, *((token, True) for token in (*renderer.controls.encode(text), *eos))]
+    return [*tokens, *((token, True) for token in (*renderer.insert(text, ()), *eos))]
 
 
 def tree_of(renderer, spoken):
-    parts = split(renderer, spoken)
-    check(renderer, parts)
-    return demonstrate(renderer, PROBLEM, parts, KEY)
+    parts = split(renderer, spoken, ())
+    check(renderer, parts, ())
+    return demonstrate(renderer, PROBLEM, parts, KEY, ())
 
 
 def trained_in(rows):

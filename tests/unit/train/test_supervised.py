@@ -67,10 +67,10 @@ def console():
 
 def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_folder):
     """A row of its own for each chain, several chains in a row, all of them in one."""
-    renderer = TagRenderer(build_tokenizer(model_folder), ())
+    renderer = TagRenderer(build_tokenizer(model_folder))
     problem = Problem("p", (Message.of("user", "what is 12 plus 30 ?"),), ())
     trees = [
-        tree_of(renderer, problem, row["completion"], TreeKey(0, slot))
+        tree_of(renderer, problem, row["completion"], (), TreeKey(0, slot))
         for slot, row in enumerate(rows([1, 9, 4, 2, 7]))
     ]
     sizes = [sum(len(node.token_ids) for node in tree.nodes) for tree in trees]
@@ -172,11 +172,11 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
     toolbox = build_tools(ToolsSection.model_validate(tools), SandboxSection(min_level=0))
     asyncio.run(toolbox.close())
     assert_shown_alike(show_tools(ToolsSection.model_validate(tools)).specs, toolbox.specs)
-    renderer = renderer_for(dialect, build_tokenizer(model_folder), toolbox.specs)
+    renderer = renderer_for(dialect, build_tokenizer(model_folder))
     (row,) = rows([1])
     completion = row["completion"] if dialect == "tags" else "<think>\nadd\n</think>\n\n\\boxed{42}"
     problem = Problem("p", (Message.of("user", row["prompt"][0]["content"]),), ())
-    tree = tree_of(renderer, problem, completion)
+    tree = tree_of(renderer, problem, completion, toolbox.specs)
     size = sum(len(node.token_ids) for node in tree.nodes)
     model = {"path": str(model_folder), "dialect": dialect}
     made = recipe([1], max_tokens=size - 1, tools=tools, model=model)
