@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from ramify.core.config import Config, Fraction, Tokens, Trajectories, UserPath
+from ramify.core.config import Config, Fraction, Tokens, Trajectories, UserPath, Within
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Json
 from ramify.core.records import BranchCandidate, Proposal
@@ -115,12 +115,13 @@ class FixedRoots(Memoryless):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatConfig(RuleConfig):
-    """Flat sampling: every trajectory starts from the prompt."""
+    """Flat sampling: every trajectory starts from the prompt. With `probe_tokens = 0` no entropies are asked for."""
 
     branches = False
     looks_at_entropy = False
 
     name: Literal["none"] = "none"
+    probe_tokens: Annotated[int, Within(ge=0, le=2**24)] = 20
 
     @property
     def needs_m(self) -> bool:

@@ -21,7 +21,6 @@ from ramify.algos.branch_seed_compat import (
 from ramify.assemble.repair import build_repairs
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection
-from ramify.config.schema_parts import LimitsSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.closing import LiveCount
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink
@@ -31,6 +30,7 @@ from ramify.engines.configs import (
     ScriptedEngineConfig,
     VllmEngineConfig,
 )
+from ramify.rollout.configs import RolloutLimits
 from ramify.runs.configs import RunConfig
 from ramify.sampler.task import RepairKit, Toolbox
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.chat.renderer import ChatRenderer
-    from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
+    from ramify.rollout.settings import AgentParts, BranchAt
 
 
 def build_agent(
@@ -50,7 +50,7 @@ def build_agent(
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     brancher: Brancher,
-    limits: "RolloutLimits",
+    limits: RolloutLimits,
     events: EventSink,
     branch_at: "BranchAt" = "before_probe",
     rewriters: tuple[ContextRewriter, ...] = (),
@@ -188,11 +188,3 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
         case ReleasedAepoConfig() as config:
             statistic = ReleasedStatistic(config, vocab_size)
             return ReleasedAepoBrancher(m=section.m, config=config, statistic=statistic)
-
-
-def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "RolloutLimits":
-    """The limits of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
-    from ramify.rollout.settings import RolloutLimits
-
-    shared = {name: getattr(section, name) for name in LimitsSection.model_fields}
-    return RolloutLimits(n=n, top_p=top_p, **shared)

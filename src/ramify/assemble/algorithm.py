@@ -1,4 +1,4 @@
-"""Builds what learns: the optimizer, the estimator, the objective, and the algorithm applied to a learner.
+"""Builds what learns: the estimator, the objective, and the algorithm applied to a learner.
 
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
@@ -18,7 +18,6 @@ from ramify.algos.configs import (
     TurnLevelConfig,
 )
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
-from ramify.config.schema_parts import OptimizerSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator, RewardFn
 from ramify.engines.configs import ScriptedEngineConfig
@@ -27,32 +26,12 @@ if TYPE_CHECKING:
     from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
     from ramify.learner.annotate import Wanted
     from ramify.learner.learning import Learning
-    from ramify.learner.optimizer import OptimizerSettings, Schedule
     from ramify.learner.update import Learner
 
 MISMATCH_TOLERANCE = 1e-4
 """Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
 MISMATCH_KL = 0.015
 """Largest KL(engine || learner), nats per token, that an importance correction may have to mend."""
-
-
-def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
-    """The optimizer's settings and its learning-rate schedule."""
-    from ramify.learner.optimizer import AdamWSettings, MuonSettings, Schedule
-
-    schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate, section.decay)
-    if section.name == "adamw":
-        return AdamWSettings(section.rate, section.betas, section.weight_decay), schedule
-    return (
-        MuonSettings(
-            matrix_lr=section.rate,
-            vector_lr=section.vector_rate or section.rate,
-            embedding_lr=section.embedding_rate or section.rate,
-            betas=section.betas,
-            weight_decay=section.weight_decay,
-        ),
-        schedule,
-    )
 
 
 def build_estimator(section: AlgorithmSection) -> Estimator:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent, build_limits, engine_without_tools
+from ramify.assemble.agent import build_agent, engine_without_tools
 from ramify.assemble.identity import answering_identity, group_size
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import Shown, build_questions
@@ -143,7 +143,7 @@ def _agents(recipe: SynthRecipe, task: Task, plain: ChatRenderer, console: RunCo
         model=lambda: build_model(recipe.model, task.context_tokens),
         context_tokens=task.context_tokens,
         brancher=FlatBrancher(probe_tokens=0),
-        limits=build_limits(recipe.sampling, recipe.sampling.tools),
+        limits=recipe.sampling.of_trees(recipe.sampling.tools),
         events=timing,
         rewriters=task.rewriters,
         repairs=task.repairs,

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.algorithm import build_learning, build_objective
 from ramify.assemble.model import build_model
 from ramify.assemble.task import build_sampler, build_task
 from ramify.assemble.worker import WorkerPlan, build_engine_model
@@ -126,7 +126,7 @@ def build_rl(
     for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
 
-    optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+    optimizer = recipe.learner.optimizer
     plan = WorkerPlan(
         model=recipe.model,
         source=start.source,
@@ -144,11 +144,11 @@ def build_rl(
         ranks.build(plan)
         return Learner(
             ranks,
-            schedule=schedule,
+            schedule=optimizer,
             total_steps=steps * minibatches,
             objective=build_objective(recipe.algorithm),
             temperature=rollout.temperature,
-            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            max_grad_norm=optimizer.max_grad_norm,
             token_budget=recipe.learner.token_budget,
             max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
         )

@@ -19,11 +19,19 @@ from typing import Any
 
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.files.untrusted import read_small_file
-from ramify.runs.checkpoint_files import RECORD, STATE, check_files, first_line, partial_of, read_record, remove
-from ramify.runs.checkpoint_writer import GENERATION_FILE, write_companions
 from ramify.learner.update import Learner
 from ramify.modeling.load import save_model, saved_parameters
 from ramify.modeling.run_models import checkpoints
+from ramify.runs.checkpoint_files import (
+    RECORD,
+    STATE,
+    check_files,
+    first_line,
+    partial_of,
+    read_record,
+    remove,
+)
+from ramify.runs.checkpoint_writer import GENERATION_FILE, write_companions
 
 _TOKENIZER_FILES = (
     "tokenizer.json",

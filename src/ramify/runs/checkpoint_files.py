@@ -16,8 +16,8 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.core.json_text import MAX_DEPTH, parse_json
-from ramify.files.untrusted import read_small_file
 from ramify.core.protocols import Json
+from ramify.files.untrusted import read_small_file
 
 SCHEMA = 4
 RECORD = "state.json"

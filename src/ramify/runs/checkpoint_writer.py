@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, TrainingError
 from ramify.core.protocols import Json
-from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 from ramify.files.durable import sync, sync_folder
 from ramify.learner.optimizer_files import state_name
 from ramify.learner.sharding import is_sharded
 from ramify.learner.update import Learner
 from ramify.modeling.load import save_model, saved_state
 from ramify.modeling.lora import has_adapters
+from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 
 GENERATION_FILE = "generation_config.json"
 _POLL_SECONDS = 0.05

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramify.core.errors import ConfigError
-from ramify.files.durable import LOCK, RECIPE, entries, locked_folder, make_folder, naming, require_plain_files
+from ramify.files.durable import (
+    LOCK,
+    RECIPE,
+    entries,
+    locked_folder,
+    make_folder,
+    naming,
+    require_plain_files,
+)
 from ramify.runs.manifest import MANIFEST
 
 _MOST_MARK = 64

@@ -19,8 +19,8 @@ from typing import Any
 from ramify import __version__
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, Reader, count, each, part
-from ramify.modeling.model_config import whole_folder
 from ramify.files.durable import read_record, replace_file
+from ramify.modeling.model_config import whole_folder
 
 MANIFEST = "manifest.json"
 SCHEMA = 2

@@ -15,10 +15,20 @@ from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
 from ramify.modeling.numerics import compute_device
 from ramify.obs.console import RunConsole
-from ramify.runs.checkpoint import advice_on_damaged, check_model_folder, check_saving, checkpoint_folder, companion_files, latest_checkpoint, load_state, prune_checkpoints, read_state
+from ramify.runs.checkpoint import (
+    advice_on_damaged,
+    check_model_folder,
+    check_saving,
+    checkpoint_folder,
+    companion_files,
+    latest_checkpoint,
+    load_state,
+    prune_checkpoints,
+    read_state,
+)
 from ramify.runs.checkpoint_files import RECORD
-from ramify.runs.manifest import MANIFEST
 from ramify.runs.configs import TrainingRunConfig
+from ramify.runs.manifest import MANIFEST
 from ramify.runs.recipe import RecipeRecord
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import LoopState, RunRecord, Saver

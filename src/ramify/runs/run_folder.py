@@ -18,8 +18,8 @@ from ramify.core.json_types import part, text
 from ramify.files.durable import RECIPE, make_folder, read_record, replace_file
 from ramify.obs.metrics import MetricsLog
 from ramify.runs.claims import RunKind
-from ramify.runs.recipe import RecipeRecord
 from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, shown, write_manifest
+from ramify.runs.recipe import RecipeRecord
 
 _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)

@@ -1,4 +1,5 @@
 import pytest
+
 from train_recipes import RECIPE
 
 

@@ -1,7 +1,6 @@
 """A flag that cannot act is an error at start; a recipe's algorithm becomes the objects that its names say."""
 
 import pytest
-from train_recipes import load, refusal
 
 from ramify.algos.aepo import EntropyAwareAdvantage, StopGradientClip
 from ramify.algos.cispo import CispoSurrogate
@@ -15,6 +14,7 @@ from ramify.algos.tree_grpo import TreeGrpo
 from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
 from ramify.learner.annotate import Wanted
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
+from train_recipes import load, refusal
 
 FLAT = ("rollout.branching=none", "rollout.m=")
 GSPO = ("algorithm.loss.name=gspo", "algorithm.aggregation=sequence_mean")

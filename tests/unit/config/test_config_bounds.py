@@ -1,6 +1,7 @@
 """Numbers that would overflow, hang or fill the memory later: refused when the recipe is read, by the key's name."""
 
 import pytest
+
 from train_recipes import load, refusal
 
 NO_INTEGER = "expected a valid integer, got"

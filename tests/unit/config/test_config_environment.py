@@ -1,6 +1,7 @@
 """The table of environments: what is refused, in one line with the key."""
 
 import pytest
+
 from train_recipes import RECIPE, load, refusal
 
 OWN = 'path="world.py",function="World"'

@@ -3,8 +3,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from model_makers import annotations_of, learner_for, tiny
 
+from model_makers import annotations_of, learner_for, tiny
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
 from ramify.learner.annotate import Wanted

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from model_makers import learner_for, tiny
 
+from model_makers import learner_for, tiny
 from ramify.algos.sft import NegativeLogLikelihood, counted_once
 from ramify.core.rank import Rank
 from ramify.core.tree import Source

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from model_makers import learner_for, tiny
 
+from model_makers import learner_for, tiny
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.gspo import GspoSurrogate

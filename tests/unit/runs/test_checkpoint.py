@@ -9,31 +9,42 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from model_makers import learner_for, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from file_limits import file_size_limit
 from model_folders import write_model
+from model_makers import learner_for, tiny
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, MachineError, TrainingError
-from ramify.runs.checkpoint import advice_on_damaged, check_model_folder, check_saving, checkpoint_folder, companion_files, latest_checkpoint, load_state, load_weights, prune_checkpoints, read_state
-from ramify.runs.checkpoint_files import write_record
-from ramify.runs.checkpoint_writer import save_checkpoint
-from ramify.learner.optimizer import AdamWSettings, MuonSettings
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.pack import pack
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
-from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 from ramify.modeling.tiny import make_tiny_qwen3
+from ramify.runs.checkpoint import (
+    advice_on_damaged,
+    check_model_folder,
+    check_saving,
+    checkpoint_folder,
+    companion_files,
+    latest_checkpoint,
+    load_state,
+    load_weights,
+    prune_checkpoints,
+    read_state,
+)
+from ramify.runs.checkpoint_files import write_record
+from ramify.runs.checkpoint_writer import save_checkpoint
 from random_trees import credited, random_tree, supervised_credit
 
 ADVICE = "do this"
 STATE = {"step": 3, "policy_version": 3, "cursor": {"epoch": 0, "next_index": 24}}
 OPTIMIZERS = [
-    AdamWSettings(lr=0.01),
-    MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3),
+    OptimizerConfig(rate=0.01),
+    OptimizerConfig(name="muon", rate=0.006, vector_rate=4e-3, embedding_rate=1e-3),
 ]
 
 

@@ -8,13 +8,20 @@ import time
 import warnings
 
 import pytest
-from model_makers import learner_for, tiny
 
+from model_makers import learner_for, tiny
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.runs.checkpoint import checkpoint_folder, companion_files, latest_checkpoint, load_state, prune_checkpoints, read_state
-from ramify.runs.checkpoint_writer import save_checkpoint
 from ramify.modeling.load import load_model
+from ramify.runs.checkpoint import (
+    checkpoint_folder,
+    companion_files,
+    latest_checkpoint,
+    load_state,
+    prune_checkpoints,
+    read_state,
+)
+from ramify.runs.checkpoint_writer import save_checkpoint
 
 pytestmark = pytest.mark.integration
 

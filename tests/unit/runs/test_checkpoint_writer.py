@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from model_makers import learner_for, tiny
 
+from model_makers import learner_for, tiny
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.core.errors import TrainingError
-from ramify.runs import checkpoint_writer
 from ramify.learner import optimizer_files
+from ramify.runs import checkpoint_writer
 from ramify.runs.checkpoint import read_state
 from ramify.runs.checkpoint_writer import begin_checkpoint, save_checkpoint
 from random_trees import random_tree

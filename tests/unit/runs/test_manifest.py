@@ -6,7 +6,14 @@ import pytest
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import part
-from ramify.runs.manifest import differences, file_sha256, note_session, read_manifest, refuse_other, write_manifest
+from ramify.runs.manifest import (
+    differences,
+    file_sha256,
+    note_session,
+    read_manifest,
+    refuse_other,
+    write_manifest,
+)
 
 MADE = {"made_from": {"weights": {"model": "a"}, "tools": {}}, "made_with": [{"commit": "1"}]}
 

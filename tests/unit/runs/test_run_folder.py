@@ -12,8 +12,8 @@ from ramify.eval.results import EVALUATION
 from ramify.files.durable import LOCK, replace_lines
 from ramify.obs.metrics import read_metrics
 from ramify.runs.manifest import read_manifest, write_manifest
-from ramify.synth.folder import SYNTHESIS
 from ramify.runs.run_folder import ROLLOUT, RunFolder, check_run_folder, claim_run_folder
+from ramify.synth.folder import SYNTHESIS
 
 MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 
