@@ -4,20 +4,10 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
-from ramify.algos.branch_arpo import BernoulliBrancher, BernoulliConfig, ThresholdBrancher, ThresholdConfig
-from ramify.algos.branch_rules import FlatBrancher, FlatConfig, RandomBrancher, RandomConfig
-from ramify.algos.branch_seed_compat import (
-    ReleasedAepoBrancher,
-    ReleasedAepoConfig,
-    ReleasedArpoBrancher,
-    ReleasedArpoConfig,
-    ReleasedStatistic,
-)
+from ramify.algos.branch_rules import RuleSetup
 from ramify.assemble.repair import build_repairs
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection
@@ -169,22 +159,4 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
         DataError: The metrics of that run hold no rate.
     """
     # m is absent only for rules that compute the number of roots themselves.
-    m = section.m or section.n
-    match section.branching:
-        case FlatConfig() as config:
-            return FlatBrancher(**config.values())
-        case ThresholdConfig() as config:
-            return ThresholdBrancher(m=m, **config.values())
-        case BernoulliConfig() as config:
-            return BernoulliBrancher(m=m, **config.values())
-        case RandomConfig(rate_from=run) as config:
-            if run is not None:
-                config = replace(config, rate=read_rate(run), rate_from=None)
-            return RandomBrancher(m=m, **config.values())
-        case BalancedConfig() as config:
-            return BalancedBrancher(**config.values())
-        case ReleasedArpoConfig() as config:
-            return ReleasedArpoBrancher(m=m, config=config, statistic=ReleasedStatistic(config, vocab_size))
-        case ReleasedAepoConfig() as config:
-            statistic = ReleasedStatistic(config, vocab_size)
-            return ReleasedAepoBrancher(m=section.m, config=config, statistic=statistic)
+    return section.branching.build(RuleSetup(section.m or section.n, vocab_size, read_rate))

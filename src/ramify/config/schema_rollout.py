@@ -5,10 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from ramify.algos.branch_aepo import BalancedConfig
-from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
-from ramify.algos.branch_rules import FlatConfig, RandomConfig
-from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
+from ramify.algos.catalog import AnyRule
 from ramify.config.schema_parts import Rewriters
 from ramify.core.config import PositiveInt, SignedWeight, Trajectories
 from ramify.rollout.configs import LimitsConfig
@@ -46,17 +43,7 @@ def _min_entropy_delta(table: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "min_entropy_delta": (tau - alpha) / beta}
 
 
-BranchingSection = Annotated[
-    FlatConfig
-    | ThresholdConfig
-    | BernoulliConfig
-    | BalancedConfig
-    | RandomConfig
-    | ReleasedArpoConfig
-    | ReleasedAepoConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_written_out),
-]
+BranchingSection = Annotated[AnyRule, Field(discriminator="name"), BeforeValidator(_written_out)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

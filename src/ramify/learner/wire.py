@@ -12,14 +12,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from ramify.algos.aepo import StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
-from ramify.algos.gppo import GppoSurrogate
-from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.catalog import AnyLoss
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import ConfigError, RamifyError
@@ -32,7 +29,7 @@ from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
 
 TOKEN_LOSSES = (
-    ClippedSurrogate, StopGradientClip, GppoSurrogate, CispoSurrogate, NegativeLogLikelihood, KlPenalty, EntropyBonus,
+    *(loss for loss in get_args(AnyLoss) if not loss.sequence_loss), NegativeLogLikelihood, KlPenalty, EntropyBonus,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {
     record.__name__: record

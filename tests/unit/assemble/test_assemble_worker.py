@@ -55,7 +55,7 @@ def test_every_loss_that_a_recipe_can_name_crosses():
     recipe = load_recipe(TrainRecipe, RECIPES[0], ()).algorithm
     kinds = {type(loss) for loss in Objective(NegativeLogLikelihood()).token_losses}
     for loss in LossSection.__origin__.__args__:
-        numbers = {"clip_high": 0.2} if loss.__name__ == "CispoConfig" else {}
+        numbers = {"clip_high": 0.2} if loss.__name__ == "CispoSurrogate" else {}
         penalties = {"entropy_bonus": 0.01, "kl": None}
         section = recipe.model_copy(update={"loss": loss(**numbers), **penalties})
         kinds |= {type(term) for term in build_objective(section).token_losses}
