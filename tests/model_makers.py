@@ -3,7 +3,7 @@
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.learner.annotate import annotate
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
@@ -18,8 +18,8 @@ def tiny(seed=0):
 
 
 def learner_for(model, loss, optimizer=None, reference=None, **changes):
-    settings = {"schedule": Schedule(), "total_steps": 100, "temperature": 1.0, "max_grad_norm": 1.0}
-    optimizer = optimizer or AdamWSettings(lr=0.01, weight_decay=0.0)
+    settings = {"schedule": ScheduleConfig(), "total_steps": 100, "temperature": 1.0, "max_grad_norm": 1.0}
+    optimizer = optimizer or OptimizerConfig(rate=0.01, weight_decay=0.0)
     settings["token_budget"] = 10_000
     return Learner(alone(model, optimizer, reference), objective=Objective(loss), **settings | changes)
 

@@ -17,8 +17,9 @@ from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Cut
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
 CALL_SECONDS = 100

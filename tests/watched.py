@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from precision import in_precision
-from ramify.learner.optimizer import AdamWSettings, MuonSettings
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.parallel import make_mesh
 from ramify.learner.sharding import Sharding, shard, whole
 from ramify.learner.worker import Worker
@@ -16,9 +16,9 @@ from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import adapters_off, add_lora
 from ramify.modeling.memory_plan import Layout
 
-ADAMW = AdamWSettings(lr=1e-3, weight_decay=0.0)
-STILL = AdamWSettings(lr=0.0, weight_decay=0.0)
-MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
+ADAMW = OptimizerConfig(rate=1e-3, weight_decay=0.0)
+STILL = OptimizerConfig(rate=1e-12, weight_decay=0.0)
+MUON = OptimizerConfig(name="muon", rate=0.006, vector_rate=4e-3, embedding_rate=1e-3)
 
 
 class WatchedWorker(Worker):

@@ -146,7 +146,8 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
 def _section(table: Mapping[str, Any]) -> RolloutSection:
     finds_m = table["name"] in ("none", "balanced") or table.get("dynamic_rollouts")
     sizes = {"problems_per_step": BATCH, "n": N, "max_tokens": 1, "max_calls": 0}
-    return RolloutSection.model_validate({**sizes, "m": None if finds_m else M, "branching": table})
+    values: dict[str, Any] = {**sizes, "m": None if finds_m else M, "branching": table}
+    return RolloutSection(**values)
 
 
 def _summary(

@@ -25,9 +25,10 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Trajectory, TreeKey
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rewards.trajectory_rewards import score_tree
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import Grown, grow_planned
 from ramify.rollout.plan import Planned
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
 _SEEDS = range(40)
@@ -85,7 +86,7 @@ def _ours(batch: Batch) -> _Done:
         renderer=script.renderer,
         environment=ToolSet({tool.spec.name: tool for tool in batch.tools()}),
         brancher=FlatBrancher(probe_tokens=0),
-        limits=RolloutLimits(1, script.workload.max_tokens, MAX_CALLS),
+        limits=RolloutLimits(n=1, max_tokens=script.workload.max_tokens, max_calls=MAX_CALLS),
         events=_Unheard(),
         run_seed=0,
         slots=engine.info().num_slots,

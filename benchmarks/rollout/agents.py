@@ -19,8 +19,9 @@ from ramify.core.records import Request
 from ramify.core.tree import Source, Tree
 from ramify.engines.local import EngineCounters, LocalEngine
 from ramify.modeling.load import load_model
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
 

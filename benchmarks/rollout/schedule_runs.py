@@ -17,10 +17,11 @@ from ramify.core.tree import Tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
 from ramify.rollout.branching import BranchBudget
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import Grown as GrownTree
 from ramify.rollout.grow import grow_planned
 from ramify.rollout.plan import planned_step
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
 N, M, COIN, PROBE = 16, 8, 0.5, 20
@@ -127,7 +128,7 @@ def grow_ours(
         renderer=script.renderer,
         environment=ToolSet({tool.spec.name: tool for tool in tools}),
         brancher=rule or coin(),
-        limits=RolloutLimits(N, script.workload.max_tokens, MAX_CALLS),
+        limits=RolloutLimits(n=N, max_tokens=script.workload.max_tokens, max_calls=MAX_CALLS),
         events=waits,
         run_seed=0,
     )

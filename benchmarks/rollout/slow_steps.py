@@ -23,8 +23,9 @@ from ramify.core.records import Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.sampling import Sampled
 from ramify.modeling.load import load_model
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 from ramify.runtime.agent_loop import agent_loop
 from ramify.runtime.call_clock import HeldUp

@@ -20,7 +20,8 @@ from ramify.core.tree import TreeKey
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.calls import run_calls
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.configs import RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 from ramify.tools.functions import tool_from
 

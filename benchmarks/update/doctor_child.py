@@ -16,8 +16,8 @@ from ramify.core.messages import Problem
 from ramify.core.records import TrainingTree, behavior_annotations
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree
 from ramify.learner import parallel
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.forward import PassSettings
-from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.learner.worker import Reference
 from ramify.modeling.attention import ATTENTION_NAME
@@ -61,8 +61,8 @@ def _train(config: dict[str, Any], tokens: int, rank: int, reference: bool, reco
 
 def _learner(model: PreTrainedModel, tokens: int, reference: Reference | None) -> Learner:
     return Learner(
-        parallel.alone(model, AdamWSettings(lr=1e-6), reference),
-        schedule=Schedule(),
+        parallel.alone(model, OptimizerConfig(rate=1e-6), reference),
+        schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(ClippedSurrogate(0.2, 0.2, None)),
         temperature=1.0,

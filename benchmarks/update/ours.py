@@ -27,7 +27,7 @@ from ramify.core.records import (
 )
 from ramify.core.tree import Source, Tree
 from ramify.learner import parallel
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
@@ -50,8 +50,8 @@ def make_learner(folder: Path, device: str = "cpu", dtype: str = "float32") -> L
 def learner_of(model: PreTrainedModel) -> Learner:
     """The same for a model that is there."""
     return Learner(
-        parallel.alone(model, AdamWSettings(lr=0.0, weight_decay=0.0)),
-        schedule=Schedule(),
+        parallel.alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
+        schedule=ScheduleConfig(),
         total_steps=1_000_000,
         objective=Objective(ClippedSurrogate(CLIP_LOW, CLIP_HIGH, None)),
         temperature=_TEMPERATURE,

@@ -17,8 +17,9 @@ from ramify.core.tree import BranchDecision, Entropy
 from ramify.engines.scripted import ScriptedEngine
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.metrics import TimingLog
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 from scripted_agents import SlowTool, problem, script, tokenizer_of
 
@@ -57,7 +58,7 @@ def section(name, n=8, m=4):
     table = {"problems_per_step": 1, "n": n, "max_tokens": 9, "max_calls": 3}
     needs_m = not (RULES[name]["name"] in ("none", "balanced") or RULES[name].get("dynamic_rollouts"))
     branching = {**RULES[name], "probe_tokens": 3}
-    return RolloutSection.model_validate({**table, **({"m": m} if needs_m else {}), "branching": branching})
+    return RolloutSection(**{**table, **({"m": m} if needs_m else {}), "branching": branching})
 
 
 def rule(name, n=8, m=4):

@@ -17,7 +17,8 @@ from ramify.core.records import Finish, Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
 from ramify.engines.virtual_clock import run_virtual
-from ramify.learner.optimizer import AdamWSettings, Optimizers
+from ramify.learner.configs import OptimizerConfig
+from ramify.learner.optimizer import Optimizers
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import adapters_off, add_lora
@@ -208,7 +209,7 @@ def test_logprobs_under_an_adapter_are_the_learners_before_and_after_an_update(t
     folder = write_model(tmp_path / family, family)
     tokenizer, model = ChatTokenizer(folder), load_model(folder)
     add_lora(model, AdapterConfig(rank=4, alpha=8, targets=targets), seed=0)
-    optimizers = Optimizers(model, AdamWSettings(lr=0.02))
+    optimizers = Optimizers(model, OptimizerConfig(rate=0.02))
     request = ask(tokenizer, "the capital of France is", max_new_tokens=12)
     engine = LocalEngine(model, tokenizer, num_slots=4, context_tokens=400)
 

@@ -91,7 +91,12 @@ def sample_of(annotation: Any) -> Any:
 def test_the_walk_finds_what_it_is_for():
     found = {parameter.id for parameter in NUMBERS}
     assert len(found) > 90
-    assert {"OptimizerSection.betas", "SamplingSection.k", "ClipConfig.dual_clip", "RunConfig.seed"} <= found
+    assert {
+        "OptimizerConfig.betas",
+        "SamplingSection.k",
+        "ClippedSurrogate.dual_clip",
+        "RunConfig.seed",
+    } <= found
 
 
 @pytest.mark.parametrize(("schema", "name"), NUMBERS)

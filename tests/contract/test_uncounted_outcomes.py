@@ -20,8 +20,8 @@ from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey, make_tree
 from ramify.learner.annotate import Wanted
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
@@ -74,8 +74,8 @@ def learning(models, algorithm):
     reference = models[1].requires_grad_(False)
     learner = Learner(
         # The weights stay, so that both batches meet the same ones.
-        alone(models[0], AdamWSettings(lr=0.0, weight_decay=0.0), lambda: nullcontext(reference)),
-        schedule=Schedule(),
+        alone(models[0], OptimizerConfig(rate=1e-12, weight_decay=0.0), lambda: nullcontext(reference)),
+        schedule=ScheduleConfig(),
         total_steps=10,
         objective=build_objective(section),
         temperature=1.0,

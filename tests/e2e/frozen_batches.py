@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from e2e_runs import DPO, write_task
 from model_folders import write_model
 from ramify.algos.losses import Objective
-from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.algorithm import build_learning, build_objective
 from ramify.assemble.model import build_model
 from ramify.cli import main
 from ramify.config.load import load_recipe
@@ -123,11 +123,11 @@ def of_loss(path, model):
             "algorithm": recipe.algorithm.model_copy(update={"max_mismatch": 1e9, "max_mismatch_kl": 1e9})
         }
     )
-    optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+    optimizer = recipe.learner.optimizer
     objective: Objective = build_objective(recipe.algorithm)
     frozen = build_model(recipe.model, 200).requires_grad_(False)
     learner = Learner(
-alone(build_model(recipe.model, 200), optimizer, lambda: nullcontext(frozen)), schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
+alone(build_model(recipe.model, 200), optimizer, lambda: nullcontext(frozen)), schedule=optimizer, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
     learning = build_learning(recipe, learner, 1)
     rng = np.random.default_rng(7)
     typical = -np.log(learner.model.config.vocab_size)

@@ -36,7 +36,7 @@ from e2e_runs import (
 from ramify.algos.credit import Weighting, credit
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
@@ -348,8 +348,8 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ours = Learner(
-        alone(load_model(folder), AdamWSettings(0.0)),
-        schedule=Schedule(),
+        alone(load_model(folder), OptimizerConfig(rate=1e-12)),
+        schedule=ScheduleConfig(),
         total_steps=1,
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from real_servers import CONTEXT, FLAGS, NamedServer
+from real_servers import CONTEXT, FLAGS, NamedServer, launched_by
 
 from ramify.cli import main
 from ramify.engines.vllm.process import Command
@@ -41,7 +41,7 @@ def start_server(tmp_path_factory, vllm_python):
     started = []
 
     def start(folder, *flags):
-        command = Command(vllm_python, folder, "float32", CONTEXT, 40, (*FLAGS, *flags))
+        command = Command(launched_by(vllm_python, *FLAGS, *flags), folder, CONTEXT)
         started.append(NamedServer(command, tmp_path_factory.mktemp("logs") / "server.log"))
         return started[-1]
 

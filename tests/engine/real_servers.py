@@ -56,6 +56,11 @@ class NamedServer:
         self._folder.cleanup()
 
 
+def launched_by(python, *flags):
+    """Settings of a server in float32."""
+    return VllmEngineConfig(name="vllm", launch=True, python=python, flags=flags, dtype="float32", top_k=39)
+
+
 def engine_of(folder, *servers, **settings):
     section = {
         "name": "vllm",

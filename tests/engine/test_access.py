@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from real_servers import CONTEXT, FLAGS, engine_of, play
+from real_servers import CONTEXT, FLAGS, engine_of, launched_by, play
 
 from other_user import refuses_another_user
 from ramify.engines.vllm.process import Command, ServerProcess
@@ -41,7 +41,7 @@ def test_every_route_of_a_server_with_the_middleware_asks_for_the_key(taught, se
 @pytest.fixture(scope="module")
 def launched(taught, vllm_python, tmp_path_factory):
     log = tmp_path_factory.mktemp("logs") / "server-0.log"
-    process = ServerProcess(Command(vllm_python, taught, "float32", CONTEXT, 40, FLAGS), log)
+    process = ServerProcess(Command(launched_by(vllm_python, *FLAGS), taught, CONTEXT), log)
     process.start()
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(process.socket))) as client:
         while not answers(client, process):

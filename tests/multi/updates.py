@@ -16,8 +16,8 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Source
 from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.configs import ScheduleConfig
 from ramify.learner.deal import Shares
-from ramify.learner.optimizer import Schedule
 from ramify.learner.pack import tree_rows
 from ramify.learner.update import Learner
 from ramify.train.dpo import prefer
@@ -150,7 +150,7 @@ def learner_of(ranks, made, objective, token_budget=10_000):
     ranks.build(made)
     return Learner(
         ranks,
-        schedule=Schedule(),
+        schedule=ScheduleConfig(),
         total_steps=10,
         objective=objective if isinstance(objective, Objective) else Objective(objective),
         temperature=1.0,

@@ -38,8 +38,8 @@ from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.messages import Message, Problem
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
@@ -63,8 +63,8 @@ def model_with(which):
 
 def learner_for(model, objective, temperature=1.0, budget=10_000):
     return Learner(
-        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0), reference()),
-        schedule=Schedule(),
+        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference()),
+        schedule=ScheduleConfig(),
         total_steps=1,
         objective=objective,
         temperature=temperature,

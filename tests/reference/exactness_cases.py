@@ -23,7 +23,7 @@ from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.losses import Objective
 from ramify.core.rank import Rank
 from ramify.core.records import Reward
-from ramify.learner.optimizer import Schedule
+from ramify.learner.configs import ScheduleConfig
 from ramify.learner.pack import pack
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import Learner
@@ -243,7 +243,7 @@ class Packed:
         rows = self._rows(case.weighting, case.baseline, case.correction, layout, bool(case.penalties))
         learner = Learner(
             self.ranks,
-            schedule=Schedule(),
+            schedule=ScheduleConfig(),
             total_steps=1,
             objective=Objective(LOSSES[case.loss][0], case.penalties),
             temperature=TEMPERATURE,

@@ -10,7 +10,7 @@ import torch
 from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.core.tree import Source
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
@@ -89,8 +89,8 @@ def plain(model, reference, trees):
 
 def learner_for(model, reference, budget):
     return Learner(
-        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0), reference),
-        schedule=Schedule(),
+        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference),
+        schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(DpoLoss(BETA)),
         temperature=1.0,

@@ -11,7 +11,7 @@ from ramify.core.records import Reward
 from ramify.core.tree import Source
 from random_trees import annotated, random_tree, training
 
-WIDE = ClippedSurrogate(1 - 1e-9, 1e9, None)
+WIDE = ClippedSurrogate(1 - 1e-9, 1000.0, None)
 NARROW = ClippedSurrogate(0.2, 0.2, None)
 
 

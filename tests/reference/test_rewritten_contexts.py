@@ -13,7 +13,7 @@ from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
@@ -48,8 +48,8 @@ def models(model_folder):
 
 def learner_for(model, loss):
     return Learner(
-        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0)),
-        schedule=Schedule(),
+        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
+        schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(loss),
         temperature=TEMPERATURE,

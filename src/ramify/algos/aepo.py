@@ -1,17 +1,17 @@
 """AEPO's update (arXiv 2510.14545): entropy-aware advantages, and a clip that keeps a gradient above its upper edge."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import torch
 
-from ramify.algos.configs import StopGradientClipConfig
+from ramify.algos.configs import LossConfig
 from ramify.algos.gppo import held_at
 from ramify.algos.grpo import clipped_below
 from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import BatchStatistics, Shared, along, sums_of, token_weights
+from ramify.core.config import AboveOne, InsideOne, PositiveWeight
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
@@ -94,7 +94,7 @@ class EntropyAwareAdvantage:
 
 
 @dataclass(frozen=True, slots=True)
-class StopGradientClip(StopGradientClipConfig):
+class StopGradientClip(LossConfig):
     """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, with a bounded gradient above the clip.
 
     The paper's objective is min(r A, clip(r, 1 - clip_low, (1 + clip_high) / sg(r) r) A), where sg stops gradients. Its
@@ -108,6 +108,11 @@ class StopGradientClip(StopGradientClipConfig):
     release). Where A > 0, a large r never stops the update: watch the metric `above_clip_high`.
     """
 
+    name: Literal["aepo_clip"] = field(default="aepo_clip", kw_only=True)
+    clip_low: InsideOne = 0.2
+    clip_high: PositiveWeight = 0.2
+    dual_clip: AboveOne | None = None
+
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row.
 
@@ -116,7 +121,7 @@ class StopGradientClip(StopGradientClipConfig):
         """
         ratio, edge = inputs.ratio, 1 + self.clip_high
         above = ratio > edge
-        plus = torch.where(above, held_at(edge, inputs.policy_logprobs), ratio)
+        plus = held_at(edge, inputs.policy_logprobs).where(above, ratio)
         minus = clipped_below(ratio, self.clip_low, self.dual_clip)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
         sums = {

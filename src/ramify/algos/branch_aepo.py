@@ -19,8 +19,9 @@ from itertools import pairwise, takewhile
 from typing import Literal
 
 from ramify.algos.branch_arpo import clip
-from ramify.algos.branch_rules import BranchingConfig, Memoryless, require_at_least_one, toss
+from ramify.algos.branch_rules import BranchingConfig, Memoryless, RuleSetup, require_at_least_one, toss
 from ramify.core.config import Fraction, SignedWeight, Weight
+from ramify.core.protocols import Brancher
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Source, Trajectory
 
@@ -54,6 +55,11 @@ class BalancedConfig(BranchingConfig):
     def needs_m(self) -> bool:
         """False: the rule computes m."""
         return False
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule."""
+        del setup
+        return BalancedBrancher(**self.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

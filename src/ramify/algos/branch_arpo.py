@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramify.algos.branch_rules import BranchingConfig, FixedRoots, toss
+from ramify.algos.branch_rules import BranchingConfig, FixedRoots, RuleSetup, toss
 from ramify.core.config import Fraction, SignedWeight
+from ramify.core.protocols import Brancher
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision
 
@@ -21,6 +22,10 @@ class ThresholdConfig(BranchingConfig):
 
     name: Literal["threshold"] = "threshold"
     min_entropy_delta: SignedWeight = 0.0
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule."""
+        return ThresholdBrancher(m=setup.m, **self.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,10 @@ class BernoulliConfig(BranchingConfig):
     def never(self) -> bool:
         """Whether both weights are 0."""
         return self.alpha == 0 and self.beta == 0
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule."""
+        return BernoulliBrancher(m=setup.m, **self.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
 """What branching rules share, and the two that look at no entropy: no branching, and branching at random."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
-from ramify.core.config import Config, Fraction, Tokens, Trajectories, UserPath
+from ramify.core.config import Config, Fraction, Tokens, Trajectories, UserPath, Within
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.protocols import Json
+from ramify.core.protocols import Brancher, Json
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Trajectory
 
@@ -20,6 +21,21 @@ def require_at_least_one(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"branching: {name} = {count}, expected at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSetup:
+    """What a branching rule is built with besides its settings.
+
+    Attributes:
+        m: Trajectories that start from the prompt, for a rule that does not compute it.
+        vocab_size: V.
+        rate_of: Returns the rate at which `random` branches as often as the rule of a run's folder did.
+    """
+
+    m: int
+    vocab_size: int
+    rate_of: Callable[[Path], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +58,10 @@ class RuleConfig(Config):
     def never(self) -> bool:
         """Whether the probability of a branch is 0."""
         return False
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule; each has its own."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +135,23 @@ class FixedRoots(Memoryless):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatConfig(RuleConfig):
-    """Flat sampling: every trajectory starts from the prompt."""
+    """Flat sampling: every trajectory starts from the prompt. With `probe_tokens = 0` no entropies are asked for."""
 
     branches = False
     looks_at_entropy = False
 
     name: Literal["none"] = "none"
+    probe_tokens: Annotated[int, Within(ge=0, le=2**24)] = 20
 
     @property
     def needs_m(self) -> bool:
         """False: all n start from the prompt."""
         return False
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule."""
+        del setup
+        return FlatBrancher(**self.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +219,11 @@ class RandomConfig(BranchingConfig):
     def never(self) -> bool:
         """Whether the rate is 0."""
         return self.rate == 0
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule, at the rate of the run that `rate_from` names."""
+        rate = self.rate if self.rate_from is None else setup.rate_of(self.rate_from)
+        return RandomBrancher(m=setup.m, **replace(self, rate=rate, rate_from=None).values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

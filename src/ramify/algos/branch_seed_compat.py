@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal
 
 from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, steps_in_a_row
 from ramify.algos.branch_arpo import clip
-from ramify.algos.branch_rules import FixedRoots, RuleConfig, require_at_least_one, toss
+from ramify.algos.branch_rules import FixedRoots, RuleConfig, RuleSetup, require_at_least_one, toss
 from ramify.core.config import InsideOne, SignedWeight, Switch, Weight
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.protocols import Json
+from ramify.core.protocols import Brancher, Json
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory
 
@@ -58,6 +58,11 @@ class ReleasedArpoConfig(ReleasedConfig):
 
     name: Literal["seed_compat_arpo"] = "seed_compat_arpo"
 
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule."""
+        statistic = ReleasedStatistic(self, setup.vocab_size)
+        return ReleasedArpoBrancher(m=setup.m, config=self, statistic=statistic)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedAepoConfig(ReleasedConfig):
@@ -88,6 +93,12 @@ class ReleasedAepoConfig(ReleasedConfig):
     def needs_m(self) -> bool:
         """Unless m is computed from a monitored trajectory."""
         return not self.dynamic_rollouts
+
+    def build(self, setup: RuleSetup) -> Brancher:
+        """Return the rule."""
+        m = None if self.dynamic_rollouts else setup.m
+        statistic = ReleasedStatistic(self, setup.vocab_size)
+        return ReleasedAepoBrancher(m=m, config=self, statistic=statistic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 
-from ramify.algos.configs import ClipConfig, GroupConfig
+from ramify.algos.configs import Baseline, EstimatorConfig, LossConfig
 from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import (
     STD_FLOOR,
@@ -28,8 +28,32 @@ from ramify.algos.ops import (
     spread_of,
     values,
 )
+from ramify.core.config import AboveOne, InsideOne, PositiveWeight
+from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Tree
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig(EstimatorConfig):
+    """Relative to the group of a problem's leaves (GRPO, Dr. GRPO, DAPO, RLOO, ARPO).
+
+    `scale`: divide by the group's standard deviation, or not (Dr. GRPO). `baseline`: the mean over the group, or over
+    the leaves that are not below the token (in a flat group these are all others, which is RLOO).
+    """
+
+    per_trajectory = True
+
+    name: Literal["group"] = "group"
+    scale: Literal["std", "none"] = "std"
+    baseline: Baseline = "pooled"
+
+    def estimator(self, shared: Shared) -> Estimator:
+        """Return the estimator for rewards that hold all penalties."""
+        return GroupRelative(shared, **self.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +99,16 @@ def _against_the_others(tree: Tree, returns: Floats, weights: Floats, scale: flo
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedSurrogate(ClipConfig):
+class ClippedSurrogate(LossConfig):
     """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old (arXiv 1707.06347, equation 7).
 
     With a dual clip c the negative side is S- min(max(r, 1 - clip_low), c) (arXiv 1912.09729, equation 5).
     """
+
+    name: Literal["clip"] = field(default="clip", kw_only=True)
+    clip_low: InsideOne = 0.2
+    clip_high: PositiveWeight = 0.2
+    dual_clip: AboveOne | None = None
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row; `clip_fraction`: share of a token's credit that is clipped."""
@@ -90,7 +119,7 @@ class ClippedSurrogate(ClipConfig):
         return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(plus != ratio, minus != ratio)})
 
 
-def clipped_below(ratio: torch.Tensor, clip_low: float, dual_clip: float | None) -> torch.Tensor:
+def clipped_below(ratio: "torch.Tensor", clip_low: float, dual_clip: float | None) -> "torch.Tensor":
     """The factor of S- in a clipped surrogate: min(max(r, 1 - clip_low), dual_clip). [W] -> [W]"""
     held = ratio.clamp(min=1 - clip_low)
     return held if dual_clip is None else held.clamp(max=dual_clip)

@@ -1,15 +1,17 @@
 """GSPO: one importance ratio for a whole trajectory (arXiv 2507.18071)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import GspoConfig
+from ramify.algos.configs import LossConfig
 from ramify.algos.losses import MAX_LOG_RATIO, SequenceInputs, SequenceOutput
+from ramify.core.config import InsideOne, PositiveWeight
 
 
 @dataclass(frozen=True, slots=True)
-class GspoSurrogate(GspoConfig):
+class GspoSurrogate(LossConfig):
     """L = -sum_j w_j min(s_j A_j, clip(s_j, 1 - clip_low, 1 + clip_high) A_j) (equation 5).
 
     s_j = exp(mean over the written tokens of trajectory j of ln(pi / old)) (equation 7), over the tokens of all its
@@ -17,6 +19,12 @@ class GspoSurrogate(GspoConfig):
     `MAX_LOG_RATIO`, beyond which the gradient is 0. A trajectory without written tokens has no ratio: it adds nothing,
     but stays in the denominator. Computed in numpy and float64, because the clip bounds lie within 1e-3 of 1.
     """
+
+    sequence_loss = True
+
+    name: Literal["gspo"] = field(default="gspo", kw_only=True)
+    clip_low: InsideOne = 3e-4
+    clip_high: PositiveWeight = 4e-4
 
     @property
     def needs_paths(self) -> bool:

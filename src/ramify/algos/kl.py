@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 
 from ramify.algos.losses import MAX_LOG_RATIO, LossInputs, LossOutput
 from ramify.algos.ops import along
@@ -13,6 +12,9 @@ from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
 from ramify.core.tree import Node, Trajectory
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class KlPenalty:
         loss = self.coefficient * (inputs.weight * estimate).sum()
         return LossOutput(loss, {"kl": (inputs.num_paths * estimate.detach()).sum()})
 
-    def _estimate(self, inputs: LossInputs, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    def _estimate(self, inputs: LossInputs, ref_logprobs: "torch.Tensor") -> "torch.Tensor":
         difference = ref_logprobs - inputs.policy_logprobs
         if self.estimator == "k2":
             return difference**2 / 2

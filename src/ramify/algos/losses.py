@@ -8,12 +8,13 @@ tokens.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
-
-import torch
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
 from ramify.core.records import CreditedTree, Floats, Ints, PathCredit, TrainingTree
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clipped to this many nats either way; beyond that the gradient is 0."""
@@ -31,32 +32,36 @@ class LossInputs:
         ref_logprobs: Logprobs under the reference model; None unless a penalty needs them.
     """
 
-    s_plus: torch.Tensor
-    s_minus: torch.Tensor
-    weight: torch.Tensor
-    num_paths: torch.Tensor
-    policy_logprobs: torch.Tensor
-    old_logprobs: torch.Tensor
-    entropies: torch.Tensor
-    ref_logprobs: torch.Tensor | None = None
+    s_plus: "torch.Tensor"
+    s_minus: "torch.Tensor"
+    weight: "torch.Tensor"
+    num_paths: "torch.Tensor"
+    policy_logprobs: "torch.Tensor"
+    old_logprobs: "torch.Tensor"
+    entropies: "torch.Tensor"
+    ref_logprobs: "torch.Tensor | None" = None
 
     @property
-    def ratio(self) -> torch.Tensor:
+    def ratio(self) -> "torch.Tensor":
         """pi / old. [W]"""
         return bounded_exp(self.policy_logprobs - self.old_logprobs)
 
-    def clip_fraction(self, plus_is_clipped: torch.Tensor, minus_is_clipped: torch.Tensor) -> torch.Tensor:
+    def clip_fraction(
+        self, plus_is_clipped: "torch.Tensor", minus_is_clipped: "torch.Tensor"
+    ) -> "torch.Tensor":
         """Share of each token's credit that is clipped, summed over tokens and paths. Scalar.
 
         The arguments say at which tokens the positive and the negative side are clipped. [W] each
         """
+        import torch
+
         with torch.no_grad():
             clipped = self.s_plus * plus_is_clipped - self.s_minus * minus_is_clipped
             credit = self.s_plus - self.s_minus
             return (torch.where(credit > 0, clipped / credit, 0.0) * self.num_paths).sum()
 
 
-def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
+def bounded_exp(log_ratio: "torch.Tensor") -> "torch.Tensor":
     """exp, with the exponent clipped to `MAX_LOG_RATIO` either way."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
@@ -70,8 +75,8 @@ class LossOutput:
         sums: Sums over tokens, each counted num_paths times, to be divided by the sum of num_paths.
     """
 
-    loss: torch.Tensor
-    sums: Mapping[str, torch.Tensor]
+    loss: "torch.Tensor"
+    sums: "Mapping[str, torch.Tensor]"
 
 
 class TokenLoss(Protocol):

@@ -2,13 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import NodeValueConfig
+from ramify.algos.configs import EstimatorConfig
 from ramify.algos.ops import PerGroup, Shared, along, leaf_weights, leaves_below, values
+from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeValueConfig(EstimatorConfig):
+    """Mean reward below a token's branch, minus the mean reward below the branch above it."""
+
+    needs_branches = True
+    per_node = True
+
+    name: Literal["node_value"] = "node_value"
+
+    def estimator(self, shared: Shared) -> Estimator:
+        """Return the estimator for rewards that hold all penalties."""
+        return NodeValue(shared, **self.values())
 
 
 @dataclass(frozen=True, slots=True)

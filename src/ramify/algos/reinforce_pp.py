@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import ReinforcePlusPlusConfig
+from ramify.algos.configs import EstimatorConfig
 from ramify.algos.kl import k1_along
 from ramify.algos.ops import (
     STD_FLOOR,
@@ -17,8 +18,27 @@ from ramify.algos.ops import (
     token_weights,
     values,
 )
+from ramify.core.config import Switch
+from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
 from ramify.core.tree import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforcePlusPlusConfig(EstimatorConfig):
+    """Returns-to-go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
+
+    name: Literal["reinforce_pp"] = "reinforce_pp"
+    group_mean: Switch = False
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether the group's mean is subtracted."""
+        return self.group_mean
+
+    def build(self, shared: Shared, kl_coefficient: float) -> Estimator:
+        """Return the estimator. It charges each token the KL of itself and of later tokens, and no reward."""
+        return ReinforcePlusPlus(shared, **self.values(), kl_coefficient=kl_coefficient)
 
 
 @dataclass(frozen=True, slots=True)

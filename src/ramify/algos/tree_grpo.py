@@ -2,10 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ramify.algos.configs import TreeGrpoConfig
+from ramify.algos.configs import EstimatorConfig
 from ramify.algos.ops import PerGroup, Shared, leaf_weights, leaves_below, normalize, spread
+from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeGrpoConfig(EstimatorConfig):
+    """Advantage within a root's subtree plus advantage within the group."""
+
+    needs_branches = True
+    needs_roots = True
+    per_trajectory = True
+
+    name: Literal["tree_grpo"] = "tree_grpo"
+
+    def estimator(self, shared: Shared) -> Estimator:
+        """Return the estimator for rewards that hold all penalties."""
+        return TreeGrpo(shared, **self.values())
 
 
 @dataclass(frozen=True, slots=True)

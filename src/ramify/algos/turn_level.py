@@ -3,14 +3,34 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ramify.algos.configs import TurnLevelConfig
+from ramify.algos.configs import EstimatorConfig
 from ramify.algos.ops import STD_FLOOR, PerGroup, Shared, along, leaf_weights, leaves_below, spread_of, values
+from ramify.core.config import PositiveFraction
+from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, Floats, Ints, Reward
 from ramify.core.tree import Node, Source, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLevelConfig(EstimatorConfig):
+    """The return from a turn on, compared with that of the same turn of the group's other trajectories.
+
+    What the environment pays for a turn counts there, a turn later `discount` times as much, and so on. `scale`: divide by
+    the standard deviation, or not.
+    """
+
+    name: Literal["turn_level"] = "turn_level"
+    discount: PositiveFraction = 1.0
+    scale: Literal["std", "none"] = "std"
+
+    def estimator(self, shared: Shared) -> Estimator:
+        """Return the estimator for rewards that hold all penalties."""
+        return TurnLevel(shared, **self.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,12 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
-from ramify.algos.branch_arpo import BernoulliBrancher, BernoulliConfig, ThresholdBrancher, ThresholdConfig
-from ramify.algos.branch_rules import FlatBrancher, FlatConfig, RandomBrancher, RandomConfig
-from ramify.algos.branch_seed_compat import (
-    ReleasedAepoBrancher,
-    ReleasedAepoConfig,
-    ReleasedArpoBrancher,
-    ReleasedArpoConfig,
-    ReleasedStatistic,
-)
+from ramify.algos.branch_rules import RuleSetup
 from ramify.assemble.repair import build_repairs
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection
-from ramify.config.schema_parts import LimitsSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.closing import LiveCount
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink
@@ -30,6 +19,7 @@ from ramify.engines.configs import (
     ScriptedEngineConfig,
     VllmEngineConfig,
 )
+from ramify.rollout.configs import RolloutLimits
 from ramify.runs.configs import RunConfig
 from ramify.sampler.task import RepairKit, Toolbox
 
@@ -37,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.chat.renderers import DialectRenderer
-    from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
+    from ramify.rollout.settings import AgentParts, BranchAt
 
 
 def build_agent(
@@ -49,7 +39,7 @@ def build_agent(
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     brancher: Brancher,
-    limits: "RolloutLimits",
+    limits: RolloutLimits,
     events: EventSink,
     branch_at: "BranchAt" = "before_probe",
     rewriters: tuple[ContextRewriter, ...] = (),
@@ -151,30 +141,4 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
         DataError: The metrics of that run hold no rate.
     """
     # m is absent only for rules that compute the number of roots themselves.
-    m = section.m or section.n
-    match section.branching:
-        case FlatConfig() as config:
-            return FlatBrancher(**config.values())
-        case ThresholdConfig() as config:
-            return ThresholdBrancher(m=m, **config.values())
-        case BernoulliConfig() as config:
-            return BernoulliBrancher(m=m, **config.values())
-        case RandomConfig(rate_from=run) as config:
-            if run is not None:
-                config = replace(config, rate=read_rate(run), rate_from=None)
-            return RandomBrancher(m=m, **config.values())
-        case BalancedConfig() as config:
-            return BalancedBrancher(**config.values())
-        case ReleasedArpoConfig() as config:
-            return ReleasedArpoBrancher(m=m, config=config, statistic=ReleasedStatistic(config, vocab_size))
-        case ReleasedAepoConfig() as config:
-            statistic = ReleasedStatistic(config, vocab_size)
-            return ReleasedAepoBrancher(m=section.m, config=config, statistic=statistic)
-
-
-def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "RolloutLimits":
-    """The limits of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
-    from ramify.rollout.settings import RolloutLimits
-
-    shared = {name: getattr(section, name) for name in LimitsSection.model_fields}
-    return RolloutLimits(n=n, top_p=top_p, **shared)
+    return section.branching.build(RuleSetup(section.m or section.n, vocab_size, read_rate))

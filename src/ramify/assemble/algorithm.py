@@ -1,33 +1,19 @@
-"""Builds what learns: the optimizer, the estimator, the objective, and the algorithm applied to a learner.
+"""Builds what learns: the estimator, the objective, and the algorithm applied to a learner.
 
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
 from typing import TYPE_CHECKING
 
-from ramify.algos.configs import (
-    CispoConfig,
-    ClipConfig,
-    GppoConfig,
-    GroupConfig,
-    GspoConfig,
-    NodeValueConfig,
-    ReinforcePlusPlusConfig,
-    StopGradientClipConfig,
-    TreeGrpoConfig,
-    TurnLevelConfig,
-)
-from ramify.config.schema_algorithm import AlgorithmSection, LossSection
-from ramify.config.schema_parts import OptimizerSection
+from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator, RewardFn
 from ramify.engines.configs import ScriptedEngineConfig
 
 if TYPE_CHECKING:
-    from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
+    from ramify.algos.losses import Objective, TokenLoss
     from ramify.learner.annotate import Wanted
     from ramify.learner.learning import Learning
-    from ramify.learner.optimizer import OptimizerSettings, Schedule
     from ramify.learner.update import Learner
 
 MISMATCH_TOLERANCE = 1e-4
@@ -36,51 +22,12 @@ MISMATCH_KL = 0.015
 """Largest KL(engine || learner), nats per token, that an importance correction may have to mend."""
 
 
-def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
-    """The optimizer's settings and its learning-rate schedule."""
-    from ramify.learner.optimizer import AdamWSettings, MuonSettings, Schedule
-
-    schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate, section.decay)
-    if section.name == "adamw":
-        return AdamWSettings(section.rate, section.betas, section.weight_decay), schedule
-    return (
-        MuonSettings(
-            matrix_lr=section.rate,
-            vector_lr=section.vector_rate or section.rate,
-            embedding_lr=section.embedding_rate or section.rate,
-            betas=section.betas,
-            weight_decay=section.weight_decay,
-        ),
-        schedule,
-    )
-
-
 def build_estimator(section: AlgorithmSection) -> Estimator:
     """The advantage estimator, wrapped in what changes its rewards (KL) and advantages (entropy)."""
     from ramify.algos.aepo import EntropyAwareAdvantage
-    from ramify.algos.grpo import GroupRelative
-    from ramify.algos.kl import KlInReward
-    from ramify.algos.node_value import NodeValue
-    from ramify.algos.reinforce_pp import ReinforcePlusPlus
-    from ramify.algos.tree_grpo import TreeGrpo
-    from ramify.algos.turn_level import TurnLevel
 
     kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
-    estimator: Estimator
-    match section.estimator:
-        case GroupConfig() as config:
-            estimator = GroupRelative(section.shared, **config.values())
-        case TreeGrpoConfig() as config:
-            estimator = TreeGrpo(section.shared, **config.values())
-        case NodeValueConfig() as config:
-            estimator = NodeValue(section.shared, **config.values())
-        case TurnLevelConfig() as config:
-            estimator = TurnLevel(section.shared, **config.values())
-        case ReinforcePlusPlusConfig() as config:
-            # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
-            estimator = ReinforcePlusPlus(section.shared, **config.values(), kl_coefficient=kl)
-    if kl and not isinstance(section.estimator, ReinforcePlusPlusConfig):
-        estimator = KlInReward(estimator, kl)
+    estimator = section.estimator.build(section.shared, kl)
     if section.entropy_advantage is not None:
         entropy = section.entropy_advantage
         estimator = EntropyAwareAdvantage(estimator, section.shared, entropy.weight, entropy.source)
@@ -110,24 +57,7 @@ def build_objective(section: AlgorithmSection) -> "Objective":
     if section.entropy_bonus is not None:
         penalties.append(EntropyBonus(section.entropy_bonus))
     weighting = Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
-    return Objective(_surrogate(section.loss), tuple(penalties), weighting)
-
-
-def _surrogate(section: LossSection) -> "PolicyLoss":
-    from ramify.algos.aepo import StopGradientClip
-    from ramify.algos.cispo import CispoSurrogate
-    from ramify.algos.gppo import GppoSurrogate
-    from ramify.algos.grpo import ClippedSurrogate
-    from ramify.algos.gspo import GspoSurrogate
-
-    kinds: dict[type, type[PolicyLoss]] = {
-        ClipConfig: ClippedSurrogate,
-        StopGradientClipConfig: StopGradientClip,
-        GppoConfig: GppoSurrogate,
-        CispoConfig: CispoSurrogate,
-        GspoConfig: GspoSurrogate,
-    }
-    return kinds[type(section)](**section.values())
+    return Objective(section.loss, tuple(penalties), weighting)
 
 
 def wanted_annotations(section: AlgorithmSection) -> "Wanted":

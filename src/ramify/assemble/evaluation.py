@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent, build_limits
+from ramify.assemble.agent import build_agent
 from ramify.assemble.identity import answering_identity, group_size
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_eval_problems
@@ -114,7 +114,7 @@ def _sampler(recipe: EvalRecipe, task: Task, note: Callable[[str], None]) -> Sam
         model=lambda: build_model(recipe.model, task.context_tokens),
         context_tokens=task.context_tokens,
         brancher=FlatBrancher(probe_tokens=0),
-        limits=build_limits(recipe.sampling, 1, recipe.sampling.top_p),
+        limits=recipe.sampling.of_trees(1, recipe.sampling.top_p),
         events=timing,
         rewriters=task.rewriters,
         repairs=task.repairs,

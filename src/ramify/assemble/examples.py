@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramify.assemble.algorithm import build_optimizer
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.tools import show_tools
 from ramify.assemble.training import training_setup
@@ -150,7 +149,7 @@ def _build(
         console.note(note)
 
     def make_learner() -> Learner:
-        optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+        optimizer = recipe.learner.optimizer
         ranks.build(
             WorkerPlan(
                 model=recipe.model,
@@ -167,11 +166,11 @@ def _build(
         )
         return Learner(
             ranks,
-            schedule=schedule,
+            schedule=optimizer,
             total_steps=total,
             objective=task.objective,
             temperature=1.0,
-            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            max_grad_norm=optimizer.max_grad_norm,
             token_budget=recipe.learner.token_budget,
         )
 

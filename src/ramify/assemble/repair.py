@@ -10,7 +10,7 @@ from ramify.sampler.task import RepairKit
 
 if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
-    from ramify.rollout.settings import RolloutLimits
+    from ramify.rollout.configs import RolloutLimits
 
 
 def open_repairs(section: RepairConfig) -> RepairKit:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent, build_limits
+from ramify.assemble.agent import build_agent
 from ramify.assemble.identity import answering_identity, group_size
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_questions
@@ -135,7 +135,7 @@ def _sampler(recipe: SynthRecipe, task: Task, console: RunConsole) -> Sampler:
         model=lambda: build_model(recipe.model, task.context_tokens),
         context_tokens=task.context_tokens,
         brancher=FlatBrancher(probe_tokens=0),
-        limits=build_limits(recipe.sampling, recipe.sampling.tools),
+        limits=recipe.sampling.of_trees(recipe.sampling.tools),
         events=timing,
         rewriters=task.rewriters,
         repairs=task.repairs,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ramify.assemble.agent import build_agent, build_brancher, build_limits
+from ramify.assemble.agent import build_agent, build_brancher
 from ramify.assemble.algorithm import build_shaping
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.problems import build_problems
@@ -199,7 +199,7 @@ def build_sampler(
         model=model,
         context_tokens=task.context_tokens,
         brancher=build_brancher(recipe.rollout, task.renderer.tokenizer.vocab_size),
-        limits=build_limits(recipe.rollout, recipe.rollout.n),
+        limits=recipe.rollout.of_trees(recipe.rollout.n),
         events=timing,
         branch_at=recipe.rollout.branch_at,
         rewriters=task.rewriters,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.algorithm import build_learning, build_objective
 from ramify.assemble.identity import group_size
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_dev_problems
@@ -171,7 +171,7 @@ def build_rl(
     for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
 
-    optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+    optimizer = recipe.learner.optimizer
     plan = WorkerPlan(
         model=recipe.model,
         source=start.source,
@@ -189,11 +189,11 @@ def build_rl(
         ranks.build(plan)
         return Learner(
             ranks,
-            schedule=schedule,
+            schedule=optimizer,
             total_steps=steps * minibatches,
             objective=build_objective(recipe.algorithm),
             temperature=rollout.temperature,
-            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            max_grad_norm=optimizer.max_grad_norm,
             token_budget=recipe.learner.token_budget,
             max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
         )

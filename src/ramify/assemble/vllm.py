@@ -55,14 +55,10 @@ def build_vllm(
     return VllmEngine(
         [_replica(section, server, vocab_size, context_tokens, note, sleeps=sleeps) for server in servers],
         tokenizer,
+        section,
         vocab_size=vocab_size,
         context_tokens=context_tokens,
-        slots=section.slots * len(servers),
-        dtype=section.dtype,
-        entropy_top_k=section.top_k,
-        model=section.model,
         weights=weights,
-        sleeps=sleeps,
         note=note,
     )
 
@@ -86,23 +82,10 @@ def _named(section: VllmEngineConfig) -> list[_Server]:
 def _launched(
     section: VllmEngineConfig, model: Path, context_tokens: int, logs: Path, note: Callable[[str], None]
 ) -> list[_Server]:
-    from ramify.engines.vllm.process import Command, ServerProcess, own_python
+    from ramify.engines.vllm.process import Command, ServerProcess
 
     processes = [
-        ServerProcess(
-            Command(
-                python=section.python or own_python(),
-                model=model,
-                dtype=section.dtype,
-                context_tokens=context_tokens,
-                max_logprobs=section.top_k + 1,
-                flags=section.flags,
-                gpus=gpus,
-                batch_invariant=section.batch_invariant,
-                sleeps=section.sleep,
-            ),
-            logs / f"server-{number}.log",
-        )
+        ServerProcess(Command(section, model, context_tokens, gpus), logs / f"server-{number}.log")
         for number, gpus in enumerate(section.gpus)
     ]
     several = f"{len(processes)} servers" if len(processes) > 1 else "a server"

@@ -14,6 +14,7 @@ from ramify.assemble.model import build_model
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
 from ramify.engines.configs import TrainingEngineConfig
+from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.config.schema_train import TrainingEngine
-    from ramify.learner.optimizer import OptimizerSettings
     from ramify.learner.worker import Reference, Worker
 
 
@@ -47,7 +47,7 @@ class WorkerPlan:
     source: Path
     context_tokens: int
     seed: int
-    optimizer: "OptimizerSettings"
+    optimizer: OptimizerConfig
     with_reference: bool
     copies: int = 1
     layout: Layout = GATHERED_ONCE

@@ -1,7 +1,6 @@
 """Describes the mistakes of a recipe in a user's words, and suggests what an unknown key was meant to be."""
 
 import difflib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Literal, TypeAlias, get_args, get_origin
@@ -9,26 +8,15 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ramify.core.config import Config
+from ramify.core.config import Config, in_words
 
 Schema: TypeAlias = type[BaseModel] | type[Config]
 """The schema of a table: a section, or the settings that a component owns."""
 Schemas: TypeAlias = Sequence[Schema]
 
-_PLAIN_WORDS = {
-    "missing": "expected a value, found none",
-    "model_type": "expected a table",
-    "model_attributes_type": "expected a table",
-    "dataclass_type": "expected a table",
-    "tuple_type": "expected a list",
-    "dict_type": "expected a table",
-    "bool_type": "expected true or false",
-    "path_type": "expected a path",
-}
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 FORM_KEYS = ("name", "provider", "type")
 """Keys whose value selects one of several schemas (forms) of a table."""
-_NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 
 _ELSEWHERE = {
     theirs: ours
@@ -83,31 +71,14 @@ def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
 
 
 def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) -> list[str]:
-    key = ".".join(place) or "recipe"
     if mistake["type"].startswith("union_tag"):
         names = ", ".join(name for s in schemas for name in form_of(s)[1])
         form_key = form_of(schemas[0])[0]
         given = (
             f"got {mistake['input'][form_key]!r}" if mistake["type"] == "union_tag_invalid" else "found none"
         )
-        return [f"{key}.{form_key}: expected one of {names}, {given}"]
-    message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
-    if mistake["type"] == "value_error":
-        # A check across sections may have found several mistakes.
-        return [_with_key(place, line) for line in message.split("\n")]
-    message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
-    message = re.sub("^Input should (be|have) ", "expected ", message)
-    given = mistake["input"]
-    told = mistake["type"] == "missing"
-    got = "" if told else ", got a table" if isinstance(given, dict) else f", got {given!r}"
-    return [f"{key}: {message[0].lower()}{message[1:]}{got}"]
-
-
-def _with_key(place: Sequence[str], message: str) -> str:
-    """Prefix a message with its place; a message of a table's check begins with the key that it is about."""
-    if _NAMED_KEY.match(message):
-        return ".".join([*place, message])
-    return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}"
+        return [f"{'.'.join(place) or 'recipe'}.{form_key}: expected one of {names}, {given}"]
+    return in_words(".".join(place), mistake)
 
 
 def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:

@@ -4,30 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ramify.algos.configs import (
-    CispoConfig,
-    ClipConfig,
-    GppoConfig,
-    GroupConfig,
-    GspoConfig,
-    NodeValueConfig,
-    ReinforcePlusPlusConfig,
-    StopGradientClipConfig,
-    TreeGrpoConfig,
-    TurnLevelConfig,
-)
+from ramify.algos.catalog import AnyEstimator, AnyLoss
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.config.schema_parts import Section
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.config import PositiveWeight, Tokens
 
-EstimatorSection = Annotated[
-    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig,
-    Field(discriminator="name"),
-]
-LossSection = Annotated[
-    ClipConfig | StopGradientClipConfig | GppoConfig | CispoConfig | GspoConfig, Field(discriminator="name")
-]
+EstimatorSection = Annotated[AnyEstimator, Field(discriminator="name")]
+LossSection = Annotated[AnyLoss, Field(discriminator="name")]
 
 
 class EntropyAdvantageSection(Section):

@@ -1,11 +1,11 @@
 """The schema of an evaluation recipe (`ramify eval`)."""
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ramify.config.schema_parts import (
-    LimitsSection,
     Rewriters,
     Section,
     refuse_all,
@@ -38,6 +38,7 @@ from ramify.engines.configs import (
 )
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
+from ramify.rollout.configs import LimitsConfig
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
 
@@ -56,7 +57,8 @@ class EvalDataSection(Section):
     max_prompt_tokens: Tokens
 
 
-class SamplingSection(LimitsSection):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSection(LimitsConfig):
     """Independent attempts at each problem; the report gives pass@k for each of `k`.
 
     `top_p` is nucleus sampling. `right_by` says what makes an attempt right: the reward's own `score`, or the verdict
@@ -69,13 +71,11 @@ class SamplingSection(LimitsSection):
     right_by: Literal["score", "judge"] = "score"
     rewriters: Rewriters = ()
 
-    @model_validator(mode="after")
-    def _enough_attempts(self) -> "SamplingSection":
+    def __post_init__(self) -> None:
         if len(set(self.k)) < len(self.k):
             raise ValueError(f"k: expected each value once, got {list(self.k)}")
         if max(self.k) > self.attempts:
             raise ValueError(f"k: expected at most attempts = {self.attempts}, got {max(self.k)}")
-        return self
 
 
 EvalEngineSection = Annotated[

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from ramify.config.schema_parts import OptimizerSection, Section, refuse_idle_rates
+from ramify.config.schema_parts import Section, refuse_idle_rates
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection, refuse_tools_beside
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens
 from ramify.data.configs import ExampleDataConfig
+from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.runs.configs import LogConfig, TrainingRunConfig
 
@@ -18,7 +19,7 @@ class SftLearnerSection(Section):
     batch_size: PositiveInt
     token_budget: Tokens = 8192
     copies: PositiveInt = 1
-    optimizer: OptimizerSection
+    optimizer: OptimizerConfig
 
 
 class DpoLearnerSection(SftLearnerSection):

@@ -1,15 +1,14 @@
 """The schema of a training rollout: the size of one step's trees, and the branching rule, whose settings it owns."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from ramify.algos.branch_aepo import BalancedConfig
-from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
-from ramify.algos.branch_rules import FlatConfig, RandomConfig
-from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
-from ramify.config.schema_parts import LimitsSection, Rewriters
+from ramify.algos.catalog import AnyRule
+from ramify.config.schema_parts import Rewriters
 from ramify.core.config import PositiveInt, SignedWeight, Trajectories
+from ramify.rollout.configs import LimitsConfig
 from ramify.sampler.configs import DynamicSamplingConfig
 
 _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
@@ -44,20 +43,11 @@ def _min_entropy_delta(table: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "min_entropy_delta": (tau - alpha) / beta}
 
 
-BranchingSection = Annotated[
-    FlatConfig
-    | ThresholdConfig
-    | BernoulliConfig
-    | BalancedConfig
-    | RandomConfig
-    | ReleasedArpoConfig
-    | ReleasedAepoConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_written_out),
-]
+BranchingSection = Annotated[AnyRule, Field(discriminator="name"), BeforeValidator(_written_out)]
 
 
-class RolloutSection(LimitsSection):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSection(LimitsConfig):
     """The trees of a step: n trajectories per problem, m of them from the prompt (leave m out if the rule computes it).
 
     `branch_at`: branches start at the tool result, as in the papers (before_probe), or after the tokens whose entropy
@@ -74,8 +64,7 @@ class RolloutSection(LimitsSection):
     dynamic_sampling: DynamicSamplingConfig | None = None
     rewriters: Rewriters = ()
 
-    @model_validator(mode="after")
-    def _budget(self) -> "RolloutSection":
+    def __post_init__(self) -> None:
         rule = self.branching
         if self.m is None:
             if rule.needs_m:
@@ -94,7 +83,6 @@ class RolloutSection(LimitsSection):
             raise ValueError("temperature: training samples, so it must be above 0")
         if self.dynamic_sampling is not None and self.n == 1:
             raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong; leave it out")
-        return self
 
     @property
     def shares_tokens(self) -> bool:

@@ -1,12 +1,12 @@
 """The schema of a synthesis recipe (`ramify synth`): Tool-Star's data (arXiv 2505.16410, section 3)."""
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pydantic import model_validator
 
 from ramify.config.schema_eval import EvalEngineSection, refuse_rewriting_chats
 from ramify.config.schema_parts import (
-    LimitsSection,
     Rewriters,
     Section,
     refuse_all,
@@ -25,6 +25,7 @@ from ramify.config.schema_tools import (
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath, Within
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
+from ramify.rollout.configs import LimitsConfig
 from ramify.runs.configs import LogConfig, RunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.synth.configs import HintsConfig, QualityConfig
@@ -46,7 +47,8 @@ class SynthDataSection(Section):
     max_prompt_tokens: Tokens
 
 
-class SynthSamplingSection(LimitsSection):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthSamplingSection(LimitsConfig):
     """How often each question is answered: `direct` times without tools, and `tools` times with them.
 
     `rewriters` are as in `[rollout]`; they act where tools do.

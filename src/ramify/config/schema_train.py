@@ -6,7 +6,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_parts import (
-    OptimizerSection,
     Section,
     refuse_all,
     refuse_clocks,
@@ -32,6 +31,7 @@ from ramify.config.schema_tools import (
 )
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.runs.configs import LogConfig, TrainingRunConfig
@@ -73,7 +73,7 @@ class LearnerSection(Section):
     problems_per_minibatch: PositiveInt
     token_budget: Tokens = 4096
     copies: PositiveInt = 1
-    optimizer: OptimizerSection
+    optimizer: OptimizerConfig
 
 
 class TrainRecipe(Section):

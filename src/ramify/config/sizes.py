@@ -4,10 +4,10 @@ import math
 
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import OptimizerSection
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
 
 
@@ -33,7 +33,7 @@ def refuse_large_steps(key: str, per_step: int, available: int) -> None:
         )
 
 
-def note_long_warmup(optimizer: OptimizerSection, total_steps: int) -> tuple[str, ...]:
+def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str, ...]:
     """A note if the learning rate does not reach its peak within the run's `total_steps` optimizer steps."""
     if optimizer.warmup_steps <= total_steps:
         return ()

@@ -6,17 +6,92 @@ values; nothing here imports it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import urlsplit
+
+from ramify.core.errors import ConfigError, in_one_line
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+class _Checked(type):
+    """The type of `Config` and its subclasses: values given in Python are checked and converted as a recipe's are."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: ANN401 - as the subclass's constructor
+        """Construct it. pydantic itself does not call this.
+
+        Raises:
+            ConfigError: A value is wrong, missing or unknown; names the keys.
+        """
+        from pydantic import ValidationError
+
+        # With too many arguments, or one of them twice, the constructor says so.
+        names = [field.name for field in fields(cls) if field.init and not field.kw_only]  # type: ignore[arg-type]
+        if len(args) > len(names) or not values.keys().isdisjoint(names[: len(args)]):
+            return super().__call__(*args, **values)
+        try:
+            return _adapter(cls).validate_python({**dict(zip(names, args, strict=False)), **values})
+        except ValidationError as error:
+            mistakes = error.errors(include_url=False)
+        lines: dict[str, list[str]] = {}
+        for mistake in mistakes:
+            keys = [str(part) for part in mistake["loc"] if isinstance(part, int) or part.isidentifier()]
+            # If a value fits none of several types, pydantic reports a mistake for each; the first is enough.
+            lines.setdefault(place := ".".join([cls.__name__, *keys]), in_words(place, mistake))
+        raise ConfigError(in_one_line([line for each in lines.values() for line in each]))
+
+
+@cache
+def _adapter(schema: type) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
+
+
+_PLAIN_WORDS = {
+    "missing": "expected a value, found none",
+    "model_type": "expected a table",
+    "model_attributes_type": "expected a table",
+    "dataclass_type": "expected a table",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a table",
+    "bool_type": "expected true or false",
+    "path_type": "expected a path",
+    "unexpected_keyword_argument": "unknown key",
+}
+_NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
+
+
+def in_words(place: str, mistake: Mapping[str, Any]) -> list[str]:
+    """Return one line for each thing that is wrong at a place, in a user's words, from a mistake as pydantic lists it."""
+    message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
+    if mistake["type"] == "value_error":
+        # A check across sections may report several mistakes.
+        return [_with_key(place, line) for line in message.split("\n")]
+    message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
+    message = re.sub("^Input should (be|have) ", "expected ", message)
+    given = mistake["input"]
+    has_value = mistake["type"] not in ("missing", "unexpected_keyword_argument")
+    got = "" if not has_value else ", got a table" if isinstance(given, dict) else f", got {given!r}"
+    return [_with_key(place, message + got)]
+
+
+def _with_key(place: str, message: str) -> str:
+    """Prefix a message with its place; a message of a table's check begins with the key that it is about."""
+    if _NAMED_KEY.match(message):
+        return f"{place}.{message}" if place else message
+    return f"{place or 'recipe'}: {message[0].lower()}{message[1:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Settings of a component; pydantic refuses unknown keys."""
+class Config(metaclass=_Checked):
+    """Settings of a component, with the same keys and bounds in a recipe and in Python; pydantic checks both."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -116,6 +191,8 @@ LearningRate = Annotated[float, Within(ge=1e-12, le=10)]
 # Times, entropies, temperatures.
 
 Seconds = Annotated[float, Within(ge=1e-3, le=1e6)]
+Deadline = Annotated[float, Within(gt=0, le=1e6)]
+"""Seconds; on a virtual clock any part of one may matter."""
 Days = Annotated[float, Within(ge=1e-6, le=1e5)]
 Rate = Annotated[float, Within(ge=1e-6, le=1e5)]
 """Requests per second."""

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules.
+"""Optimizers.
 
 Several optimizers act as one here. Their state is named by parameter, so that a checkpoint does not depend on the
 order of parameters.
@@ -11,12 +11,12 @@ without bfloat16 instructions, and rounds differently from one CPU to the next.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
 from ramify.core.errors import DataError
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.optimizer_files import StoredState
 from ramify.learner.sharding import own_part, own_rows, whole, with_own_part
 from ramify.modeling.tensor_files import TensorHead
@@ -24,6 +24,8 @@ from ramify.modeling.tensor_files import TensorHead
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """a, b, c of the polynomial a s + b s^3 + c s^5 that one iteration applies to every singular value s."""
 MIN_NORM = 1e-7
+MOMENTUM = 0.95
+NS_STEPS = 4
 
 
 class Muon(torch.optim.Optimizer):
@@ -83,67 +85,16 @@ def orthogonalized(matrix: torch.Tensor, steps: int) -> torch.Tensor:
     return wide.T if tall else wide
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A factor on the learning rates that depends on the step alone.
-
-    It rises over `warmup_steps`, stays at one, and falls from `decay_start` (a fraction of the run) to `final_fraction` at the
-    end of the run: linearly, or as the first half of a cosine (transformers' `cosine` schedule, where `decay_start` is the end of
-    the warm-up). With a final fraction of one it stays constant.
-    """
-
-    warmup_steps: int = 0
-    decay_start: float = 0.0
-    final_fraction: float = 1.0
-    decay: Literal["linear", "cosine"] = "linear"
-
-    def factor(self, step: int, total: int) -> float:
-        """Factor for step 0 <= step < total."""
-        start = self.decay_start * total
-        progress = min(max(0.0, step - start) / (total - start), 1.0)
-        fallen = progress if self.decay == "linear" else (1 - math.cos(math.pi * progress)) / 2
-        return min(1.0, (step + 1) / max(self.warmup_steps, 1)) * (1 + (self.final_fraction - 1) * fallen)
-
-
-@dataclass(frozen=True, slots=True)
-class AdamWSettings:
-    """AdamW on all parameters (arXiv 1711.05101)."""
-
-    lr: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class MuonSettings:
-    """Muon on the hidden matrices; AdamW on vectors and embeddings, each with a rate of its own.
-
-    `weight_decay` applies to AdamW only; the matrices have none.
-    """
-
-    matrix_lr: float
-    vector_lr: float
-    embedding_lr: float
-    momentum: float = 0.95
-    ns_steps: int = 4
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
-
-
-OptimizerSettings: TypeAlias = AdamWSettings | MuonSettings
-
-
 class Optimizers:
     """The optimizers of one model."""
 
-    def __init__(self, model: torch.nn.Module, settings: OptimizerSettings) -> None:
+    def __init__(self, model: torch.nn.Module, config: OptimizerConfig) -> None:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._named = named
-        match settings:
-            case AdamWSettings():
-                self._optimizers = _adamw(list(named.values()), settings)
-            case MuonSettings():
-                self._optimizers = _muon(model, named, settings)
+        if config.name == "adamw":
+            self._optimizers = _adamw(list(named.values()), config)
+        else:
+            self._optimizers = _muon(model, named, config)
         self._rates = [(group, float(group["lr"])) for group in self._groups()]
 
     @property
@@ -245,23 +196,26 @@ def _described(head: TensorHead) -> str:
     return f"{str(head.dtype).removeprefix('torch.')} {list(head.shape)}"
 
 
-def _adamw(parameters: list[torch.Tensor], settings: AdamWSettings) -> list[torch.optim.Optimizer]:
+def _adamw(parameters: list[torch.Tensor], config: OptimizerConfig) -> list[torch.optim.Optimizer]:
     return [
         torch.optim.AdamW(
-            parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+            parameters, lr=config.rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
     ]
 
 
 def _muon(
-    model: torch.nn.Module, named: Mapping[str, torch.Tensor], settings: MuonSettings
+    model: torch.nn.Module, named: Mapping[str, torch.Tensor], config: OptimizerConfig
 ) -> list[torch.optim.Optimizer]:
     tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     outer = [p for name, p in named.items() if id(p) in tables or name.startswith("lm_head.")]
     inner = [p for p in named.values() if not any(p is other for other in outer)]
     matrices = [p for p in inner if p.ndim == 2]
     vectors = [p for p in inner if p.ndim != 2]
-    groups = [{"params": vectors, "lr": settings.vector_lr}, {"params": outer, "lr": settings.embedding_lr}]
-    muon = Muon(matrices, lr=settings.matrix_lr, momentum=settings.momentum, ns_steps=settings.ns_steps)
-    adamw = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    groups = [
+        {"params": vectors, "lr": config.vector_rate or config.rate},
+        {"params": outer, "lr": config.embedding_rate or config.rate},
+    ]
+    muon = Muon(matrices, lr=config.rate, momentum=MOMENTUM, ns_steps=NS_STEPS)
+    adamw = torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay, fused=True)
     return [adamw, muon]

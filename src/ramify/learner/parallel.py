@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 from ramify.core.errors import ConfigError, RamifyError, TrainingError, UserError
 from ramify.core.rank import Rank
 from ramify.learner.channel import open_channel
-from ramify.learner.optimizer import OptimizerSettings
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.post import Post, finish
 from ramify.learner.seal import EVERY_RANK, ForgedError
 from ramify.learner.wire import WireError
@@ -215,7 +215,7 @@ class Ranks:
         return _Failure.of(error, self.rank).message
 
 
-def alone(model: PreTrainedModel, optimizer: OptimizerSettings, reference: Reference | None = None) -> Ranks:
+def alone(model: PreTrainedModel, optimizer: OptimizerConfig, reference: Reference | None = None) -> Ranks:
     """One process that trains `model`."""
     ranks = Ranks(Rank())
     ranks.hold(Worker(model, optimizer, reference))

@@ -18,9 +18,10 @@ from ramify.core.errors import TrainingError
 from ramify.core.messages import Problem
 from ramify.core.records import CreditedTree, Floats, PackedRow, PathCredit, TrainingTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
+from ramify.learner.configs import ScheduleConfig
 from ramify.learner.deal import Cost, Shares, deal_rows, deal_trees
 from ramify.learner.forward import PassSettings
-from ramify.learner.optimizer import Optimizers, Schedule
+from ramify.learner.optimizer import Optimizers
 from ramify.learner.pack import join, tree_rows
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import Outcome, StepSums, Totals, UpdateReport
@@ -50,7 +51,7 @@ class Learner:
         self,
         ranks: Ranks,
         *,
-        schedule: Schedule,
+        schedule: ScheduleConfig,
         total_steps: int,
         objective: Objective,
         temperature: float,

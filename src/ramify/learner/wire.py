@@ -12,32 +12,29 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from ramify.algos.aepo import StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
-from ramify.algos.gppo import GppoSurrogate
-from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.catalog import AnyLoss
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.core.errors import RamifyError
+from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.records import PackedRow, SegmentSpan, WrittenSpan
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.forward import PassSettings
-from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.report import Totals
 from ramify.learner.worker import RowGradients
 from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
 
 TOKEN_LOSSES = (
-    ClippedSurrogate, StopGradientClip, GppoSurrogate, CispoSurrogate, NegativeLogLikelihood, KlPenalty, EntropyBonus,
+    *(loss for loss in get_args(AnyLoss) if not loss.sequence_loss), NegativeLogLikelihood, KlPenalty, EntropyBonus,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {
     record.__name__: record
     for record in (
-        PackedRow, SegmentSpan, WrittenSpan, PassSettings, RowGradients, Totals, AdamWSettings, MuonSettings, Layout,
+        PackedRow, SegmentSpan, WrittenSpan, PassSettings, RowGradients, Totals, OptimizerConfig, Layout,
         AdapterConfig, TrainedModelConfig,
         *TOKEN_LOSSES,
     )
@@ -80,8 +77,16 @@ def decode(message: bytearray | memoryview) -> Any:  # noqa: ANN401 - any value 
     """
     try:
         return _decode(memoryview(message).cast("B"))
-    # A constructor of a record may refuse a value with a ValueError of its own; deep trees end in a RecursionError.
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
+    # A constructor of a record may refuse a value with an error of its own; deep trees end in a RecursionError.
+    except (
+        ConfigError,
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        struct.error,
+    ) as error:
         raise WireError(f"not a message between ranks: {type(error).__name__}") from error
 
 

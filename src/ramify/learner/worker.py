@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from ramify.algos.losses import LossInputs, LossOutput, TokenLoss
 from ramify.core.errors import DataError
 from ramify.core.records import Floats, Ints, PackedRow
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.forward import PassSettings, backward_row, empty_pass, forward_row
-from ramify.learner.optimizer import Optimizers, OptimizerSettings
+from ramify.learner.optimizer import Optimizers
 from ramify.learner.optimizer_files import ALONE, StoredState, held_state, write_state_tensors
 from ramify.learner.report import Totals
 from ramify.learner.sharding import (
@@ -71,7 +72,7 @@ class Worker:
     """One process's part of the learner."""
 
     def __init__(
-        self, model: PreTrainedModel, optimizer: OptimizerSettings, reference: Reference | None = None
+        self, model: PreTrainedModel, optimizer: OptimizerConfig, reference: Reference | None = None
     ) -> None:
         """A worker for a model.
 

@@ -1,10 +1,57 @@
 """Settings of what a rollout can be given besides tools and a rule."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from ramify.core.config import Config, Name, PositiveInt, Tokens, UserPath
+from ramify.core.config import (
+    Calls,
+    Config,
+    Deadline,
+    Name,
+    PositiveFraction,
+    PositiveInt,
+    Temperature,
+    Tokens,
+    Trajectories,
+    UserPath,
+)
 from ramify.net.configs import ChatConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig(Config):
+    """Limits of one trajectory: tokens after the prompt (results included), tool calls, and time.
+
+    One call more than `max_calls` ends a trajectory (StopReason.CALLS). `temperature` is the only transformation of the
+    distribution that training allows. `max_result_chars` truncates a tool result. `trajectory_seconds` and `step_seconds`
+    are deadlines for a trajectory (StopReason.DEADLINE), waiting for tools included, and for all trajectories of a step; the
+    tools' time to close comes on top.
+    """
+
+    max_tokens: Tokens
+    max_calls: Calls
+    temperature: Temperature = 1.0
+    max_result_chars: PositiveInt = 20_000
+    trajectory_seconds: Deadline | None = None
+    step_seconds: Deadline | None = None
+
+    def of_trees(self, n: int, top_p: float = 1.0) -> "RolloutLimits":
+        """Return the limits of trees with n leaves; only an evaluation samples with `top_p` below 1."""
+        shared = {field.name: getattr(self, field.name) for field in fields(LimitsConfig)}
+        return RolloutLimits(n=n, top_p=top_p, **shared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits(LimitsConfig):
+    """The size of a tree and the time it may take.
+
+    Attributes:
+        n: Trajectories (leaves) per problem.
+        top_p: See `Request.top_p`; 1 in training, where logprobs are those of the whole distribution.
+    """
+
+    n: Trajectories
+    top_p: PositiveFraction = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

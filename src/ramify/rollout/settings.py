@@ -1,4 +1,4 @@
-"""The settings of a rollout: its limits, and the parts it runs on."""
+"""The parts that a rollout runs on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,46 +8,11 @@ from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, Environment, EventSink, Renderer
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.waits import WaitBoard
 
 BranchAt: TypeAlias = Literal["before_probe", "after_probe"]
 """Where branches start: at the tool result, as in the papers, or after the k tokens whose entropy decided."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutLimits:
-    """The size of a tree and the time it may take.
-
-    Attributes:
-        n: Trajectories (leaves) per problem.
-        max_tokens: Tokens of one trajectory after its prompt, tool results included.
-        max_calls: Tool calls of one trajectory; one call more ends it (StopReason.CALLS).
-        temperature: Sampling temperature; training allows no other transformation of the distribution.
-        top_p: See `Request.top_p`; 1 in training, where logprobs are those of the whole distribution.
-        max_result_chars: A longer tool result is cut, and says so.
-        trajectory_seconds: Time limit of a trajectory, waiting for tools included (StopReason.DEADLINE).
-        step_seconds: Time limit of a whole step; the tools' time to close comes on top.
-    """
-
-    n: int
-    max_tokens: int
-    max_calls: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_result_chars: int = 20_000
-    trajectory_seconds: float | None = None
-    step_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("n", "max_tokens", "max_result_chars"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"rollout.{name}: expected at least 1, got {getattr(self, name)}")
-        if self.max_calls < 0 or self.temperature < 0:
-            raise ConfigError("rollout.max_calls and rollout.temperature: expected at least 0")
-        for name in ("trajectory_seconds", "step_seconds"):
-            seconds = getattr(self, name)
-            if seconds is not None and seconds <= 0:
-                raise ConfigError(f"rollout.{name}: expected more than 0, got {seconds}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,17 @@ import math
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from ramify.algos.configs import CispoConfig, ClipConfig, GppoConfig, GspoConfig, StopGradientClipConfig
+from ramify.algos.aepo import StopGradientClip
+from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.corrections import ImportanceCorrection
+from ramify.algos.gppo import GppoSurrogate
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.gspo import GspoSurrogate
 
 
-@pytest.mark.parametrize("schema", [ClipConfig, StopGradientClipConfig, GppoConfig, CispoConfig, GspoConfig])
+@pytest.mark.parametrize(
+    "schema", [ClippedSurrogate, StopGradientClip, GppoSurrogate, CispoSurrogate, GspoSurrogate]
+)
 @pytest.mark.parametrize("clips", [{"clip_low": 1.0}, {"clip_low": -0.1}, {"clip_high": -0.1}])
 def test_senseless_clips_are_refused(schema, clips):
     right = {"clip_low": 0.2, "clip_high": 0.3}
@@ -18,7 +24,7 @@ def test_senseless_clips_are_refused(schema, clips):
         TypeAdapter(schema).validate_python(right | clips)
 
 
-@pytest.mark.parametrize("schema", [ClipConfig, StopGradientClipConfig])
+@pytest.mark.parametrize("schema", [ClippedSurrogate, StopGradientClip])
 def test_a_dual_clip_is_above_one(schema):
     with pytest.raises(ValidationError, match="dual_clip"):
         TypeAdapter(schema).validate_python({"dual_clip": 1.0})

@@ -122,7 +122,7 @@ def test_tokens_above_the_start_of_a_tree_do_not_count(seed, level):
         for n in tree.nodes
         if n.source is Source.POLICY
     }
-    correction = ImportanceCorrection(level, "truncate", 1e9, None)
+    correction = ImportanceCorrection(level, "truncate", 1000.0, None)
     for trajectory, weights in zip(
         tree.trajectories, correction.weights(annotated(tree, None, old)), strict=True
     ):

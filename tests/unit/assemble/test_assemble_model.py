@@ -11,7 +11,7 @@ from ramify.assemble.worker import WorkerPlan
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.rank import Rank
 from ramify.core.records import SegmentSpan
-from ramify.learner.optimizer import AdamWSettings
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.configs import AdapterConfig, ModelConfig, TrainedModelConfig
 from ramify.modeling.load import save_model
@@ -79,7 +79,9 @@ def test_the_reference_is_the_recipes_model_whatever_has_been_trained_since(fold
         moved(before := build_model(section, 100))
         save_model(before, tmp_path / "adapter")
         section = with_lora(tmp_path / "adapter")
-    worker = WorkerPlan(section, section.folder, 100, 0, AdamWSettings(0.01), with_reference=True)(Rank())
+    worker = WorkerPlan(section, section.folder, 100, 0, OptimizerConfig(rate=0.01), with_reference=True)(
+        Rank()
+    )
     model = worker.model
     first = logits(model)
     moved(model)

@@ -16,7 +16,7 @@ from ramify.core.records import TokenUsage
 from ramify.engines.chat_models import PolicyChat
 from ramify.engines.configs import ScriptedEngineConfig
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
-from ramify.rollout.settings import RolloutLimits
+from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.tool_set import ToolSet
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig

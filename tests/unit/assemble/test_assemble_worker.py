@@ -12,7 +12,7 @@ from ramify.assemble.worker import WorkerPlan
 from ramify.config.load import load_recipe
 from ramify.config.schema_algorithm import LossSection
 from ramify.config.schema_train import TrainRecipe
-from ramify.learner.optimizer import AdamWSettings, MuonSettings
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.wire import TOKEN_LOSSES, decode, encode
 from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
@@ -26,7 +26,7 @@ RECIPES = [
 ]
 MODEL = TrainedModelConfig(path=Path("models/one"), dtype="bfloat16", device="cpu")
 PLAN = WorkerPlan(
-    MODEL, Path("/runs/a/step-2"), 300, -3, AdamWSettings(0.1, (0.9, 0.95)), with_reference=True
+    MODEL, Path("/runs/a/step-2"), 300, -3, OptimizerConfig(rate=0.1, betas=(0.9, 0.95)), with_reference=True
 )
 
 
@@ -34,7 +34,7 @@ PLAN = WorkerPlan(
     "plan",
     [
         PLAN,
-        replace(PLAN, optimizer=MuonSettings(0.02, 4e-3, 1e-3), copies=2, layout=Layout("by_layer", True), threads=3),
+        replace(PLAN, optimizer=OptimizerConfig(name="muon", rate=0.02, vector_rate=4e-3, embedding_rate=1e-3), copies=2, layout=Layout("by_layer", True), threads=3),
         replace(PLAN, model=replace(MODEL, lora=AdapterConfig(rank=4, targets=("q_proj", "v_proj")))),
         replace(PLAN, model=replace(MODEL, lora=AdapterConfig()), deterministic=True),
     ],
@@ -55,7 +55,7 @@ def test_every_loss_that_a_recipe_can_name_crosses():
     recipe = load_recipe(TrainRecipe, RECIPES[0], ()).algorithm
     kinds = {type(loss) for loss in Objective(NegativeLogLikelihood()).token_losses}
     for loss in LossSection.__origin__.__args__:
-        numbers = {"clip_high": 0.2} if loss.__name__ == "CispoConfig" else {}
+        numbers = {"clip_high": 0.2} if loss.__name__ == "CispoSurrogate" else {}
         penalties = {"entropy_bonus": 0.01, "kl": None}
         section = recipe.model_copy(update={"loss": loss(**numbers), **penalties})
         kinds |= {type(term) for term in build_objective(section).token_losses}

@@ -8,7 +8,7 @@ from pydantic import RootModel
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
-from ramify.algos.configs import GppoConfig
+from ramify.algos.gppo import GppoSurrogate
 from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe, command_of, load_recipe, read_toml, resolved
 from ramify.config.mistakes import annotations_of, schemas_in
@@ -497,7 +497,7 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     assert load(recipe, "reward.name=length").reward == LengthRewardConfig()
     two_steps = TRAIN.replace("problems_per_minibatch = 2", "problems_per_minibatch = 1")
     recipe.write_text(two_steps.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
-    assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoConfig()
+    assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoSurrogate()
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
     assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ramify.config.schema_parts import OptimizerSection
 from ramify.config.sizes import note_long_warmup, refuse_large_steps
 from ramify.core.errors import ConfigError
+from ramify.learner.configs import OptimizerConfig
 
 
 def test_a_step_takes_no_example_twice():
@@ -17,7 +17,7 @@ def test_a_step_takes_no_example_twice():
 
 
 def test_a_run_that_ends_within_its_warm_up_is_noted():
-    assert note_long_warmup(OptimizerSection(rate=1e-3, warmup_steps=5), 5) == ()
-    (note,) = note_long_warmup(OptimizerSection(rate=1e-3, warmup_steps=320), 8)
+    assert note_long_warmup(OptimizerConfig(rate=1e-3, warmup_steps=5), 5) == ()
+    (note,) = note_long_warmup(OptimizerConfig(rate=1e-3, warmup_steps=320), 8)
     assert "learner.optimizer.warmup_steps = 320" in note
     assert "0.025 of its peak" in note

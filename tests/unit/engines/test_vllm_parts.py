@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ramify.core.errors import MachineError
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm import routing
 from ramify.engines.vllm.folder import SocketFolder, WeightsFolder
 from ramify.engines.vllm.process import Command, ServerProcess
@@ -107,13 +108,14 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
         WeightsFolder(tmp_path / "file" / "below")
 
 
-def command(python, **changes):
-    return Command(python, Path("/models/m"), "bfloat16", 4096, 21, **changes)
+def command(python, gpus="", **changes):
+    config = VllmEngineConfig(name="vllm", launch=True, python=python, **changes)
+    return Command(config, Path("/models/m"), 4096, gpus)
 
 
 def test_the_command_names_all_that_the_engine_relies_on():
     flags = ("--tensor-parallel-size", "2", "--middleware", "theirs.Own")
-    words = command(Path("py"), flags=flags, sleeps=True).arguments(Path("/run/s/server-0.sock"))
+    words = command(Path("py"), flags=flags, sleep=True).arguments(Path("/run/s/server-0.sock"))
     told = " ".join(words)
     for part in (
         "--model /models/m --served-model-name m --dtype bfloat16",

@@ -14,8 +14,8 @@ from ramify.core.errors import TrainingError
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
 from ramify.learner.annotate import Wanted
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
@@ -54,8 +54,8 @@ def trees(model):
 
 def learning(model, **changes):
     learner = Learner(
-        alone(model, AdamWSettings(lr=0.01, weight_decay=0.0), changes.pop("reference", None)),
-        schedule=Schedule(),
+        alone(model, OptimizerConfig(rate=0.01, weight_decay=0.0), changes.pop("reference", None)),
+        schedule=ScheduleConfig(),
         total_steps=100,
         objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),
         temperature=1.0,

@@ -4,16 +4,17 @@ from transformers import get_cosine_schedule_with_warmup
 
 from model_makers import tiny
 from ramify.core.errors import DataError
-from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
+from ramify.learner.optimizer import Optimizers
 from ramify.learner.optimizer_files import StoredState, held_state, write_state_tensors
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import add_lora
 
-MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
+MUON = OptimizerConfig(name="muon", rate=0.006, vector_rate=4e-3, embedding_rate=1e-3)
 
 
 def test_schedule_warms_up_holds_and_falls_to_its_final_fraction():
-    schedule = Schedule(warmup_steps=4, decay_start=0.5, final_fraction=0.1)
+    schedule = ScheduleConfig(warmup_steps=4, decay_from=0.5, final_rate=0.1)
     factors = [schedule.factor(step, 20) for step in range(21)]
     assert factors[:5] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
     assert factors[10] == 1
@@ -24,18 +25,18 @@ def test_schedule_warms_up_holds_and_falls_to_its_final_fraction():
 def test_half_a_cosine_falls_as_transformers_does_after_the_warm_up():
     parameter = torch.nn.Parameter(torch.zeros(1))
     theirs = get_cosine_schedule_with_warmup(torch.optim.SGD([parameter], lr=1.0), 5, 50)
-    ours = Schedule(warmup_steps=5, decay_start=0.1, final_fraction=0.0, decay="cosine")
+    ours = ScheduleConfig(warmup_steps=5, decay_from=0.1, final_rate=0.0, decay="cosine")
     for number in range(50):
         if number >= 5:
             assert ours.factor(number, 50) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
         theirs.optimizer.step()
         theirs.step()
-    held = Schedule(final_fraction=0.2, decay="cosine")
+    held = ScheduleConfig(final_rate=0.2, decay="cosine")
     assert [held.factor(step, 20) for step in (0, 10, 20)] == pytest.approx([1, 0.6, 0.2])
 
 
 def test_constant_schedule_and_no_warmup():
-    assert {Schedule().factor(step, 7) for step in range(7)} == {1.0}
+    assert {ScheduleConfig().factor(step, 7) for step in range(7)} == {1.0}
 
 
 def step(model, optimizers, factor=1.0, seed=0):
@@ -49,7 +50,7 @@ def test_adamw_moves_by_its_rate_times_the_factor():
     for factor in (1.0, 0.25):
         model = tiny()
         before = [p.detach().clone() for p in model.parameters()]
-        step(model, Optimizers(model, AdamWSettings(lr=0.01, weight_decay=0.0)), factor)
+        step(model, Optimizers(model, OptimizerConfig(rate=0.01, weight_decay=0.0)), factor)
         moves = torch.cat([(a - b).abs().flatten() for a, b in zip(before, model.parameters(), strict=True)])
         assert moves.median().item() == pytest.approx(0.01 * factor, rel=1e-3)
 
@@ -57,7 +58,10 @@ def test_adamw_moves_by_its_rate_times_the_factor():
 def test_muon_takes_matrices_adamw_vectors_and_embeddings_at_their_own_rates():
     model = tiny()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizers = Optimizers(model, MuonSettings(0.006, 4e-3, 1e-3, weight_decay=0.0))
+    optimizers = Optimizers(
+        model,
+        OptimizerConfig(name="muon", rate=0.006, vector_rate=4e-3, embedding_rate=1e-3, weight_decay=0.0),
+    )
     step(model, optimizers)
     moved = {name: (p.detach() - before[name]).abs() for name, p in model.named_parameters()}
     assert moved["model.embed_tokens.weight"].median().item() == pytest.approx(1e-3, rel=1e-2)
@@ -74,7 +78,7 @@ def stored(folder, tensors):
     return StoredState(folder)
 
 
-@pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01), MUON])
+@pytest.mark.parametrize("settings", [OptimizerConfig(rate=0.01), MUON])
 def test_state_goes_on_bitwise_in_another_optimizer(settings, tmp_path):
     model, again = tiny(), tiny()
     first = Optimizers(model, settings)
@@ -105,7 +109,7 @@ def test_state_goes_on_bitwise_in_another_optimizer(settings, tmp_path):
 )
 def test_state_of_another_model_is_refused_and_changes_nothing(change, told, tmp_path):
     model = tiny()
-    optimizers = Optimizers(model, AdamWSettings(lr=0.01))
+    optimizers = Optimizers(model, OptimizerConfig(rate=0.01))
     step(model, optimizers, seed=1)
     before = {name: tensor.clone() for name, tensor in optimizers.state_tensors().items()}
     changed = {name: tensor for name, tensor in {**before, **change}.items() if tensor is not None}
@@ -115,7 +119,7 @@ def test_state_of_another_model_is_refused_and_changes_nothing(change, told, tmp
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01), MUON])
+@pytest.mark.parametrize("settings", [OptimizerConfig(rate=0.01), MUON])
 def test_the_size_of_the_state_is_known_before_there_is_any(settings):
     model = tiny()
     optimizers = Optimizers(model, settings)
@@ -124,7 +128,7 @@ def test_the_size_of_the_state_is_known_before_there_is_any(settings):
     assert sum(tensor.nbytes for tensor in optimizers.state_tensors().values()) == expected
 
 
-@pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01, weight_decay=0.0), MUON])
+@pytest.mark.parametrize("settings", [OptimizerConfig(rate=0.01, weight_decay=0.0), MUON])
 def test_adapters_are_trained_and_nothing_else(settings):
     model = tiny()
     add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)

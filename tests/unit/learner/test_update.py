@@ -10,7 +10,7 @@ from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, TrainingError
 from ramify.core.tree import Source
-from ramify.learner.optimizer import Schedule
+from ramify.learner.configs import ScheduleConfig
 from ramify.learner.pack import pack
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW
 from random_trees import (
@@ -100,7 +100,7 @@ def test_gradients_are_clipped_to_the_norm():
 def test_no_rows_no_step_but_the_schedule_goes_on():
     model = tiny()
     before = weights(model)
-    learner = learner_for(model, SURROGATE, schedule=Schedule(warmup_steps=4))
+    learner = learner_for(model, SURROGATE, schedule=ScheduleConfig(warmup_steps=4))
     assert learner.update_rows((), 10.0).outcome == "empty"
     assert torch.equal(before, weights(model))
     assert learner.update_rows((), 10.0).lr_factor == 0.5

@@ -17,7 +17,7 @@ from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.losses import Objective
 from ramify.core.records import Reward, behavior_annotations
 from ramify.core.tree import Source
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
@@ -41,8 +41,8 @@ WEIGHTINGS = (
 
 def learner(model, surrogate, penalties=()):
     return Learner(
-        alone(model, AdamWSettings(lr=0.01, weight_decay=0.0)),
-        schedule=Schedule(),
+        alone(model, OptimizerConfig(rate=0.01, weight_decay=0.0)),
+        schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(surrogate, penalties),
         temperature=1.0,

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from ramify.core.config import Config
 from ramify.learner.pack import pack
 from ramify.learner.report import Totals
 from ramify.learner.wire import DTYPES, RECORDS, WireError, decode, encode
+from ramify.modeling.configs import AdapterConfig
 from random_trees import credited, random_tree, supervised_credit
 
 arrays = st.sampled_from(list(DTYPES.values())).flatmap(
@@ -72,9 +74,21 @@ def test_rows_of_trees_come_back_in_every_bit(number):
     assert all(part.flags.writeable for row in back for part in (row.token_ids, row.s_plus))
 
 
+REQUIRED = {
+    "OptimizerConfig": {"rate": 1e-3, "decay": "cosine", "final_rate": 0.5},
+    "TrainedModelConfig": {"path": Path("m"), "lora": AdapterConfig(rank=3)},
+    "CispoSurrogate": {"clip_high": 0.3},
+}
+
+
+def example(record):
+    if issubclass(record, Config):
+        return record(**REQUIRED.get(record.__name__, {}))
+    return record(**{field.name: i for i, field in enumerate(dataclasses.fields(record))})
+
+
 def test_every_record_comes_back():
-    fields = {name: dataclasses.fields(record) for name, record in RECORDS.items()}
-    records = [RECORDS[name](**{f.name: i for i, f in enumerate(fields[name])}) for name in RECORDS]
+    records = [example(record) for record in RECORDS.values()]
     assert all(map(same, decode(encode(records)), records))
     assert {type(loss) for loss in decode(encode(tuple(r for r in records)))} == set(RECORDS.values())
 
@@ -124,6 +138,13 @@ def message(tree, tail=b""):
 def test_trees_that_say_something_else_are_refused(tree):
     with pytest.raises(WireError):
         decode(message(tree, bytes(8)))
+
+
+def test_settings_out_of_bounds_are_refused():
+    sent = encode(AdapterConfig(rank=16))
+    assert decode(sent) == AdapterConfig(rank=16)
+    with pytest.raises(WireError):
+        decode(sent.replace(b"16", b"-1"))
 
 
 def test_deep_trees_and_long_numbers_are_refused():

@@ -17,7 +17,7 @@ from model_makers import learner_for, tiny
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, MachineError, TrainingError
-from ramify.learner.optimizer import AdamWSettings, MuonSettings
+from ramify.learner.configs import OptimizerConfig
 from ramify.learner.pack import pack
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
@@ -43,8 +43,8 @@ from random_trees import credited, random_tree, supervised_credit
 ADVICE = "do this"
 STATE = {"step": 3, "policy_version": 3, "cursor": {"epoch": 0, "next_index": 24}}
 OPTIMIZERS = [
-    AdamWSettings(lr=0.01),
-    MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3),
+    OptimizerConfig(rate=0.01),
+    OptimizerConfig(name="muon", rate=0.006, vector_rate=4e-3, embedding_rate=1e-3),
 ]
 
 

@@ -14,8 +14,8 @@ from ramify.config.other_runs import record_of
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.guard import GuardState
-from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
@@ -45,8 +45,8 @@ def learner(folder, lora=False):
     if lora:
         add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
     return Learner(
-        alone(model, AdamWSettings(0.01)),
-        schedule=Schedule(),
+        alone(model, OptimizerConfig(rate=0.01)),
+        schedule=ScheduleConfig(),
         total_steps=9,
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,

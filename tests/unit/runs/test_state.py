@@ -9,8 +9,8 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
+from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.guard import GuardState
-from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
@@ -25,8 +25,8 @@ from random_trees import credited, random_tree, supervised_credit
 @pytest.fixture
 def learner(model_folder):
     return Learner(
-        alone(load_model(model_folder), AdamWSettings(0.01)),
-        schedule=Schedule(),
+        alone(load_model(model_folder), OptimizerConfig(rate=0.01)),
+        schedule=ScheduleConfig(),
         total_steps=99,
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,

@@ -414,7 +414,7 @@ def test_an_answer_of_a_service_is_limited_after_decompression():
     ],
 )
 def test_settings_that_exclude_each_other(settings, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ConfigError, match=told):
         McpConfig(**settings)
 
 

@@ -4,7 +4,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from learners import learner_with
-from ramify.learner.optimizer import AdamWSettings, Optimizers
+from ramify.learner.configs import OptimizerConfig
+from ramify.learner.optimizer import Optimizers
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.memory import available_bytes
 from ramify.modeling.row_bytes import row_bytes
@@ -50,7 +51,7 @@ def test_what_the_optimizer_will_take_is_no_room_for_rows(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Optimizers, "missing_bytes", lambda _: available_bytes(model.device))
         assert "do not fit into memory" in said(model, 1000)
-    optimizers = Optimizers(model, AdamWSettings(1e-3))
+    optimizers = Optimizers(model, OptimizerConfig(rate=1e-3))
     assert optimizers.missing_bytes() == optimizers.state_bytes() > 0
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

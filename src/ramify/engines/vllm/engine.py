@@ -23,6 +23,7 @@ from ramify.core.closing import close_all
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError, MachineError, ServiceDownError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, version_folder
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS, top_k_bracket
 from ramify.engines.vllm.answers import GenerateRequest, GenerateResponse
 from ramify.engines.vllm.fit import Fit
@@ -45,15 +46,11 @@ class VllmEngine:
         self,
         replicas: Sequence[Replica],
         tokenizer: ChatTokenizer,
+        config: VllmEngineConfig,
         *,
         vocab_size: int,
         context_tokens: int,
-        slots: int,
-        dtype: str,
-        entropy_top_k: int,
-        model: str | None = None,
         weights: WeightsFolder | None = None,
-        sleeps: bool = False,
         route: Callable[[Sequence[Replica], Sequence[int]], Replica] = least_work,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -62,35 +59,39 @@ class VllmEngine:
         Args:
             replicas: The servers; all serve the same model.
             tokenizer: Finds stop strings and the end of a turn.
+            config: The engine's settings. Without `weights` the servers never sleep.
             vocab_size: Rows of the model's head.
             context_tokens: Length of the longest sequence.
-            slots: Sequences in flight at once, over all servers.
-            dtype: In which the servers compute: "float32" or "bfloat16".
-            entropy_top_k: Most likely tokens from which the bracket of an entropy is computed.
-            model: Name of the model at the servers; None: the only one that they serve.
             weights: Where new weights come from, which it removes when it is closed; None: it takes none.
-            sleeps: The servers hand back their memory between rollouts.
             route: Chooses the server of a request by the blocks of its context.
             note: Receives what happens to servers.
         """
         self._replicas, self._tokenizer = tuple(replicas), tokenizer
         self._stop_ids = tuple(sorted(tokenizer.eos_ids))
         # One more is asked for.
-        self._top_k = min(entropy_top_k, vocab_size - 1)
+        self._top_k = min(config.top_k, vocab_size - 1)
         self._route, self._note = route, note
         self._info = EngineInfo(
             "vllm",
             vocab_size,
             context_tokens,
-            slots,
+            config.slots * len(self._replicas),
             exact_entropy=False,
             policy_version=0,
             tokenizer=tokenizer.fingerprint,
-            logprob_tolerance=TOLERANCE if dtype == "float32" else TOLERANCE_16_BITS,
+            logprob_tolerance=TOLERANCE if config.dtype == "float32" else TOLERANCE_16_BITS,
             weights_folder=None if weights is None else weights.path,
         )
-        self._weights, self._sleeps = weights, sleeps and weights is not None
-        fit = Fit(model, tokenizer, context_tokens, dtype, self._top_k + 1, weights is not None, self._sleeps)
+        self._weights, self._sleeps = weights, config.sleep and weights is not None
+        fit = Fit(
+            config.model,
+            tokenizer,
+            context_tokens,
+            config.dtype,
+            self._top_k + 1,
+            weights is not None,
+            self._sleeps,
+        )
         self._sync = WeightSync(fit, self._info.weights_folder, self._wake_waiters, note)
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._keepers: list[asyncio.Task[None]] = []

@@ -13,13 +13,14 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ramify.core.config import may_hold_key
 from ramify.core.errors import MachineError
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm.folder import SocketFolder
 
 _GUARD = """
@@ -50,37 +51,40 @@ class Command:
     """How a server is started.
 
     Attributes:
-        python: The interpreter of an environment with vLLM.
+        config: The engine's settings, with `launch`.
         model: Folder of the model.
-        dtype: "float32" or "bfloat16".
         context_tokens: Longest sequence.
-        max_logprobs: Most logprobs for a token.
-        flags: More flags, as vLLM has them.
         gpus: CUDA_VISIBLE_DEVICES; "" leaves it as it is.
-        batch_invariant: Have logprobs not depend on what is computed beside them (VLLM_BATCH_INVARIANT).
-        sleeps: The server can hand back its memory.
     """
 
-    python: Path
+    config: VllmEngineConfig
     model: Path
-    dtype: str
     context_tokens: int
-    max_logprobs: int
-    flags: Sequence[str] = ()
     gpus: str = ""
-    batch_invariant: bool = False
-    sleeps: bool = False
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of an environment with vLLM."""
+        return self.config.python or Path(sys.executable)
 
     def arguments(self, socket: Path) -> list[str]:
         """Return the arguments of the interpreter, for a server that listens on `socket`."""
         return [
             *("-m", "vllm.entrypoints.openai.api_server", "--uds", str(socket)),
-            *("--model", str(self.model), "--served-model-name", self.model.name, "--dtype", self.dtype),
-            *("--max-model-len", str(self.context_tokens), "--max-logprobs", str(self.max_logprobs)),
+            *(
+                "--model",
+                str(self.model),
+                "--served-model-name",
+                self.model.name,
+                "--dtype",
+                self.config.dtype,
+            ),
+            # One more than the bracket of an entropy needs: the sampled token's.
+            *("--max-model-len", str(self.context_tokens), "--max-logprobs", str(self.config.top_k + 1)),
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--enable-prefix-caching", "--enable-scale-out"),
-            *(("--enable-sleep-mode",) if self.sleeps else ()),
-            *self.flags,
+            *(("--enable-sleep-mode",) if self.config.sleep else ()),
+            *self.config.flags,
             # The last one is asked first.
             *("--middleware", "ramify_auth.RequireKey"),
         ]
@@ -99,7 +103,7 @@ class Command:
         }
         if self.gpus:
             own["CUDA_VISIBLE_DEVICES"] = self.gpus
-        if self.batch_invariant:
+        if self.config.batch_invariant:
             own["VLLM_BATCH_INVARIANT"] = "1"
         return {**inherited, **own}
 
@@ -200,8 +204,3 @@ class ServerProcess:
             os.killpg(self._running.pid, signal.SIGKILL)
         self._running.wait()
         self._running = None
-
-
-def own_python() -> Path:
-    """Return the interpreter of this process."""
-    return Path(sys.executable)

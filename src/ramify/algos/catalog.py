@@ -1,0 +1,31 @@
+"""Every loss, estimator and branching rule that a recipe can name; all that reads them by name reads these unions."""
+
+from typing import TypeAlias
+
+from ramify.algos.aepo import StopGradientClip
+from ramify.algos.branch_aepo import BalancedConfig
+from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
+from ramify.algos.branch_rules import FlatConfig, RandomConfig
+from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
+from ramify.algos.cispo import CispoSurrogate
+from ramify.algos.gppo import GppoSurrogate
+from ramify.algos.grpo import ClippedSurrogate, GroupConfig
+from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.node_value import NodeValueConfig
+from ramify.algos.reinforce_pp import ReinforcePlusPlusConfig
+from ramify.algos.tree_grpo import TreeGrpoConfig
+from ramify.algos.turn_level import TurnLevelConfig
+
+AnyLoss: TypeAlias = ClippedSurrogate | StopGradientClip | GppoSurrogate | CispoSurrogate | GspoSurrogate
+AnyEstimator: TypeAlias = (
+    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig
+)
+AnyRule: TypeAlias = (
+    FlatConfig
+    | ThresholdConfig
+    | BernoulliConfig
+    | BalancedConfig
+    | RandomConfig
+    | ReleasedArpoConfig
+    | ReleasedAepoConfig
+)

@@ -1,0 +1,57 @@
+"""Settings of the optimizer and its learning rate, apart from their code, which imports torch."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ramify.core.config import BelowOne, Config, Count, Fraction, LearningRate, Magnitude, Weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig(Config):
+    """A factor on the learning rates that depends on the step alone.
+
+    The learning rate warms up over `warmup_steps`. From `decay_from` (a share of the run) it decays to `final_rate` (a share
+    of the peak) at the end of the run: linearly, or as the first half of a cosine (transformers' `cosine` schedule, where
+    `decay_from` is the end of the warm-up). A final rate of 1 keeps it constant.
+    """
+
+    warmup_steps: Count = 0
+    decay: Literal["linear", "cosine"] = "linear"
+    decay_from: BelowOne = 0.0
+    final_rate: Fraction = 1.0
+
+    def __post_init__(self) -> None:
+        for key in ("decay_from", "decay"):
+            if self.final_rate == 1 and self.is_changed(key):
+                raise ValueError(f"{key}: acts with final_rate below 1 only; leave it out")
+
+    def factor(self, step: int, total: int) -> float:
+        """Factor for step 0 <= step < total."""
+        start = self.decay_from * total
+        progress = min(max(0.0, step - start) / (total - start), 1.0)
+        fallen = progress if self.decay == "linear" else (1 - math.cos(math.pi * progress)) / 2
+        return min(1.0, (step + 1) / max(self.warmup_steps, 1)) * (1 + (self.final_rate - 1) * fallen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig(ScheduleConfig):
+    """AdamW (arXiv 1711.05101) on all parameters; or Muon for hidden matrices and AdamW for vectors and embeddings.
+
+    `vector_rate` and `embedding_rate` are `rate` where they are left out. `weight_decay` and `betas` are AdamW's: Muon's
+    matrices have none.
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
+    rate: LearningRate
+    vector_rate: LearningRate | None = None
+    embedding_rate: LearningRate | None = None
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    weight_decay: Weight = 0.0
+    max_grad_norm: Magnitude = 1.0
+
+    def __post_init__(self) -> None:
+        for key in ("vector_rate", "embedding_rate"):
+            if self.name == "adamw" and getattr(self, key) is not None:
+                raise ValueError(f'{key}: acts with name = "muon" only; leave it out')
+        ScheduleConfig.__post_init__(self)
