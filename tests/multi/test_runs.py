@@ -28,6 +28,10 @@ CYCLES = (
     .replace('name = "length"', 'name = "answer"')
     .replace("max_tokens = 64", "max_tokens = 250")
     + """
+[eval]
+test = "{folder}/problems.jsonl"
+every = 2
+limit = 3
 [selfcritic]
 cycles = 2
 steps = 2
@@ -108,6 +112,10 @@ def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_fold
     status, said = ramify(2, "selfcritic", recipes[2])
     assert status == 0, said
     expected, found = (recipes[size].parent / "run" / "cycle-02" for size in (1, 2))
+    evaluated = [read_metrics(cycle / "rl" / "evals.jsonl") for cycle in (expected, found)]
+    ours_alone, ours_together = ([dict(row, time=0) for row in rows] for rows in evaluated)
+    assert ours_alone == ours_together
+    assert [row["step"] for row in evaluated[1]] == [0, 2]
     assert (found / "pairs.jsonl").read_text() == (expected / "pairs.jsonl").read_text() != ""
     assert apart(last_checkpoint(found / "dpo"), last_checkpoint(expected / "dpo")) <= 1e-5
     assert apart(last_checkpoint(found / "dpo"), last_checkpoint(found / "rl")) > 1e-4
