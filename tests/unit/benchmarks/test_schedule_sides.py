@@ -3,7 +3,6 @@ from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_books import FirstComeBook, QuotaBook
 from benchmarks.rollout.schedule_engine import EmptyEngine
 from benchmarks.rollout.schedule_runs import Batch, N, grow_ours, run_barrier
-from benchmarks.rollout.schedule_tools import SPECS
 from benchmarks.rollout.schedule_workload import REASONING, Script, Waits
 
 
@@ -11,7 +10,7 @@ from benchmarks.rollout.schedule_workload import REASONING, Script, Waits
 def script(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tiny_tokenizer(folder, 0)
-    return Script(folder, REASONING, SPECS)
+    return Script(folder, REASONING)
 
 
 @pytest.fixture(scope="module")
