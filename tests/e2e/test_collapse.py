@@ -8,6 +8,7 @@ import torch
 from e2e_runs import ramify, write_task
 from ramify.assemble.training import build_rl
 from ramify.config.load import load_recipe
+from ramify.config.other_runs import record_of
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import TrainingError
 from ramify.core.rank import Rank
@@ -18,7 +19,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.runs.checkpoint import checkpoint_folder
 from ramify.runs.run_folder import claim_run_folder
-from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.sampler.session import sampling
 from ramify.train.rl import rl_step, start_new
 
 REPETITION = ("guard.max_repetition=0.6", "guard.patience=2", "guard.max_fallbacks=1")
@@ -29,23 +30,17 @@ def running(recipe_file, *settings, resume=False):
     """A run of which single steps can be taken; gives the run, its state and what takes a step."""
     recipe = load_recipe(TrainRecipe, recipe_file, settings)
     console = RunConsole()
-    with (
-        claim_run_folder(recipe.run.dir, recipe, resume) as folder,
-        agent_loop() as loop,
-        StopOnSignal(loop) as stop,
-        console.phase("RL", 9) as phase,
-    ):
-        run, state = build_rl(recipe, console, folder, loop, Ranks(Rank()), GATHERED_ONCE)
-        if run.is_new:
-            state = start_new(run, state, stop)
+    with claim_run_folder(recipe.run.dir, record_of(recipe), resume) as folder:
+        run, state = build_rl(recipe, console, folder, Ranks(Rank()), GATHERED_ONCE)
+        with sampling(run.sampler, lambda: run.sampler) as session, console.phase("RL", 9) as phase:
+            if run.is_new:
+                state = start_new(run, state, session)
 
-        def step(state):
-            return run.saver.keep(rl_step(run, state, stop, phase))
+            def step(state):
+                session.stop.run(run.publisher.publish(state.step))
+                return run.saver.keep(rl_step(run, state, session, phase))
 
-        try:
             yield run, state, step
-        finally:
-            loop.run(run.sampler.close())
 
 
 def weights(model):

@@ -38,6 +38,9 @@ def evaluated(tmp_path_factory, caller, forked):
     status, said, errors = forked("train", recipe, *settings_of(recipe))
     assert status == 0, errors
     assert said.count("eval/pass@1") == 4
+    assert "eval.test: 7 of 7 problems are trained on" in said
+    # All scores are equal, and on a tie the later one is better.
+    assert "checkpoints/step-000009 (score " in said
     return recipe.parent / "run"
 
 
@@ -100,6 +103,30 @@ def test_a_kill_within_an_evaluation_changes_no_bit(evaluated, tmp_path, caller,
     assert files_of(run / "evals") == files_of(evaluated / "evals")
     rows, others = ([dict(r, time=0) for r in read_metrics(f / "evals.jsonl")] for f in (run, evaluated))
     assert rows == others
+
+
+def test_what_a_start_without_a_step_evaluated_is_no_result_of_the_next(tmp_path, caller, forked):
+    recipe = write_task(tmp_path, caller)
+    instant = (r"^open .*/trees/000001\.jsonl\.part", 1)
+    status, _, errors = forked("train", recipe, *settings_of(recipe), at=instant)
+    assert status == -signal.SIGKILL, errors
+    first = recipe.parent / "run" / "evals" / "000000.jsonl"
+    assert len(first.read_text().splitlines()) == 14
+    status, _, errors = forked(
+        "train", recipe, *settings_of(recipe), *words("eval.limit=3"), "--max-steps", 1
+    )
+    assert status == 0, errors
+    assert len(first.read_text().splitlines()) == 6
+
+
+def test_a_damaged_record_of_evaluations_is_one_line(evaluated, tmp_path, caller, forked):
+    recipe = write_task(tmp_path, caller)
+    assert forked("train", recipe, *settings_of(recipe), "--max-steps", 1)[0] == 0
+    with (recipe.parent / "run" / "evals.jsonl").open("a") as file:
+        file.write('{"step":1,"time":1.0}\n')
+    status, _, errors = forked("train", recipe, *settings_of(recipe), "--resume")
+    assert status == 2
+    assert "evals.jsonl row 2: expected a number 'eval/pass@1'" in errors
 
 
 def test_without_a_better_score_the_run_ends_early(tmp_path, caller, forked):

@@ -150,12 +150,12 @@ def build_rl(
     setup = training_setup(recipe)
     start = starting_point(folder, setup, console)
     task = build_task(recipe, console)
-    problems, notes = build_dev_problems(recipe, task.renderer, task.toolbox.specs)
+    problems, notes = build_dev_problems(recipe, task.renderer, task.toolbox.specs, task.problems)
     for note in notes:
         console.note(note)
     manifest = manifest_of(recipe, task, start.tokenizer)
     if problems:
-        manifest["made_from"]["evaluation"] = problems_sha256(problems)
+        manifest["made_from"]["eval.test"] = problems_sha256(problems)
     folder.take_up(setup.recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))

@@ -96,7 +96,8 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
         if HUB_PREFIX in recipe.eval.test:
             notes.append("eval.test: the rows of the hub were not read")
         else:
-            build_dev_problems(recipe, files.renderer, shown.specs)
+            _, told = build_dev_problems(recipe, files.renderer, shown.specs, files.problems)
+            notes += told
     if isinstance(recipe, SynthRecipe):
         from ramify.assemble.synthesis import read_hints
 

@@ -26,6 +26,7 @@ MAY_CHANGE = frozenset(
         "run.keep_best",
         "run.threads",
         "data.epochs",
+        "eval.patience",
         "engine.slots",
         "engine.weights",
         *(f"engine.{key}" for key in SERVER_KEYS),

@@ -4,6 +4,7 @@ The file runs with the permissions of the run, because it is the user's code and
 """
 
 import hashlib
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -55,6 +56,15 @@ def one_line(error: BaseException) -> str:
 
 _NEW_HOMES = {
     "ramify.actor": "ramify.sampler",
+    "ramify.config.build": "ramify.assemble.agent",
+    "ramify.config.build_model": "ramify.assemble.model",
+    "ramify.config.build_problems": "ramify.assemble.problems",
+    "ramify.config.build_repair": "ramify.assemble.repair",
+    "ramify.config.build_reward": "ramify.assemble.reward",
+    "ramify.config.build_services": "ramify.assemble.services",
+    "ramify.config.build_tools": "ramify.assemble.tools",
+    "ramify.config.build_vllm": "ramify.assemble.vllm",
+    "ramify.config.build_worker": "ramify.assemble.worker",
     "ramify.core.call_clock": "ramify.runtime.call_clock",
     "ramify.core.foreign_files": "ramify.files.untrusted",
     "ramify.daemon_threads": "ramify.runtime.daemon_threads",
@@ -63,12 +73,18 @@ _NEW_HOMES = {
     "ramify.data.world": "ramify.quickstart.world_files",
     "ramify.data.world_questions": "ramify.quickstart.world_questions",
     "ramify.learner.checkpoint": "ramify.runs.checkpoint",
+    "ramify.learner.checkpoint_files": "ramify.runs.checkpoint_files",
+    "ramify.learner.checkpoint_writer": "ramify.runs.checkpoint_writer",
+    "ramify.obs.claims": "ramify.runs.claims",
     "ramify.obs.files": "ramify.files.durable",
     "ramify.obs.keyed_lines": "ramify.runs.keyed_lines",
     "ramify.obs.manifest": "ramify.runs.manifest",
     "ramify.rollout.agent_loop": "ramify.runtime.agent_loop",
     "ramify.stopping": "ramify.runtime.stopping",
     "ramify.train.quickstart": "ramify.quickstart",
+    "ramify.train.resume": "ramify.runs.resume",
+    "ramify.train.run_folder": "ramify.runs.run_folder",
+    "ramify.train.state": "ramify.runs.state",
     "ramify.user_files": "ramify.files.user_code",
 }
 """Modules of ramify that users' files may still import under an old name (the table in CHANGELOG.md)."""
@@ -76,8 +92,12 @@ _NEW_HOMES = {
 
 def _new_home(error: BaseException) -> str:
     """Return a sentence that names the new module if the error is about a module that has moved, else an empty text."""
-    home = _NEW_HOMES.get(getattr(error, "name", None) or "")
-    return f". Import it from {home}." if isinstance(error, ModuleNotFoundError) and home else ""
+    if not isinstance(error, ImportError):
+        return ""
+    # `from ramify import user_files` names the package, and the module in the message only.
+    inside = re.match(r"cannot import name '(\w+)' from '(ramify[\w.]*)'", str(error))
+    home = _NEW_HOMES.get(f"{inside[2]}.{inside[1]}" if inside else error.name or "")
+    return f". Import it from {home}." if home else ""
 
 
 def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:

@@ -34,13 +34,20 @@ class Loggers:
         self._open: dict[str, Logger] = {}
         self._notes: list[str] = []
 
-    def step(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Log the metrics that have a value."""
+    def step(self, step: int, metrics: Mapping[str, float | None], *, first_again: int | None = None) -> None:
+        """Log the metrics that have a value.
+
+        Args:
+            step: Step of the run.
+            metrics: The metrics.
+            first_again: The first step that is logged anew if these are the first metrics of a session; None: `step`.
+        """
         values = {name: value for name, value in metrics.items() if value is not None}
+        first = step if first_again is None else first_again
 
         def log(name: str) -> None:
             if name not in self._open:
-                self._open[name] = self._openers[name](self._run, step)
+                self._open[name] = self._openers[name](self._run, first)
             self._open[name].step(step, values)
 
         self._each(log)

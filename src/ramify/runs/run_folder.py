@@ -8,6 +8,7 @@ A run has begun once it has a step or a checkpoint. Until then its folder is fre
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,6 +129,9 @@ class RunFolder:
             ConfigError: The folder cannot be written.
         """
         if not (_has_begun(self.root) and (self.root / MANIFEST).exists()):
+            # A start that did not get to its first step may have evaluated another model.
+            shutil.rmtree(self.root / "evals", ignore_errors=True)
+            (self.root / _EVALUATIONS).unlink(missing_ok=True)
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
         elif recipe.changes(self.root / RECIPE):

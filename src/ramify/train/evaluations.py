@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ramify.core.errors import DataError
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.live import evaluate
 from ramify.obs.console import RunConsole
@@ -69,7 +70,8 @@ class TrainingEvaluation:
             write_trees(folder.evaluation(state.step), [TracedTree(s.tree, s.rewards) for s in trees])
             # Last: with its line an evaluation is done.
             folder.evaluations.append(state.step, row)
-            loggers.step(state.step, row)
+            # What a session before this one logged of the step itself stays.
+            loggers.step(state.step, row, first_again=state.step + 1)
             interval = evaluation.pass_at(1)
             console.note(
                 f"step {state.step}: {SCORE} {interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}] on "
@@ -95,7 +97,13 @@ def read_evaluations(folder: RunFolder) -> Sequence[MetricsRow]:
         DataError: A line cannot be read.
     """
     path = folder.root / "evals.jsonl"
-    return read_metrics(path) if path.exists() else ()
+    rows = read_metrics(path) if path.exists() else ()
+    for number, row in enumerate(rows, start=1):
+        if row.get(SCORE) is None:
+            raise DataError(
+                f"{path} row {number}: expected a number {SCORE!r}. Restore the file from a copy, or delete this line."
+            )
+    return rows
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float | None]:

@@ -80,7 +80,8 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
         except Interrupted as stopped:
             saved = run.saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
-    return state
+    # The rewards of a step say nothing of the checkpoint behind it; an evaluation does.
+    return state if run.evaluation is None else state.judged(run.saver.run.keep_best)
 
 
 def stops_early(run: RlRun) -> bool:

@@ -21,6 +21,8 @@ def test_the_changelog_has_the_table():
 def test_an_import_of_a_module_that_has_moved_names_its_new_home(old, new, tmp_path):
     assert importlib.util.find_spec(new) is not None
     file = tmp_path / "own.py"
-    file.write_text(f"import os\nfrom {old} import anything\n")
-    with pytest.raises(ConfigError, match=rf"own.py, line 2: .* Import it from {re.escape(new)}\.$"):
-        load_function(file, "anything")
+    package, _, module = old.rpartition(".")
+    for line in (f"from {old} import anything", f"from {package} import {module}"):
+        file.write_text(f"import os\n{line}\n")
+        with pytest.raises(ConfigError, match=rf"own.py, line 2: .* Import it from {re.escape(new)}\.$"):
+            load_function(file, "anything")
