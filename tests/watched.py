@@ -18,6 +18,7 @@ from ramify.modeling.memory_plan import Layout
 
 ADAMW = OptimizerConfig(rate=1e-3, weight_decay=0.0)
 STILL = OptimizerConfig(rate=1e-12, weight_decay=0.0)
+"""With a warm-up of 2**31 steps no float64 weight moves."""
 MUON = OptimizerConfig(name="muon", rate=0.006, vector_rate=4e-3, embedding_rate=1e-3)
 
 

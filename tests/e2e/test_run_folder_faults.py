@@ -225,7 +225,7 @@ HOSTILE = {
     "pickles": (_pickles, None),
     "a folder of before": (
         _of_before,
-        "a checkpoint of schema 3, expected 4; it was written by another version",
+        "a checkpoint of schema 3, expected 5: it was written by another version",
     ),
     "pickled weights only": (_only_pickled_weights, "step-000002"),
     "code of its own": (_own_code, None),

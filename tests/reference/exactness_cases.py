@@ -243,7 +243,7 @@ class Packed:
         rows = self._rows(case.weighting, case.baseline, case.correction, layout, bool(case.penalties))
         learner = Learner(
             self.ranks,
-            schedule=ScheduleConfig(),
+            schedule=ScheduleConfig(warmup_steps=2**31 - 1),
             total_steps=1,
             objective=Objective(LOSSES[case.loss][0], case.penalties),
             temperature=TEMPERATURE,

@@ -90,7 +90,7 @@ def plain(model, reference, trees):
 def learner_for(model, reference, budget):
     return Learner(
         alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference),
-        schedule=ScheduleConfig(),
+        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=10,
         objective=Objective(DpoLoss(BETA)),
         temperature=1.0,

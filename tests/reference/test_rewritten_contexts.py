@@ -49,7 +49,7 @@ def models(model_folder):
 def learner_for(model, loss):
     return Learner(
         alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
-        schedule=ScheduleConfig(),
+        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=10,
         objective=Objective(loss),
         temperature=TEMPERATURE,
