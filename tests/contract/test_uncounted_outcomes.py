@@ -75,7 +75,7 @@ def learning(models, algorithm):
     learner = Learner(
         # The weights stay, so that both batches meet the same ones.
         alone(models[0], OptimizerConfig(rate=1e-12, weight_decay=0.0), lambda: nullcontext(reference)),
-        schedule=ScheduleConfig(),
+        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=10,
         objective=build_objective(section),
         temperature=1.0,

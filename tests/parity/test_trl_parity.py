@@ -64,7 +64,7 @@ def model_with(which):
 def learner_for(model, objective, temperature=1.0, budget=10_000):
     return Learner(
         alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference()),
-        schedule=ScheduleConfig(),
+        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=1,
         objective=objective,
         temperature=temperature,
