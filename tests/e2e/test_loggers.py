@@ -148,7 +148,7 @@ def test_a_missing_package_is_refused_before_anything_is_made(tmp_path, model_fo
     for words in ((), ("--dry-run",)):
         line = refused("sft", recipe, "-s", 'log.to=["wandb"]', *words)
         assert (
-            "log.to: \"wandb\" needs wandb, which is not installed. Run pip install 'ramify-rl[wandb]'."
+            "log.to: \"wandb\" needs packages that are not installed: wandb. Run pip install 'ramify-rl[wandb]'."
             in line
         )
     assert not (tmp_path / "task" / "run").exists()

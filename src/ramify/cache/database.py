@@ -254,7 +254,7 @@ def unusable(path: Path, error: sqlite3.Error) -> UserError:
 def is_old_cassette(path: Path) -> bool:
     """Return True if a readable file begins with the header of a cassette of JSON lines."""
     with path.open("rb") as file:
-        return file.readline(len(CASSETTE_HEADER) + 1).rstrip(b"\n") == CASSETTE_HEADER
+        return file.readline(len(CASSETTE_HEADER) + 2).rstrip(b"\r\n") == CASSETTE_HEADER
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -114,6 +114,7 @@ def _search_section(options: argparse.Namespace) -> Any:  # noqa: ANN401 - as ab
     from pydantic import TypeAdapter, ValidationError
 
     from ramify.config.schema_tools import SearchSection
+    from ramify.core.config import in_words
 
     if options.provider is None:
         raise ConfigError(f"--provider: expected whose answers {options.file} holds")
@@ -134,8 +135,8 @@ def _search_section(options: argparse.Namespace) -> Any:  # noqa: ANN401 - as ab
         key = ".".join(str(part) for part in first["loc"][1:])
         if first["type"] == "missing":
             raise ConfigError(f"--provider {options.provider}: expected also -s {key}=VALUE") from None
-        where = f"-s {key}" if key else f"--provider {options.provider}"
-        raise ConfigError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        line = in_words(key, first)[0]
+        raise ConfigError(f"-s {line}" if key else f"--provider {options.provider}: {line}") from None
 
 
 def _value(text: str) -> object:

@@ -210,6 +210,6 @@ def require_loggers(config: LogConfig) -> None:
     for name in config.to:
         if missing := [package for package in _PACKAGES[name] if find_spec(package) is None]:
             raise ConfigError(
-                f'log.to: "{name}" needs {", ".join(missing)}, which is not installed. Run pip install '
-                f"'ramify-rl[{name}]'."
+                f'log.to: "{name}" needs packages that are not installed: {", ".join(missing)}. '
+                f"Run pip install 'ramify-rl[{name}]'."
             )

@@ -59,10 +59,10 @@ def cache(tmp_path):
     return path
 
 
-@pytest.fixture
-def cassette(tmp_path):
+@pytest.fixture(params=[b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def cassette(tmp_path, request):
     path = tmp_path / "it's a tape.jsonl"
-    path.write_bytes(CASSETTE)
+    path.write_bytes(CASSETTE.replace(b"\n", request.param))
     return path
 
 
@@ -102,7 +102,7 @@ def test_a_cassette_is_imported_whole(cassette, tmp_path, capsys):
     path = tmp_path / "folder" / "tape.sqlite"
     assert main(["cache", "import", str(cassette), "--to", str(path)]) == 0
     assert "3 entries" in capsys.readouterr().out
-    assert cassette.read_bytes() == CASSETTE
+    assert cassette.read_bytes().replace(b"\r\n", b"\n") == CASSETTE
     known = CacheKey("search", "serper", {"top_k": 10}, "b")
     assert fetch(path, CacheMode.REPLAY_OR_FAIL, known, SURROGATE) == [["second"], []]
     with pytest.raises(RequestFailedError) as caught:
@@ -122,14 +122,14 @@ def test_a_cassette_that_is_not_imported_is_refused_with_the_command_that_does(c
         SqliteCache(cassette, mode=mode)
     quoted = "'" + str(cassette).replace("'", "'\"'\"'") + "'"
     assert f"`ramify cache import {quoted} --to NEW`" in str(caught.value)
-    assert cassette.read_bytes() == CASSETTE
+    assert cassette.read_bytes().replace(b"\r\n", b"\n") == CASSETTE
     assert list(tmp_path.iterdir()) == [cassette]
 
 
 def test_a_cassette_is_not_imported_over_itself(cassette, capsys):
     assert main(["cache", "import", str(cassette), "--to", str(cassette)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert cassette.read_bytes() == CASSETTE
+    assert cassette.read_bytes().replace(b"\r\n", b"\n") == CASSETTE
 
 
 @pytest.mark.parametrize("options", [["--provider", "serper"], ["-s", "top_k=5"]])

@@ -54,8 +54,9 @@ def test_an_import_that_cannot_be_written_fails(tmp_path) -> None:
             "--provider nope: expected one of local, dense, retriever, brightdata, serper, searxng",
         ),
         (["brightdata"], "--provider brightdata: expected also -s zone=VALUE"),
-        (["serper", "-s", "top_k=0"], "-s top_k: "),
-        (["serper", "-s", "zone=serp"], "-s zone: "),
+        (["serper", "-s", "top_k=0"], "-s top_k: expected a number greater than or equal to 1, got 0"),
+        (["serper", "-s", "top_k=many"], "-s top_k: expected a valid integer, got 'many'"),
+        (["serper", "-s", "zone=serp"], "-s zone: unknown key"),
         (["serper", "-s", "hedge_seconds=90"], "--provider serper: hedge_seconds"),
     ],
 )
