@@ -61,6 +61,7 @@ check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python scripts/check_words.py
 
 docs: $(VENV)/installed
 	$(VENV)/bin/python scripts/check_docs.py
