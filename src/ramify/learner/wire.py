@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from ramify.algos.catalog import AnyLoss
+from ramify.algos.file_parts import FileLoss, FunctionLoss
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import ConfigError, RamifyError
@@ -29,7 +30,8 @@ from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
 
 TOKEN_LOSSES = (
-    *(loss for loss in get_args(AnyLoss) if not loss.sequence_loss), NegativeLogLikelihood, KlPenalty, EntropyBonus,
+    *(FunctionLoss if loss is FileLoss else loss for loss in get_args(AnyLoss) if not loss.sequence_loss),
+    NegativeLogLikelihood, KlPenalty, EntropyBonus,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {
     record.__name__: record
