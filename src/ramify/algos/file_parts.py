@@ -23,7 +23,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.protocols import Brancher, Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, BranchCandidate, Floats, Proposal
 from ramify.core.tree import BranchDecision, node_id
-from ramify.files.user_code import LoadedFunction, UserFunction, load_function, load_user_function
+from ramify.files.user_code import LoadedFunction, UserFunction, load_function, load_user_function, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -208,12 +208,7 @@ class FunctionLoss(LossConfig):
 
         `clip_fraction` is the share of a token's credit whose gradient differs from that of the ratio.
         """
-        plus, plus_is_clipped = self._factor(inputs.ratio, 1)
-        minus, minus_is_clipped = self._factor(inputs.ratio, -1)
-        if not (plus.requires_grad or minus.requires_grad):
-            raise self._own.refused(
-                "no gradient reaches the ratio, so nothing can be learned", "Compute with ratio"
-            )
+        (plus, plus_is_clipped), (minus, minus_is_clipped) = self._values(inputs.ratio)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
         return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(plus_is_clipped, minus_is_clipped)})
 
@@ -221,39 +216,49 @@ class FunctionLoss(LossConfig):
         """Try the function on a few ratios.
 
         Raises:
-            ConfigError: As from a call; or the factor of a token depends on other tokens.
+            ConfigError: As from a call; or the value of a token depends on other tokens.
         """
         import torch
 
         log_ratio = torch.tensor([-1.0, -0.1, 0.0, 0.1, 1.0], dtype=torch.float64).requires_grad_()
-        for sign in (1, -1):
-            whole, _ = self._factor(bounded_exp(log_ratio), sign)
-            part, _ = self._factor(bounded_exp(log_ratio[:2]), sign)
-            if not torch.equal(whole[:2], part):
-                raise self._own.refused(
-                    f"with sign {sign} the value of a token depends on the other tokens or on chance",
-                    "Compute each token's value from its own ratio, as batches are cut in many ways",
-                )
+        whole, part = (self._values(bounded_exp(tokens)) for tokens in (log_ratio, log_ratio[:2]))
+        if not all(torch.equal(a[:2], b) for (a, _), (b, _) in zip(whole, part, strict=True)):
+            raise self._own.refused(
+                "the value of a token depends on the other tokens or on chance",
+                "Compute each token's value from its own ratio, as batches are cut in many ways",
+            )
 
-    def _factor(self, ratio: "torch.Tensor", sign: int) -> "tuple[torch.Tensor, torch.Tensor]":
-        """f(ratio, sign), and at which tokens its slope is not 1. [W] each"""
+    def _values(self, ratio: "torch.Tensor") -> "list[tuple[torch.Tensor, torch.Tensor]]":
+        """f(ratio, +1) and f(ratio, -1), each with the tokens at which its slope is not 1. [W] each"""
+        # A function that writes into its ratio must not reach the graph.
+        values = [self._checked(self._own.call(ratio.clone(), sign), ratio, sign) for sign in (1, -1)]
+        if not any(value.requires_grad for value, _ in values):
+            raise self._own.refused(
+                "no gradient reaches the ratio, so nothing can be learned", "Compute with ratio"
+            )
+        return values
+
+    def _checked(
+        self, value: object, ratio: "torch.Tensor", sign: int
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
         import torch
 
-        own = self._own
-        # A change in place must not reach the graph that leads to the ratio.
-        value = own.call(ratio.clone(), sign)
         if not isinstance(value, torch.Tensor):
-            raise own.refused(f"with sign {sign} it returned {_shown(value)}", "Return a tensor")
+            raise self._own.refused(f"with sign {sign} it returned {_shown(value)}", "Return a tensor")
         if (value.shape, value.dtype, value.device) != (ratio.shape, ratio.dtype, ratio.device):
             kinds = (f"{list(v.shape)}, {v.dtype}, {v.device}" for v in (value, ratio))
             problem = f"with sign {sign} it returned a tensor {' for ratios '.join(kinds)}"
-            raise own.refused(problem, "Return a number for each token, of the ratio's type")
+            raise self._own.refused(problem, "Return a number for each token, of the ratio's type")
         slope = torch.zeros_like(ratio)
         if value.requires_grad:
-            slope = torch.autograd.grad(value.sum(), ratio, retain_graph=True, materialize_grads=True)[0]
+            try:
+                (slope,) = torch.autograd.grad(value.sum(), ratio, retain_graph=True, materialize_grads=True)
+            except RuntimeError as error:
+                problem = f"with sign {sign} its gradient raised {one_line(error)[:300]}"
+                raise self._own.refused(problem, "Change no tensor in place") from error
         # Ratios that are no numbers come from the model; the learner counts and skips such a step.
         if (~(value.isfinite() & slope.isfinite()) & ratio.isfinite()).any():
-            raise own.refused(
+            raise self._own.refused(
                 f"with sign {sign} a value or its gradient is not finite",
                 "Return finite numbers for all ratios from e^-20 to e^20",
             )
