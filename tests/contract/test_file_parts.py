@@ -8,14 +8,17 @@ import torch
 
 import own_parts
 from branch_cases import candidate
-from loss_inputs import token_inputs
+from doc_pages import read_page
+from loss_inputs import slopes, token_inputs
 from ramify.algos.branch_rules import RuleSetup
+from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.file_parts import FileEstimator, FileLoss, FileRule
 from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source
 from ramify.learner.annotate import Wanted
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
@@ -23,7 +26,7 @@ from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.learner.wire import decode, encode
 from ramify.modeling.tiny import make_tiny_qwen3
-from random_trees import annotated, random_tree, sampled, some_rewards
+from random_trees import annotated, node, random_tree, sampled, some_rewards, tree_of
 
 SETUP = RuleSetup(4, 1000, lambda _: 0.5)
 EDGES = {"clip_low": 0.1, "clip_high": 0.15}
@@ -105,6 +108,31 @@ def test_a_rule_in_a_file_decides_as_bernoulli(width):
             asked = candidate(delta, draw, width)
             assert ours.propose(asked, ()) == own.propose(asked, ())
     assert (ours.probe_tokens, ours.max_children, ours.state()) == (own.probe_tokens, own.max_children, {})
+
+
+def test_the_example_of_the_page_works_and_its_cispo_is_ramifys(tmp_path):
+    _, _, rest = read_page("extending.md").partition("This is `my_parts.py`:\n\n```python\n")
+    (tmp_path / "my_parts.py").write_text(rest[: rest.index("```")])
+    tables = [
+        {"path": tmp_path / "my_parts.py", "function": name}
+        for name in ("often_early", "leave_one_out", "cispo")
+    ]
+    rule, estimator, loss = (
+        part(**table) for part, table in zip((FileRule, FileEstimator, FileLoss), tables, strict=True)
+    )
+    assert rule.build(SETUP).propose(candidate(0.0), ()).probability == 0.5
+    rloo = {"name": "group", "scale": "none", "baseline": "leave_subtree_out"}
+    flat = tree_of(
+        [node((), Source.PROMPT, [5]), *(node((i,), Source.POLICY, [1], leaf=True) for i in range(3))]
+    )
+    known = annotated(flat, tuple(Reward(value, {}) for value in (1.0, 0.0, 0.4)))
+    expected = build_estimator(AlgorithmSection(estimator=rloo, loss={"name": "clip"})).advantages(known, ())
+    ours = estimator.build("repeat", 0.0).advantages(known, ())
+    assert np.concatenate(ours) == pytest.approx(np.concatenate(expected), abs=1e-12)
+    given = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -0.5], [0.9, -0.4, 0.1], dtype=torch.float64)
+    named = CispoSurrogate(clip_high=0.28)
+    assert slopes(loss.build(), given) == pytest.approx(slopes(named, given), abs=1e-12)
+    assert loss.build()(given).sums["clip_fraction"] == named(given).sums["clip_fraction"]
 
 
 @pytest.fixture
