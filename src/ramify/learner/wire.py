@@ -3,7 +3,7 @@
 A message is a JSON tree, then the bytes of its arrays in the order in which the tree names them. In the tree a number, a text,
 true, false and null stand for themselves, and a JSON array for a tuple; everything else is an object with one key, its kind:
 `list`, `map` (pairs), `path`, `array` (type and shape), or the name of a record with its fields in order. Only the records of
-`RECORDS` exist.
+`RECORDS` exist. A `FunctionLoss` names a file and its checksum; each rank reads the file by itself.
 """
 
 import json
