@@ -22,7 +22,6 @@ TOKEN_LOSSES = {
     "aepo_clip, dual": {"name": "aepo_clip", "dual_clip": 3.0},
     "gppo": {"name": "gppo"},
     "cispo": {"name": "cispo", "clip_high": 0.28},
-    "upper_clip": {"name": "upper_clip"},
     "file": {"name": "file", "path": own_parts.__file__, "function": "clip"},
     "cispo, lower edge": {"name": "cispo", "clip_low": 0.2, "clip_high": 0.28},
 }

@@ -16,16 +16,9 @@ from ramify.algos.node_value import NodeValueConfig
 from ramify.algos.reinforce_pp import ReinforcePlusPlusConfig
 from ramify.algos.tree_grpo import TreeGrpoConfig
 from ramify.algos.turn_level import TurnLevelConfig
-from ramify.algos.upper_clip import UpperClipSurrogate
 
 AnyLoss: TypeAlias = (
-    ClippedSurrogate
-    | StopGradientClip
-    | GppoSurrogate
-    | CispoSurrogate
-    | GspoSurrogate
-    | UpperClipSurrogate
-    | FileLoss
+    ClippedSurrogate | StopGradientClip | GppoSurrogate | CispoSurrogate | GspoSurrogate | FileLoss
 )
 AnyEstimator: TypeAlias = (
     GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig | FileEstimator
