@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+import own_parts
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_brancher
 from ramify.chat.tag_renderer import TagRenderer
@@ -44,6 +45,7 @@ RULES = {
     "aepo as released": {"name": "seed_compat_aepo"},
     "aepo with dynamic rollouts": {"name": "seed_compat_aepo", "dynamic_rollouts": True},
     "aepo without defects": {"name": "seed_compat_aepo", "penalty_per_prompt": False, **OFF},
+    "file": {"name": "file", "path": own_parts.__file__, "function": "rule", "children": 2},
 }
 REMEMBERS = {"arpo as released", "aepo as released", "aepo with dynamic rollouts"}
 COUNTS_ROUNDS = {"aepo as released", "aepo with dynamic rollouts"}

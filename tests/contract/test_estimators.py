@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import own_parts
 from closeness import are_close
 from ramify.assemble.algorithm import build_estimator
 from ramify.config.mistakes import form_of
@@ -27,6 +28,7 @@ ESTIMATORS = {
     "tree_grpo": {"name": "tree_grpo"},
     "node_value": {"name": "node_value"},
     "turn_level": {"name": "turn_level"},
+    "file": {"name": "file", "path": own_parts.__file__, "function": "advantage"},
 }
 AROUND = {
     "bare": {},
@@ -119,6 +121,7 @@ def test_one_finite_number_for_each_written_token_and_the_same_ones_again(name, 
         ("leave_subtree_out", lambda r: r - (r.sum() - r) / (len(r) - 1)),
         ("tree_grpo", lambda r: (r - r.mean()) / (r.std(ddof=1) + 1e-6)),
         ("node_value", lambda r: r - r.mean()),
+        ("file", lambda r: (r - r.mean()) / (r.std(ddof=1) + 1e-6)),
     ],
 )
 def test_a_flat_group_gets_what_the_paper_says(name, shared, published):

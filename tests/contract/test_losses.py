@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import own_parts
 from loss_inputs import path_inputs, slopes, token_inputs
 from ramify.assemble.algorithm import build_objective
 from ramify.config.mistakes import form_of
@@ -21,6 +22,7 @@ TOKEN_LOSSES = {
     "aepo_clip, dual": {"name": "aepo_clip", "dual_clip": 3.0},
     "gppo": {"name": "gppo"},
     "cispo": {"name": "cispo", "clip_high": 0.28},
+    "file": {"name": "file", "path": own_parts.__file__, "function": "clip"},
     "cispo, lower edge": {"name": "cispo", "clip_low": 0.2, "clip_high": 0.28},
 }
 PATH_LOSSES = {"gspo": {"name": "gspo", "aggregation": "sequence_mean"}}

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import own_parts
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
@@ -39,6 +40,7 @@ ESTIMATORS = {
     "tree_grpo": {"name": "tree_grpo"},
     "node_value": {"name": "node_value"},
     "turn_level": {"name": "turn_level"},
+    "file": {"name": "file", "path": own_parts.__file__, "function": "advantage"},
 }
 AROUND = {
     "bare": {},
@@ -50,6 +52,7 @@ LOSSES = {
     "tokens": {"loss": {"name": "clip"}},
     "sequences": {"loss": {"name": "clip"}, "aggregation": "sequence_mean"},
     "fixed": {"loss": {"name": "clip"}, "aggregation": "fixed_length", "fixed_length": 9},
+    "file": {"loss": {"name": "file", "path": own_parts.__file__, "function": "clip"}},
     "gspo": {"loss": {"name": "gspo"}, "aggregation": "sequence_mean"},
 }
 SHARED = ["repeat", "split", "mass"]

@@ -34,7 +34,8 @@ ends = true
 @pytest.fixture
 def example(tmp_path):
     """The blocks of the example in a folder, by name."""
-    found = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    section = PAGE.read_text(encoding="utf-8").split("\n## A tool of your own\n")[1].split("\n## ")[0]
+    found = BLOCK.findall(section)
     assert [language for language, _ in found] == ["python", "toml", "text", "python", "text"]
     (tmp_path / "my_tools.py").write_text(found[0][1], encoding="utf-8")
     (tmp_path / "example.py").write_text(found[3][1], encoding="utf-8")

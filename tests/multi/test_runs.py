@@ -10,6 +10,7 @@ from launched import ours, ramify
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+import own_parts
 from e2e_runs import DPO, SFT, TRAIN, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
@@ -43,7 +44,11 @@ max_tokens = 400
 optimizer = {{ rate = 1e-3 }}
 """
 )
-KINDS = {"copy": COPY, "scripted": SCRIPTED, "sft": DEMONSTRATIONS, "dpo": PAIRS}
+FILE = f'{{{{ name = "file", path = "{own_parts.__file__}", function = "%s" }}}}'
+OWN_PARTS = COPY.replace('{{ name = "group" }}', FILE % "advantage").replace(
+    '{{ name = "clip" }}', FILE % "clip"
+)
+KINDS = {"copy": COPY, "file": OWN_PARTS, "scripted": SCRIPTED, "sft": DEMONSTRATIONS, "dpo": PAIRS}
 
 
 def command(kind):

@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import plain_advantages
@@ -12,10 +13,12 @@ import plain_sums
 import torch
 from exactness_world import TEMPERATURE
 
+import own_parts
 from ramify.algos.aepo import StopGradientClip
 from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
+from ramify.algos.file_parts import FileLoss
 from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.gspo import GspoSurrogate
@@ -32,6 +35,7 @@ from watched import STILL, WatchedWorker
 
 FIXED_LENGTH = 10
 COEFFICIENTS = {"kl": 0.3, "entropy": 0.2}
+OWN_CLIP = FileLoss(path=Path(own_parts.__file__), function="clip", args={"clip_high": 0.28})
 LOSSES = {
     "clip": (ClippedSurrogate(0.2, 0.2, None), plain_losses.ppo, (0.2, 0.2)),
     "clip_higher": (ClippedSurrogate(0.2, 0.28, None), plain_losses.ppo, (0.2, 0.28)),
@@ -41,6 +45,7 @@ LOSSES = {
     "aepo_clip, dual": (StopGradientClip(0.2, 0.28, 2.0), plain_losses.aepo, (0.2, 0.28, 2.0)),
     "cispo": (CispoSurrogate(clip_low=None, clip_high=0.28), plain_losses.cispo, (None, 0.28)),
     "cispo, lower edge": (CispoSurrogate(clip_low=0.2, clip_high=0.28), plain_losses.cispo, (0.2, 0.28)),
+    "file": (OWN_CLIP.build(), plain_losses.ppo, (0.2, 0.28)),
     "gspo": (GspoSurrogate(3e-4, 4e-4), plain_losses.gspo, (3e-4, 4e-4)),
     "gspo, wide": (GspoSurrogate(0.1, 0.1), plain_losses.gspo, (0.1, 0.1)),
 }

@@ -8,6 +8,7 @@ from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig, RandomConfig
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
 from ramify.algos.cispo import CispoSurrogate
+from ramify.algos.file_parts import FileEstimator, FileLoss, FileRule
 from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate, GroupConfig
 from ramify.algos.gspo import GspoSurrogate
@@ -16,9 +17,11 @@ from ramify.algos.reinforce_pp import ReinforcePlusPlusConfig
 from ramify.algos.tree_grpo import TreeGrpoConfig
 from ramify.algos.turn_level import TurnLevelConfig
 
-AnyLoss: TypeAlias = ClippedSurrogate | StopGradientClip | GppoSurrogate | CispoSurrogate | GspoSurrogate
+AnyLoss: TypeAlias = (
+    ClippedSurrogate | StopGradientClip | GppoSurrogate | CispoSurrogate | GspoSurrogate | FileLoss
+)
 AnyEstimator: TypeAlias = (
-    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig
+    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig | FileEstimator
 )
 AnyRule: TypeAlias = (
     FlatConfig
@@ -28,4 +31,5 @@ AnyRule: TypeAlias = (
     | RandomConfig
     | ReleasedArpoConfig
     | ReleasedAepoConfig
+    | FileRule
 )

@@ -44,8 +44,13 @@ def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) 
 
 
 def build_objective(section: AlgorithmSection) -> "Objective":
-    """What the learner minimises."""
+    """Return what the learner minimises.
+
+    Raises:
+        ConfigError: A loss of the user's own cannot be used.
+    """
     from ramify.algos.credit import Weighting
+    from ramify.algos.file_parts import FileLoss
     from ramify.algos.kl import EntropyBonus, KlPenalty
     from ramify.algos.losses import Objective
 
@@ -57,7 +62,8 @@ def build_objective(section: AlgorithmSection) -> "Objective":
     if section.entropy_bonus is not None:
         penalties.append(EntropyBonus(section.entropy_bonus))
     weighting = Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
-    return Objective(section.loss, tuple(penalties), weighting)
+    loss = section.loss.build() if isinstance(section.loss, FileLoss) else section.loss
+    return Objective(loss, tuple(penalties), weighting)
 
 
 def wanted_annotations(section: AlgorithmSection) -> "Wanted":

@@ -127,11 +127,16 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
     """Return the manifest of a training run; `tokenizer` is the fingerprint of the model's.
 
     Raises:
+        ConfigError: A function of the user's own cannot be loaded.
         DataError: A file cannot be read.
     """
     engine = recipe.engine
     script = file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
-    return task_manifest(recipe.model, recipe.data.train, task, tokenizer, script)
+    manifest = task_manifest(recipe.model, recipe.data.train, task, tokenizer, script)
+    if recipe.functions:
+        functions = {key: part.load().loaded.sha256 for key, part in recipe.functions.items()}
+        manifest["made_from"]["functions"] = functions
+    return manifest
 
 
 def build_rl(
@@ -168,7 +173,11 @@ def build_rl(
         recipe.learner.problems_per_minibatch,
         recipe.engine.computes_here,
     )
-    for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
+    functions = tuple(
+        f"{key}: {part.function} of {part.path}, sha256 {manifest['made_from']['functions'][key][:16]}"
+        for key, part in recipe.functions.items()
+    )
+    for note in (*functions, *idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
 
     optimizer = recipe.learner.optimizer

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
+from ramify.algos.file_parts import FromFile
 from ramify.assemble.model import require_positions
 from ramify.assemble.vllm import check_vllm
 from ramify.commands.work import AnyRecipe
@@ -215,6 +216,12 @@ def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig | Ow
         require_file(f"{key}.path", own.path)
 
 
+def require_function(key: str, part: FromFile) -> None:
+    """Raise ConfigError unless the function of a part of the algorithm can be loaded, which runs its file."""
+    require_file(f"{key}.path", part.path)
+    part.load()
+
+
 def require_repairs(section: RepairConfig | None) -> None:
     """Raise ConfigError unless the file of the user's own helper, and a cassette to replay, are there."""
     if section is None:
@@ -251,6 +258,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
         lambda: require_repairs(recipe.repair),
         lambda: require_reward(recipe.reward),
+        *(partial(require_function, *item) for item in recipe.functions.items()),
     )
 
 

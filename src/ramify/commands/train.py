@@ -103,6 +103,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
 
     import ramify
     from ramify.config.load import resolved
+    from ramify.config.schema_train import TrainRecipe
     from ramify.modeling.adapter_files import checksums
     from ramify.runs.manifest import file_sha256
 
@@ -110,12 +111,14 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
     root = Path(ramify.__file__).parent
     for path in sorted(root.rglob("*.py")):
         code.update(f"{path.relative_to(root)} {file_sha256(path)}\n".encode())
+    functions = recipe.functions.values() if isinstance(recipe, TrainRecipe) else ()
     return {
         "version of torch": metadata.version("torch"),
         "version of ramify's code": code.hexdigest()[:16],
         "recipe": sha256(resolved(recipe).encode()).hexdigest()[:16],
         "data": "" if recipe.data.train is None else file_sha256(recipe.data.train)[:16],
         "model": " ".join(checksums(recipe.model.folder).values()),
+        "file of functions": " ".join(part.load().loaded.sha256[:16] for part in functions),
     }
 
 

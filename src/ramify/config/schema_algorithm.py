@@ -182,11 +182,13 @@ class AlgorithmSection(Section):
         recomputes = self.old == "recompute"
         if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
             return ()
-        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if self.loss.is_changed(key)]
-        if self.loss.name != "clip":
-            idle.append(f'algorithm.loss.name = "{self.loss.name}"')
-        elif self.loss.dual_clip is not None:
-            idle.append("algorithm.loss.dual_clip")
+        loss = self.loss
+        edges = [key for key in ("clip_low", "clip_high") if hasattr(loss, key) and loss.is_changed(key)]
+        idle = [f"algorithm.loss.{key}" for key in edges]
+        if loss.name == "clip":
+            idle += ["algorithm.loss.dual_clip"] if loss.dual_clip is not None else []
+        elif loss.name != "file":
+            idle.append(f'algorithm.loss.name = "{loss.name}"')
         if self.advantage == "hard" and self._hard_is_soft_where_linear:
             idle.append('algorithm.advantage = "hard"')
         if recomputes and is_local and self.correction is None:

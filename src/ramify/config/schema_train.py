@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ramify.algos.file_parts import FromFile
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_parts import (
     Section,
@@ -145,6 +146,16 @@ class TrainRecipe(Section):
     def any_environment(self) -> EnvironmentSection | None:
         """The environment, or the first of several."""
         return next(iter(self.environments.values()), self.environment)
+
+    @property
+    def functions(self) -> dict[str, FromFile]:
+        """The parts of the algorithm that are functions of the user's own, by their keys."""
+        parts = {
+            "rollout.branching": self.rollout.branching,
+            "algorithm.estimator": self.algorithm.estimator,
+            "algorithm.loss": self.algorithm.loss,
+        }
+        return {key: part for key, part in parts.items() if isinstance(part, FromFile)}
 
     def _has_problems(self) -> None:
         data = self.data

@@ -10,13 +10,13 @@ from typing import Any
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.core.draws import stream
-from ramify.core.errors import ConfigError, DataError, RamifyError
+from ramify.core.errors import DataError, RamifyError
 from ramify.core.messages import Message, Problem
 from ramify.core.protocols import Engine
 from ramify.core.records import Finish, Request, TokenUsage
 from ramify.core.tree import Node, Source, Trajectory
 from ramify.engines.openai import after_thinking
-from ramify.files.user_code import one_line
+from ramify.files.user_code import check_signature, one_line
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.runtime.call_clock import queued
 from ramify.runtime.daemon_threads import DaemonThreads
@@ -123,14 +123,7 @@ class OwnChat:
 
     def __post_init__(self) -> None:
         self._threads = DaemonThreads(f"helper {self.called}", _THREADS)
-        if inspect.isclass(self.function):
-            raise ConfigError(f"helper {self.called}: expected a function, found a class")
-        try:
-            inspect.signature(self.function).bind(None, **self.args)
-        except TypeError as error:
-            raise ConfigError(
-                f"helper {self.called}: expected {self.called}(messages, **args): {error}"
-            ) from None
+        check_signature(self.function, f"helper {self.called}", self.called, ("messages",), self.args)
 
     @property
     def name(self) -> str:

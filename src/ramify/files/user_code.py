@@ -1,13 +1,14 @@
-"""Loads the user's own functions, given by file and name: tools and rewards.
+"""Loads the user's own functions, given by file and name: tools, rewards, parts of an algorithm.
 
 The file runs with the permissions of the run, because it is the user's code and not the model's.
 """
 
 import hashlib
+import inspect
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,80 @@ def load_function(path: Path, name: str) -> LoadedFunction:
         own = ", ".join(sorted(_own(module))) or "no function or class of its own"
         raise ConfigError(f"{path}: no function or class {name!r}; it has {own}")
     return LoadedFunction(found, path, sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A loaded function with its further arguments; whatever goes wrong in it is a ConfigError that names its line.
+
+    Attributes:
+        loaded: The function and its file.
+        name: Its name in the file.
+        args: Its further arguments.
+    """
+
+    loaded: LoadedFunction
+    name: str
+    args: Mapping[str, Any]
+
+    def call(self, *values: Any, about: str = "") -> Any:  # noqa: ANN401 - whatever the function returns
+        """Return what the function returns; `about` names what it is called for, for the message.
+
+        Raises:
+            ConfigError: The function raised, or exited.
+        """
+        try:
+            return self.loaded.function(*values, **self.args)
+        except (Exception, SystemExit) as error:
+            line = _line(error, self.loaded.path) or self._line
+            reason = f"it raised {one_line(error)[:300]}. Correct the function."
+            raise ConfigError(f"{self.loaded.path}{line}: {self.name}: {about}{reason}") from error
+
+    def refused(self, problem: str, remedy: str, about: str = "") -> ConfigError:
+        """Return the error of a value that the function returned and that cannot be used."""
+        return ConfigError(f"{self.loaded.path}{self._line}: {self.name}: {about}{problem}. {remedy}.")
+
+    @property
+    def _line(self) -> str:
+        """Return the line at which the function begins, as text for a message."""
+        code = getattr(inspect.unwrap(self.loaded.function), "__code__", None)
+        is_here = code is not None and code.co_filename == str(self.loaded.path)
+        return f", line {code.co_firstlineno}" if code is not None and is_here else ""
+
+
+def load_user_function(
+    path: Path, name: str, parameters: Sequence[str], args: Mapping[str, Any]
+) -> UserFunction:
+    """Load a function that is called with `parameters` by position and `args` by name.
+
+    Raises:
+        ConfigError: The file cannot be run or has no such function, or the function cannot take its arguments.
+    """
+    loaded = load_function(path, name)
+    if inspect.iscoroutinefunction(loaded.function):
+        raise ConfigError(f"{path}: {name}: expected a plain function, got an async one. Remove async.")
+    check_signature(loaded.function, f"{path}: {name}", name, parameters, args)
+    return UserFunction(loaded, name, args)
+
+
+def check_signature(
+    function: Callable[..., Any], what: str, name: str, parameters: Sequence[str], args: Mapping[str, Any]
+) -> None:
+    """Check that a function returns, and takes `parameters` by position and `args` by name; `what` begins the message.
+
+    Raises:
+        ConfigError: It is a class or a generator, or has other parameters.
+    """
+    if any(is_kind(function) for is_kind in _WITHOUT_RESULT):
+        raise ConfigError(f"{what}: expected a function that returns, found a class or a generator")
+    try:
+        inspect.signature(function).bind(*parameters, **args)
+    except (TypeError, ValueError) as error:
+        form = f"{name}({', '.join(parameters)}{', **args' if args else ''})"
+        raise ConfigError(f"{what}: expected {form}: {error}. Give it these parameters.") from None
+
+
+_WITHOUT_RESULT = (inspect.isclass, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def one_line(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 A message is a JSON tree, then the bytes of its arrays in the order in which the tree names them. In the tree a number, a text,
 true, false and null stand for themselves, and a JSON array for a tuple; everything else is an object with one key, its kind:
 `list`, `map` (pairs), `path`, `array` (type and shape), or the name of a record with its fields in order. Only the records of
-`RECORDS` exist.
+`RECORDS` exist. A `FunctionLoss` names a file and its checksum; each rank reads the file by itself.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from ramify.algos.catalog import AnyLoss
+from ramify.algos.file_parts import FileLoss, FunctionLoss
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import ConfigError, RamifyError
@@ -29,7 +30,8 @@ from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
 
 TOKEN_LOSSES = (
-    *(loss for loss in get_args(AnyLoss) if not loss.sequence_loss), NegativeLogLikelihood, KlPenalty, EntropyBonus,
+    *(FunctionLoss if loss is FileLoss else loss for loss in get_args(AnyLoss) if not loss.sequence_loss),
+    NegativeLogLikelihood, KlPenalty, EntropyBonus,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {
     record.__name__: record

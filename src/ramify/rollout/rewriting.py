@@ -13,14 +13,13 @@ from ramify.core.messages import ToolSpec
 from ramify.core.protocols import ContextRewriter, Event
 from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
-from ramify.files.user_code import load_function, one_line
+from ramify.files.user_code import check_signature, load_function, one_line
 from ramify.rollout.calls import Failure, detached
 from ramify.rollout.configs import RewriterConfig
 from ramify.rollout.settings import AgentParts
 from ramify.runtime.daemon_threads import DaemonThreads
 
 _THREADS = 32
-_GENERATORS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +40,7 @@ class FunctionRewriter:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_threads", DaemonThreads(f"rewriter {self.name}", _THREADS))
-        if inspect.isclass(self.function) or any(kind(self.function) for kind in _GENERATORS):
-            raise ConfigError(
-                f"rewriter {self.name}: expected a function that returns, found a class or a generator"
-            )
-        try:
-            inspect.signature(self.function).bind(None, **self.args)
-        except TypeError as error:
-            raise ConfigError(
-                f"rewriter {self.name}: expected {self.name}(trajectory{', **args' if self.args else ''}): {error}"
-            ) from None
+        check_signature(self.function, f"rewriter {self.name}", self.name, ("trajectory",), self.args)
 
     async def rewrite(
         self,

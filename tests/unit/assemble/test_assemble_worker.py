@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import own_parts
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.assemble.algorithm import build_objective
@@ -55,9 +56,14 @@ def test_every_loss_that_a_recipe_can_name_crosses():
     recipe = load_recipe(TrainRecipe, RECIPES[0], ()).algorithm
     kinds = {type(loss) for loss in Objective(NegativeLogLikelihood()).token_losses}
     for loss in LossSection.__origin__.__args__:
-        numbers = {"clip_high": 0.2} if loss.__name__ == "CispoSurrogate" else {}
+        numbers = {
+            "CispoSurrogate": {"clip_high": 0.2},
+            "FileLoss": {"path": own_parts.__file__, "function": "clip", "args": {"clip_low": 0.1}},
+        }.get(loss.__name__, {})
         penalties = {"entropy_bonus": 0.01, "kl": None}
         section = recipe.model_copy(update={"loss": loss(**numbers), **penalties})
-        kinds |= {type(term) for term in build_objective(section).token_losses}
+        losses = build_objective(section).token_losses
+        assert decode(encode(losses)) == losses
+        kinds |= {type(term) for term in losses}
     assert kinds <= set(TOKEN_LOSSES)
     assert len(kinds) == len(TOKEN_LOSSES) - 1

@@ -86,7 +86,7 @@ script = "turns.jsonl"
 [reward]
 name = "hierarchical"
 """
-RULES = "none, threshold, bernoulli, balanced, random, seed_compat_arpo, seed_compat_aepo"
+RULES = "none, threshold, bernoulli, balanced, random, seed_compat_arpo, seed_compat_aepo, file"
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 
 
@@ -251,7 +251,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rollout.temperature=0", "rollout.temperature: training samples, so it must be above 0"),
         (
             "algorithm.estimator.name=ppo",
-            "algorithm.estimator.name: expected one of group, reinforce_pp, tree_grpo, node_value, turn_level, got 'ppo'",
+            "algorithm.estimator.name: expected one of group, reinforce_pp, tree_grpo, node_value, turn_level, file, got 'ppo'",
         ),
         ("algorithm.loss.clip=0.2", "algorithm.loss.clip: unknown key, did you mean clip_low?"),
         ("reward.bonus=0.2", "reward.bonus: unknown key"),

@@ -78,6 +78,12 @@ REQUIRED = {
     "OptimizerConfig": {"rate": 1e-3, "decay": "cosine", "final_rate": 0.5},
     "TrainedModelConfig": {"path": Path("m"), "lora": AdapterConfig(rank=3)},
     "CispoSurrogate": {"clip_high": 0.3},
+    "FunctionLoss": {
+        "path": Path("a.py"),
+        "function": "f",
+        "args": {"edges": [0.1, {"b": None}]},
+        "sha256": "0f",
+    },
 }
 
 
