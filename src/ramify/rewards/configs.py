@@ -33,7 +33,7 @@ class JudgeConfig(ChatConfig):
         in_flight: Most answers that are judged at the same time.
         timeout_seconds: Time limit for one verdict with all its attempts, not counting the wait for a free slot.
         failures_to_stop: After so many answers in a row without a verdict, the run ends.
-        skip_equal: Whether an answer that equals an accepted answer, but for case and blanks, is right without asking.
+        skip_equal: Accept an answer that equals an accepted one, but for case and blanks, without asking the model.
         cache: A file that stores verdicts.
     """
 
@@ -70,7 +70,7 @@ class RewardConfig(Config):
     """Parts that any reward can have, but `length`."""
 
     tells_right: ClassVar[bool] = True
-    """Whether the reward tells right from wrong."""
+    """True if the reward tells right from wrong."""
     reads_tags_only: ClassVar[bool] = False
 
     judge: JudgeConfig | None = None
@@ -104,7 +104,7 @@ class AnswerRewardConfig(RewardConfig):
 
     def __post_init__(self) -> None:
         if not self.needs_form and self.is_changed("malformed"):
-            raise ValueError("malformed: acts with needs_form only; leave it out")
+            raise ValueError("malformed: has no effect without needs_form = true. Remove it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class PartsRewardConfig(RewardConfig):
 
     def __post_init__(self) -> None:
         if self.judge is None and not self.own:
-            raise ValueError("expected [[reward.own]] or [reward.judge], found no part")
+            raise ValueError("expected [[reward.own]] or [reward.judge], got no part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
