@@ -46,7 +46,7 @@ def extract(output: str) -> str:
 
 
 def strings_equal(prediction: object, gold: object) -> bool:
-    """Return True if the string rules rewrite both to the same text; if they fail, whether both are identical."""
+    """Return True if the string rules rewrite both to the same text or, where they fail, both are identical."""
     if prediction is None or gold is None:
         return prediction is gold
     if not isinstance(prediction, str) or not isinstance(gold, str):
@@ -93,7 +93,7 @@ def sample_scores(task: str, output: str, prediction: str, gold: object) -> Scor
 
 
 def overall_scores(task: str, rows: Sequence[Mapping[str, object]]) -> Scores:
-    """Return means over the rows of a file; a row has `input`, `answer`, `prediction`, `output` and, with a judge, `judge`."""
+    """Return the means over the rows of a file; a row has `input`, `answer`, `prediction`, `output` and, with a judge, `judge`."""
     samples: list[Scores] = []
     for row in rows:
         sample = sample_scores(task, str(row["output"]), str(row["prediction"]), row["answer"])
@@ -219,7 +219,7 @@ def _last_box(text: str) -> str:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Return position of the first closing brace after which the text from `start` on has as many closing as opening braces."""
+    """Return the position of the first closing brace after which the text from `start` on has as many closing as opening braces."""
     depth = 0
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -325,7 +325,7 @@ def _tool_counts(output: str) -> Scores:
 
 
 def _pairs(output: str, tag: str) -> list[tuple[int, int]]:
-    """Return start and end of each pair of an opening tag and the next closing one; the search continues after the pair."""
+    """Return the start and the end of each pair of an opening tag and the next closing one; the search continues after the pair."""
     pairs, position = [], 0
     while (opening := output.find(f"<{tag}>", position)) >= 0:
         closing = output.find(f"</{tag}>", opening)

@@ -129,7 +129,7 @@ def scores(task: str, output: str, full_output: str, gold: object, extract: bool
 
 
 def num_calls(full_output: str) -> int:
-    """Return number of closed pairs of call markers, including nested ones.
+    """Return the number of closed pairs of call markers, including nested ones.
 
     Counts up to the last closing answer tag; without such a tag, up to the last box.
     """

@@ -1,4 +1,4 @@
-"""Settings of rewards: what counts for a trajectory, and what is only reported. Apart from their code, which imports much."""
+"""Settings of rewards, apart from their code, which imports much."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -67,7 +67,7 @@ class OwnPartConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig(Config):
-    """Parts that any reward can have, but `length`."""
+    """Parts that any reward but `length` can have."""
 
     tells_right: ClassVar[bool] = True
     """True if the reward tells right from wrong."""
@@ -132,7 +132,7 @@ class PartsRewardConfig(RewardConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRewardConfig(RewardConfig):
-    """What the environment pays; a trajectory is right if that is at least `right_at`."""
+    """The reward of the environment; a trajectory is right if it is at least `right_at`."""
 
     name: Literal["environment"] = "environment"
     right_at: SignedWeight = 1.0

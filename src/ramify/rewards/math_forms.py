@@ -131,15 +131,13 @@ def _several(parts: list[str], brackets: str) -> Items:
         raise UnreadableError("too many values")
     items: list[Form] = []
     for part in parts:
-        form = read_form(part)
-        if (
-            isinstance(form, NamedValue)
-            and isinstance(form.value, Items)
-            and not form.value.brackets.strip("{}")
-        ):
-            items.extend(NamedValue(form.name, value) for value in form.value.items)
-        else:
-            items.extend(form.items if isinstance(form, Items) and form.brackets == "{}" else [form])
+        match read_form(part):
+            case NamedValue(name, Items("" | "{}", values)):
+                items.extend(NamedValue(name, value) for value in values)
+            case Items("{}", values):
+                items.extend(values)
+            case form:
+                items.append(form)
     return Items(brackets if len(items) == len(parts) else "{}", tuple(items))
 
 
@@ -260,7 +258,7 @@ def _formula(text: str) -> Form:
 
 
 def _split(text: str, separators: str) -> Iterator[str]:
-    """Return the parts between separators that are outside all brackets."""
+    """Yield the parts between separators that are outside all brackets."""
     depth = start = 0
     for position, character in enumerate(text):
         if character in _OPENING:

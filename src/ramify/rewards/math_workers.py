@@ -46,7 +46,7 @@ class MathWorker:
     """
 
     def __init__(self, *, cpu_seconds: float = 4.0, memory_bytes: int = 1 << 30) -> None:
-        """Return start no process yet."""
+        """Start no process yet."""
         limits = Limits(cpu_seconds=cpu_seconds, memory_bytes=memory_bytes, answer_bytes=100)
         self._process = LimitedProcesses("ramify.rewards.math_workers", limits)
         self._cached = functools.lru_cache(maxsize=1 << 12)(self.ask)

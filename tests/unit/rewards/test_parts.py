@@ -173,7 +173,9 @@ def test_mistakes_name_the_reward() -> None:
         AnswerReward(AnswerRewardConfig(score="em")),
         [WeightedPart(FunctionPart(lambda completions: [0.0], "format"))],
     )
-    with pytest.raises(DataError, match="'format' is also the name of a built-in part. Choose another name"):
+    with pytest.raises(
+        DataError, match=r"'format' is also the name of a built-in part\. Choose another name"
+    ):
         run(named, ended("5"))
 
 
