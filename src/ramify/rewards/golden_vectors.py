@@ -1,11 +1,11 @@
 """Checking scoring vectors of the papers' code (`ramify score --golden`) against compatibility mode and our own scores.
 
 A vector has a response, a gold, the result of the papers' code (`expected`) and, if that is plainly wrong, the right
-result (`right`). Compatibility mode must reproduce `expected`. Our own scores must satisfy `right`, and must keep what
-the papers' code got right. That check, "preserved", looks only at vectors that are not marked wrong, and only at verdicts:
-full credit or none. It ignores measures that differ on purpose (calls, which we count by structure; productivity, which
-must not rise with calls). The vectors ask what a careful reader would accept, so for em, f1, acc and rewards we use the
-score `lenient`.
+result (`right`). Compatibility mode must reproduce `expected`. Our own scores must satisfy `right`, and must preserve
+what the papers' code got right. That check (`kept_n` and `kept_ok` in the report) looks only at vectors that are not
+marked wrong, and only at verdicts: full credit or none. It ignores measures that differ on purpose (calls, which we count
+by structure; productivity, which must not rise with calls). The vectors ask what a careful reader would accept, so for
+em, f1, acc and rewards we use the score `lenient`.
 """
 
 import json
