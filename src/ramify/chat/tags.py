@@ -82,7 +82,7 @@ def without_results(response: str) -> str:
 
 
 def _call_at_end(text: str) -> tuple[str, int]:
-    """Tool name and start of the call at the end of the text; ("", length of the text) if it does not end with a call."""
+    """Return tool name and start of the call at the end of the text; ("", length of the text) if it does not end with a call."""
     start = max(text.rfind(f"<{tool}>") for tool in TOOLS)
     match = _CALL.match(text, start) if start >= 0 else None
     return (match.group(1), start) if match else ("", len(text))

@@ -101,7 +101,13 @@ class ChatTokenizer:
     @property
     def eos_id(self) -> int:
         """The token that ends a turn in the chat template."""
-        return self._token_id(self._special("eos_token"))
+        token = self._special("eos_token")
+        index = self._full.token_to_id(token)
+        if index is None:
+            raise DataError(
+                f"{self.folder}/tokenizer_config.json: eos_token {token!r} is not in the vocabulary"
+            )
+        return int(index)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of trusted text; added tokens in it are recognised, and no token is put before or after it."""
@@ -174,14 +180,6 @@ class ChatTokenizer:
         if not isinstance(content, str):
             raise DataError(f"{self.folder}/tokenizer_config.json: {name}: expected text, got {value!r:.80}")
         return content
-
-    def _token_id(self, token: str) -> int:
-        index = self._full.token_to_id(token)
-        if index is None:
-            raise DataError(
-                f"{self.folder}/tokenizer_config.json: eos_token {token!r} is not in the vocabulary"
-            )
-        return int(index)
 
     def _find_eos_ids(self) -> frozenset[int]:
         path = self.folder / "generation_config.json"

@@ -75,7 +75,7 @@ def equal(prediction: str, gold: str | None) -> bool:
 
 
 def reward(chat: str, gold: str | Sequence[str]) -> Scores:
-    """Word F1 with the bonus for both tools, as in ARPO: `score`, and the `reason` in the released code's words."""
+    """Return word F1 with the bonus for both tools, as in ARPO: `score`, and the `reason` in the released code's words."""
     released = arpo.reward(_response(chat), gold)
     score, reason = float(released["score"]), str(released["reason"])
     if reason.startswith("bad format"):

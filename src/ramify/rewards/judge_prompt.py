@@ -94,7 +94,7 @@ def marked_verdict(reply: str, mark: str) -> bool | None:
 
 
 def read_verdict(reply: str) -> bool | None:
-    """Return the verdict of a recorded reply to somebody else's prompt, which has no mark.
+    """Return the verdict of a recorded reply to a prompt other than ours, which has no mark.
 
     The reply, or its last judgment tag, must begin with "Correct" or "Incorrect", followed by punctuation or nothing.
     So "That isn't correct" and "Correctly stated" are not verdicts.

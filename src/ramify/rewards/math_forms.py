@@ -169,8 +169,8 @@ def _equal(members: list[str]) -> Form:
         return read_form(value)
     left, right = read_term(name), read_term(value)
     symbols = symbols_of(left)
-    says = not symbols_of(right) and (not symbols or _combines_names(left)) and exact_value(right) != 0
-    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if says else None)
+    has_value = not symbols_of(right) and (not symbols or _combines_names(left)) and exact_value(right) != 0
+    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if has_value else None)
 
 
 def _combines_names(term: Term, *, alone: bool = True) -> bool:

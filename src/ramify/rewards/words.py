@@ -142,7 +142,7 @@ def chinese_number(numerals: str) -> int:
 
 
 def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
-    """End and value of the number that begins at `start`; the end is `start` if no number word follows."""
+    """Return the end and the value of the number that begins at `start`; the end is `start` if no number word follows."""
     total, group, end = Decimal(0), Decimal(0), start
     if _NUMBER.fullmatch(tokens[start]):
         if start + 1 == len(tokens) or tokens[start + 1] not in SCALES:
