@@ -1,6 +1,6 @@
 """Demonstrations that a data set has as one text."""
 
-from ramify.chat.conversation import Said
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.core.tree import TreeKey
 
@@ -9,7 +9,7 @@ FIRST = TreeKey(0, 0)
 
 def parts_of(renderer, text, tools=()):
     """The turns and the results of a text, checked."""
-    parts = split(renderer, (Said(text),), tools)
+    parts = split(renderer, (AssistantTurn(text),), tools)
     check(renderer, parts, tools)
     return parts
 

@@ -14,7 +14,7 @@ from ramify.core.messages import ToolCall, ToolSpec
 from ramify.core.tool_schema import resolve
 
 _MAX_NAMES, _MAX_KINDS, _MAX_STEPS = 200, 200, 16
-"""What a message about a call says at most of a schema: arguments, types of an argument, references followed to a type."""
+"""Limits of a message about a call: arguments, types of an argument, references followed to a type."""
 _MAX_WORDS = 4_000
 """Characters of such a list of arguments."""
 _MAX_DEPTH = 32
@@ -22,7 +22,7 @@ _MAX_DEPTH = 32
 
 
 def text_argument(spec: ToolSpec) -> str | None:
-    """The name of a tool's only argument, if that is a required text; None if a call carries a JSON object."""
+    """Return the name of a tool's only argument, if that is a required text; None if a call carries a JSON object."""
     required = spec.parameters.get("required", [])
     properties = spec.parameters.get("properties", {key: {"type": "string"} for key in required})
     if len(required) != 1 or list(properties) != required:
@@ -32,7 +32,7 @@ def text_argument(spec: ToolSpec) -> str | None:
 
 
 def read_call(spec: ToolSpec, content: str) -> ToolCall:
-    """Parse the text inside a tag into a call; if that fails, the call's `error` says what was expected."""
+    """Parse the text inside a tag into a call; if that fails, the call's `malformed` says what was expected."""
     name = text_argument(spec)
     if name is not None:
         return ToolCall(
@@ -60,7 +60,7 @@ def expected_arguments(parameters: Mapping[str, Any]) -> str:
 
 
 def describe_tools(specs: Sequence[ToolSpec]) -> str:
-    """The text that describes `specs` in a prompt; "" if none of them asks to be described."""
+    """Return the text that describes `specs` in a prompt; "" if none of them asks to be described."""
     described = [spec for spec in specs if spec.in_prompt]
     if not described:
         return ""
@@ -105,8 +105,8 @@ def read_object(content: str) -> dict[str, Any]:
     """Parse `content` as a JSON object; strings may contain raw line breaks.
 
     Raises:
-        ValueError: It is not one, or holds what a record cannot: a number that is not finite, too many levels.
-        RecursionError: It is nested deeper than Python can parse.
+        ValueError: The text is not one, or holds a number that is not finite or too many levels.
+        RecursionError: The text is nested deeper than Python can parse.
     """
     value = json.loads(content, strict=False, parse_constant=_refuse, parse_float=_finite)
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Control tokens, which give a chat its structure, and how foreign text is kept from being encoded as one.
+"""Control tokens, which give a chat its structure; foreign text is never encoded as one.
 
 A prompt is the chat template's text around foreign texts: questions, system messages of a data set, descriptions of
 tools, demonstrations. Only the template may write a role or an end of turn. A foreign text that spells a control token
@@ -59,12 +59,12 @@ class ControlTokens:
         self._reach = max(map(len, self._controls), default=1) - 1
 
     def found_in(self, text: str) -> str | None:
-        """The first control token that `text` spells, or None."""
+        """Return the first control token that `text` spells, or None."""
         matches = (match[0] for match in self._any_added.finditer(text))
         return next((match for match in matches if match in self._controls), None)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text that may hold tags of the dialect, such as an assistant's turn; none is a control token."""
+        """Return the ids of a text that may hold tags of the dialect, such as an assistant's turn; none is a control token."""
         return (
             self._tokenizer.encode(text)
             if self.found_in(text) is None
@@ -74,7 +74,7 @@ class ControlTokens:
     def chat_ids(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[int, ...]:
-        """Ids of the rendered chat; control tokens in them come from the template only.
+        """Return the ids of the rendered chat; control tokens in them come from the template only.
 
         If no message and no tool spells a control token, these are the ids of `chat_text`.
 
@@ -91,7 +91,7 @@ class ControlTokens:
         return self._spelt.encode(as_unicode(stand_ins.undone(self._spelt.rename(text, self._any_added))))
 
     def framed_ids(self, frame: Sequence[str], texts: Sequence[str]) -> tuple[int, ...]:
-        """Ids of foreign texts between the pieces of a frame, encoded as one text; added tokens come from the frame only.
+        """Return the ids of foreign texts between the pieces of a frame, encoded as one text; added tokens come from the frame only.
 
         Args:
             frame: Trusted texts, one more than `texts`.
@@ -99,8 +99,8 @@ class ControlTokens:
         """
         plain = self._tokenizer.plain_tokens
         own = [plain.rename(piece, self._any_added) for piece in frame]
-        rest = [part for pair in zip(texts, own[1:], strict=True) for part in pair]
-        return plain.encode(as_unicode("".join((own[0], *rest))))
+        following = [part for pair in zip(texts, own[1:], strict=True) for part in pair]
+        return plain.encode(as_unicode("".join((own[0], *following))))
 
     def broken(self, token_ids: Sequence[int]) -> str:
         """Decode for a reader that parses control tokens from text; mere spellings of control tokens are broken up."""
@@ -116,19 +116,19 @@ class ControlTokens:
         return "".join(pieces)
 
     def broken_text(self, text: str) -> str:
-        """A text for a reader that parses control tokens from it: each one that it spells is broken up."""
+        """Break up each control token in a text whose reader parses control tokens from it."""
         return self._any_added.sub(self._break, text)
 
     def _break(self, match: "re.Match[str]") -> str:
-        found = match[0]
-        return f"{found[0]}{_BREAK}{found[1:]}" if found in self._controls else found
+        token = match[0]
+        return f"{token[0]}{_BREAK}{token[1:]}" if token in self._controls else token
 
     def _may_matter(self, text: str) -> bool:
-        """Whether a text spells a control token, or a piece of one at an edge where its neighbour could complete it."""
+        """Return True if a text spells a control token, or a piece of one at an edge where its neighbour could complete it."""
         return self.found_in(text) is not None or self._edges(text) != (0, 0)
 
     def _edges(self, text: str) -> tuple[int, int]:
-        """Lengths of the pieces of a control token at a text's beginning and end, ignoring blanks."""
+        """Return the lengths of the pieces of a control token at a text's beginning and end, ignoring blanks."""
         inner = text.strip()
         sizes = range(min(self._reach, len(inner)), 0, -1)
         return (
@@ -152,7 +152,7 @@ class ControlTokens:
         return text
 
     def _hide_all(self, value: Any, stand_ins: "_StandIns") -> Any:  # noqa: ANN401 - any JSON value
-        """`_hide` for each text in a JSON value."""
+        """Apply `_hide` to each text in a JSON value."""
         if isinstance(value, str):
             return self._hide(value, stand_ins)
         if isinstance(value, Mapping):
@@ -181,7 +181,7 @@ def _with_controls_renamed(tokenizer: ChatTokenizer, controls: frozenset[str]) -
 
 
 def _texts_of(value: object) -> list[str]:
-    """All texts in a JSON value."""
+    """Return all texts in a JSON value."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
@@ -198,11 +198,11 @@ class _StandIns:
         self._of: dict[str, str] = {}
 
     def of(self, text: str) -> str:
-        """The character that stands for a text."""
+        """Return the character that stands for a text."""
         if text not in self._of:
             self._of[text] = next(self._free)
         return self._of[text]
 
     def undone(self, text: str) -> str:
         """Replace the characters by their texts."""
-        return text.translate({ord(character): found for found, character in self._of.items()})
+        return text.translate({ord(character): hidden for hidden, character in self._of.items()})

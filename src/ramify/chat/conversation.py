@@ -1,4 +1,4 @@
-"""A context as messages, as chat endpoints take them, and what an endpoint answers.
+"""A context as messages for chat endpoints, and the turn that an endpoint answers.
 
 A chat endpoint takes messages and writes one; it reads no token ids. The nodes of a path say what the policy wrote and what
 came in between. So the messages are made from the nodes (`EndpointRenderer.conversation`), and an answer becomes the text of a
@@ -16,10 +16,12 @@ from ramify.core.messages import Message, TextPart, ToolResult, TurnOutline
 from ramify.core.tree import Source
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
+_THOUGHT_TEXT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
+_ONLY_CLOSED = re.compile(r"\s*(</think>\s*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class SaidCall:
+class AssistantCall:
     """A tool call; `arguments` is JSON text, which need not be valid in an answer."""
 
     id: str
@@ -28,12 +30,12 @@ class SaidCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AssistantTurn:
     """A turn of the assistant: the thought that it begins with, the text, and the calls at its end."""
 
     text: str
     thought: str = ""
-    calls: tuple[SaidCall, ...] = ()
+    calls: tuple[AssistantCall, ...] = ()
 
     @property
     def whole_text(self) -> str:
@@ -41,11 +43,11 @@ class Said:
         return f"<think>{self.thought}</think>{self.text}" if self.thought else self.text
 
 
-Line: TypeAlias = Message | Said | ToolResult
+Line: TypeAlias = Message | AssistantTurn | ToolResult
 """A message of the prompt or the user, a turn of the assistant, or the result of one of its calls."""
 
-Spoken: TypeAlias = tuple[Said | ToolResult, ...]
-"""What an assistant and its tools said after a prompt, as a data set has it; a turn's text may hold results in the dialect's tags."""
+CompletionLines: TypeAlias = tuple[AssistantTurn | ToolResult, ...]
+"""The assistant's turns and tool results after a prompt, as a data set has them; a turn's text may hold results in the dialect's tags."""
 
 Parts: TypeAlias = tuple[tuple[Source, str], ...]
 """The assistant's turns, in the dialect's text, and the texts of the tool results, in order."""
@@ -56,7 +58,7 @@ UNNAMED_TOOL = "it calls a tool that is neither the recipe's nor the row's"
 
 
 def split_at_spans(text: str, opening: str, closing: str) -> list[str]:
-    """The text outside of the first span, inside of it, outside again, and so on; a span that does not close is none."""
+    """Split a text into what is outside of the first span, inside it, outside again, and so on. An unclosed span is none."""
     pieces: list[str] = []
     position = 0
     while (start := text.find(opening, position)) >= 0:
@@ -69,53 +71,47 @@ def split_at_spans(text: str, opening: str, closing: str) -> list[str]:
     return [*pieces, text[position:]]
 
 
-def split_thought(turn: str) -> Said:
-    """A turn's text, with the thought that it begins with kept apart."""
-    found = _THOUGHT.fullmatch(turn)
-    return Said(turn) if found is None else Said(found[2], found[1])
+def split_thought(turn: str) -> AssistantTurn:
+    """Split a turn into the thought that it begins with and its text."""
+    match = _THOUGHT.fullmatch(turn)
+    return AssistantTurn(turn) if match is None else AssistantTurn(match[2], match[1])
 
 
 def thought_opened(turn: str) -> str:
-    """A turn whose first thought has its `<think>`, which chat templates may write in the prompt."""
+    """Return a turn whose first thought has its `<think>`, which chat templates may write in the prompt."""
     before, closed, _ = turn.partition("</think>")
     return f"<think>{turn}" if closed and "<think>" not in before else turn
 
 
-_THOUGHT_TEXT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
-
-
-_ONLY_CLOSED = re.compile(r"\s*(</think>\s*)?")
-
-
 def outline(turn: str, words: int) -> TurnOutline:
-    """The outline of a turn whose call or answer begins at `words`; its first thought may have been opened before it."""
+    """Return the outline of a turn whose call or answer begins at `words`; its first thought may have been opened before it."""
     text = turn[:words]
     opened = thought_opened(text)
     before = len(opened) - len(text)
     thoughts = tuple(
-        (found.start(1) - before, found.end(1) - before) for found in _THOUGHT_TEXT.finditer(opened)
+        (match.start(1) - before, match.end(1) - before) for match in _THOUGHT_TEXT.finditer(opened)
     )
     last = thoughts[-1][1] if thoughts else words
     return TurnOutline(thoughts, words, last if _ONLY_CLOSED.fullmatch(text, last) else words)
 
 
-def harmless(lines: Sequence[Line], controls: ControlTokens) -> tuple[Line, ...]:
-    """The lines with each control token that a text only spells broken up, since a service reads them by their spelling."""
+def with_broken_controls(lines: Sequence[Line], controls: ControlTokens) -> tuple[Line, ...]:
+    """Break up each control token that a text only spells, since a service reads control tokens by their spelling."""
 
     def broken(text: str) -> str:
         return controls.broken_text(as_unicode(text))
 
-    def mended(line: Line) -> Line:
+    def cleaned(line: Line) -> Line:
         match line:
             case Message():
                 return Message(line.role, tuple(TextPart(broken(part.text)) for part in line.content))
-            case Said():
+            case AssistantTurn():
                 calls = tuple(replace(call, arguments=broken(call.arguments)) for call in line.calls)
-                return Said(broken(line.text), broken(line.thought), calls)
+                return AssistantTurn(broken(line.text), broken(line.thought), calls)
             case ToolResult():
                 return replace(line, text=broken(line.text))
 
-    return tuple(map(mended, lines))
+    return tuple(map(cleaned, lines))
 
 
 def followed_by(turn: str, calls: str) -> str:

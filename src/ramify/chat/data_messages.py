@@ -7,7 +7,7 @@ from ramify.core.protocols import Json
 
 
 def data_message(data: Json, mark: str) -> Message:
-    """A user message that consists of `data` as JSON between two lines with `mark`.
+    """Return a user message that consists of `data` as JSON between two lines with `mark`.
 
     A text cannot end its own JSON string, and cannot know a mark that was drawn for this request.
     """

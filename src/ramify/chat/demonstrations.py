@@ -1,29 +1,29 @@
-"""What a data set's assistant and tools said after a prompt: checked, measured, and as a tree with one leaf."""
+"""Demonstrations: the completions of a data set, checked, measured, and as trees with one leaf."""
 
 from collections.abc import Sequence
 from itertools import groupby
 
-from ramify.chat.conversation import UNBALANCED, Parts, Said, Spoken
+from ramify.chat.conversation import UNBALANCED, AssistantTurn, CompletionLines, Parts
 from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 _ESCAPED = "<\ufe64\uff1c"
-"""What neutralising a result may turn into `&lt;`, three bytes more; some tokenizers read look-alikes as `<`."""
+"""Characters that neutralising a result may turn into `&lt;`, three bytes more; some tokenizers read look-alikes as `<`."""
 
 
-def split(renderer: ExampleRenderer, spoken: Spoken, tools: Sequence[ToolSpec]) -> Parts:
-    """The turns and the results in the dialect's text, without encoding anything.
+def split(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[ToolSpec]) -> Parts:
+    """Return the turns and the results in the dialect's text, without encoding anything.
 
-    A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are found by their tags.
+    A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are recognised by their tags.
 
     Raises:
         RowError: The dialect cannot write a call, or a result in a text holds an answer.
     """
     parts: list[tuple[Source, str]] = []
-    for line in spoken:
-        if isinstance(line, Said):
+    for line in lines:
+        if isinstance(line, AssistantTurn):
             parts += renderer.split(renderer.demonstrated(line, tools))
         else:
             parts.append((Source.TOOL, line.text))
@@ -33,16 +33,16 @@ def split(renderer: ExampleRenderer, spoken: Spoken, tools: Sequence[ToolSpec]) 
 def check(
     renderer: ExampleRenderer, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool = False
 ) -> None:
-    """See that a rollout could have given these parts.
+    """Require that a rollout could have these parts.
 
     Args:
         renderer: The renderer.
         parts: The parts.
         tools: The tools that the prompt shows.
-        may_end_in_call: Whether the last turn may call without a result, because an environment ends the trajectory there.
+        may_end_in_call: Allow a call without a result in the last turn, because an environment ends the trajectory there.
 
     Raises:
-        RowError: It could not.
+        RowError: No rollout could.
     """
     if not any(source is Source.POLICY for source, _ in parts):
         raise RowError("nothing is left to train on")
@@ -63,14 +63,14 @@ def check(
 
 
 def fewest_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts) -> int:
-    """A lower bound on the tokens of a demonstration, prompt included, without encoding or rendering it."""
+    """Return a lower bound on the tokens of a demonstration, prompt included, without encoding or rendering it."""
     texts = [message.text.strip() for message in problem.messages if message.role != "assistant"]
     texts += [text for _, text in parts]
     return sum(map(renderer.tokenizer.fewest_tokens, texts))
 
 
 def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec]) -> int:
-    """An upper bound on the tokens of a demonstration, prompt included, without encoding it.
+    """Return an upper bound on the tokens of a demonstration, prompt included, without encoding it.
 
     Raises:
         DataError: The chat template refuses the problem's messages.
@@ -86,22 +86,24 @@ def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools
 
 
 def begin_alike(renderer: ExampleRenderer, parts: Parts, others: Parts, tools: Sequence[ToolSpec]) -> bool:
-    """Whether two demonstrations have the same tokens up to the end of one; encodes parts whose texts differ, up to the first
-    difference in tokens."""
+    """Return True if the tokens of one demonstration begin those of the other.
+
+    Only parts whose texts differ are encoded, up to the first difference in tokens.
+    """
     return all(
-        one == other
+        part == other
         or (
-            one[0] is other[0]
-            and renderer.tokens(one[0], [one[1]], tools) == renderer.tokens(other[0], [other[1]], tools)
+            part[0] is other[0]
+            and renderer.tokens(part[0], [part[1]], tools) == renderer.tokens(other[0], [other[1]], tools)
         )
-        for one, other in zip(parts, others, strict=False)
+        for part, other in zip(parts, others, strict=False)
     )
 
 
 def demonstrate(
     renderer: ExampleRenderer, problem: Problem, parts: Parts, key: TreeKey, tools: Sequence[ToolSpec]
 ) -> Tree:
-    """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
+    """Return a demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
 
     Args:
         renderer: The renderer.

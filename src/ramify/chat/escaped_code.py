@@ -1,4 +1,4 @@
-r"""Programs whose line breaks came escaped: data sets in which a call of the python tool has `\n` for each line break."""
+r"""Repair of programs whose line breaks are escaped: data sets in which a python call has `\n` for each line break."""
 
 import ast
 import re
@@ -18,11 +18,11 @@ _LITERAL_OR_BREAK = re.compile(
     re.DOTALL,
 )
 _MOST_CHARS = 20_000
-"""Of a program that is looked at; Python's parser needs a bound."""
+"""Longest program that is repaired; Python's parser needs a bound."""
 
 
 def with_line_breaks(turn: str) -> str:
-    r"""A turn in the tag dialect whose python calls have their line breaks back.
+    r"""Return a turn in the tag dialect whose python calls have their line breaks back.
 
     A program is changed only if it has `\n` outside of its literals, parses with line breaks in those places, and does not parse
     as it stands. One line that parses because a comment swallows the rest is changed too.
@@ -42,7 +42,7 @@ def _repaired(program: str) -> str:
     before = _parsed(program)
     if before is not None and "\n" in program.strip():
         return program
-    broken = _LITERAL_OR_BREAK.sub(lambda found: "\n" if found["break"] else found[0], program)
+    broken = _LITERAL_OR_BREAK.sub(lambda match: "\n" if match["break"] else match[0], program)
     after = _parsed(broken)
     return program if after is None or _same(before, after) else broken
 
@@ -57,7 +57,7 @@ def _parsed(program: str) -> ast.Module | None:
 
 
 def _same(before: ast.Module | None, after: ast.Module) -> bool:
-    """Whether two programs do the same; also if they are nested too deeply to tell."""
+    """Return True if two programs parse alike, or are nested too deeply to tell."""
     try:
         return before is not None and ast.dump(before) == ast.dump(after)
     except RecursionError:

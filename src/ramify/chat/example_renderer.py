@@ -1,10 +1,10 @@
-"""What SFT, DPO and the making of their rows need of a dialect, besides prompts and turns."""
+"""The part of a dialect for the examples of SFT and DPO, besides prompts and turns."""
 
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from ramify.chat.conversation import Parts, Said, SaidCall, followed_by
+from ramify.chat.conversation import AssistantCall, AssistantTurn, Parts, followed_by
 from ramify.chat.renderer import ChatRenderer
 from ramify.core.messages import ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source
@@ -16,7 +16,7 @@ class ExampleRenderer(ChatRenderer):
     Attributes:
         result_tags: The tags around a tool result in the text of a demonstration.
         other_calls: Calls in other dialects, which would be trained on as text that calls nothing.
-        ends_each_turn: Whether a turn with calls ends with the end token, as the last turn does.
+        ends_each_turn: True if a turn with calls ends with the end token, as the last turn does.
     """
 
     result_tags: tuple[str, str]
@@ -25,15 +25,15 @@ class ExampleRenderer(ChatRenderer):
 
     @abstractmethod
     def split(self, text: str) -> Parts:
-        """Split what a data set has as one text: the assistant's turns, and tool results in the dialect's tags.
+        """Split a demonstration in one text into the assistant's turns and the tool results in the dialect's tags.
 
         Raises:
             RowError: A result holds an answer.
         """
 
     @abstractmethod
-    def call_text(self, call: SaidCall, tools: Sequence[ToolSpec]) -> str:
-        """A call in the dialect's text; its arguments are JSON.
+    def call_text(self, call: AssistantCall, tools: Sequence[ToolSpec]) -> str:
+        """Return a call in the dialect's text; its arguments are JSON.
 
         Raises:
             RowError: The dialect cannot write it.
@@ -41,35 +41,35 @@ class ExampleRenderer(ChatRenderer):
 
     @abstractmethod
     def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
-        """See that a rollout could have given these turns and results; the first and the last part are turns.
+        """Require that a rollout could have these turns and results; the first and the last part are turns.
 
         Raises:
-            RowError: It could not.
+            RowError: No rollout could.
         """
 
     def repaired(self, parts: Parts) -> Parts:
-        """The parts without damage that a program's text may have taken in its file."""
+        """Repair damage to the texts of programs, such as escaped line breaks."""
         return parts
 
     @abstractmethod
     def frame_tokens(self) -> int:
-        """An upper bound on the tokens around one tool result."""
+        """Return an upper bound on the tokens around one tool result."""
 
     @abstractmethod
     def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
-        """Turns and tool results as the text of a demonstration, in one spelling; no result forges a tag."""
+        """Write turns and tool results as the text of a demonstration, in one spelling; no result forges a tag."""
 
-    def demonstrated(self, said: Said, tools: Sequence[ToolSpec]) -> str:
-        """The text of a turn of a data set, without the end token; results may stand in it.
+    def demonstrated(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
+        """Return the text of a turn of a data set, without the end token; results may stand in it.
 
         Raises:
             RowError: The dialect cannot write a call.
         """
-        calls = "\n".join(self.call_text(call, tools) for call in said.calls)
-        return followed_by(self.spoken_text(said, tools), calls)
+        calls = "\n".join(self.call_text(call, tools) for call in turn.calls)
+        return followed_by(self.text_before_calls(turn, tools), calls)
 
     def tokens(self, source: Source, texts: Sequence[str], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
+        """Return the tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
         if source is Source.TOOL:
             return self.render_results([ToolResult("", ToolStatus.OK, text) for text in texts], tools)
         return self.insert("".join(texts), tools)

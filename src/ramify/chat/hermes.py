@@ -25,10 +25,10 @@ from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
     UNBALANCED,
     UNNAMED_TOOL,
+    AssistantCall,
+    AssistantTurn,
     Line,
     Parts,
-    Said,
-    SaidCall,
     outline,
     split_at_spans,
     split_thought,
@@ -84,7 +84,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
     ends_each_turn = True
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
-        """Learn from the template what it writes around tool results.
+        """Read the text around tool results from the template.
 
         Raises:
             DataError: The template shows no tools, or writes calls or results in another way.
@@ -97,7 +97,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         self.result_end = self._frame.result_end
 
     def check_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """As for every dialect: each name can stand in a call."""
+        """Require that each name can stand in a call."""
         names: set[str] = set()
         for spec in tools:
             if refusal := _refusal(spec.name, names):
@@ -113,11 +113,11 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return DialectTools(by_name, (*_WRITTEN, "tool_response"), self._controls, listed=listed)
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:  # noqa: ARG002 - no call ends a turn
-        """A result that the policy writes itself; else only the end token ends a turn."""
+        """Return the tag of a result, which the policy may forge; otherwise only the end token ends a turn."""
         return (_RESULT[0],)
 
     def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens from the end of the turn with the calls to where the next turn begins; no result forges a tag."""
+        """Return the tokens between the end of the turn with the calls and the start of the next turn; no result forges a tag."""
         shown = self.tools_of(tools)
         texts = [self._foreign(result.text, shown)[0] for result in results]
         return shown.controls.framed_ids(self._frame.pieces(len(texts)), texts)
@@ -127,7 +127,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:  # noqa: ARG002 - see `parse`
-        """Where in the text of a turn its thoughts stand, and where its first call, or the answer behind them, begins."""
+        """Return the spans of a turn's thoughts, and the start of its first call or of its answer."""
         opened = "<think>" if self._frame.opens_thought else ""
         parts = list(_PART.finditer(opened + turn))
         call = next((part.start() for part in parts if part[2] is not None), None)
@@ -141,13 +141,13 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return outline(turn, words - len(opened))
 
     def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """As for every dialect; a thought that the prompt opened is only closed."""
-        said = self.quoted(text.strip(), tools)
-        return f"{said}\n</think>\n\n" if self._frame.opens_thought else f"<think>\n{said}\n</think>\n\n"
+        """Return a whole thought; one that the prompt opened is only closed."""
+        opening = "" if self._frame.opens_thought else _OPENED
+        return f"{opening}{self.quoted(text.strip(), tools)}\n</think>\n\n"
 
-    def turn_text(self, said: Said, tools: Sequence[ToolSpec]) -> str:
-        """As for every dialect; a thought that the prompt opened stays open there."""
-        return self._in_its_frame(super().turn_text(said, tools))
+    def turn_text(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
+        """Return the text of a chat endpoint's turn, without a `<think>` that the prompt writes."""
+        return self._in_its_frame(super().turn_text(turn, tools))
 
     def _in_its_frame(self, turn: str) -> str:
         if not self._frame.opens_thought:
@@ -157,22 +157,22 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
             return f"\n</think>\n\n{turn}"
         return thought.removeprefix("<think>")
 
-    def _said(self, turn: str, number: int) -> Said:
-        said = split_thought(thought_opened(turn))
-        return _with_calls(said, number) or said
+    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
+        whole = split_thought(thought_opened(turn))
+        return _with_calls(whole, number) or whole
 
-    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
-        if said.calls:
-            pairs = zip(said.calls, results, strict=True)
+    def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
+        if turn.calls:
+            pairs = zip(turn.calls, results, strict=True)
             return tuple(replace(result, call_id=call.id) for call, result in pairs)
         # The turn holds a call that cannot be read, so it went as text, and there is no call to answer.
         return (Message.of("user", "\n".join(result.text for result in results)),)
 
-    def _calls_text(self, calls: Sequence[SaidCall], tools: Sequence[ToolSpec]) -> str:
+    def _calls_text(self, calls: Sequence[AssistantCall], tools: Sequence[ToolSpec]) -> str:
         return "\n".join(self.call_text(call, tools) for call in calls)
 
-    def call_text(self, call: SaidCall, tools: Sequence[ToolSpec]) -> str:  # noqa: ARG002 - see `parse`
-        """As for every dialect; arguments that are no JSON stay as they are, and the policy is told."""
+    def call_text(self, call: AssistantCall, tools: Sequence[ToolSpec]) -> str:  # noqa: ARG002 - see `parse`
+        """Write a call in `<tool_call>`. Arguments that are not JSON stay as they are, so that the policy gets an error."""
         arguments = call.arguments.strip() or "{}"
         try:
             json.loads(arguments, strict=False)
@@ -188,7 +188,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return problem.messages
 
     def split(self, text: str) -> Parts:
-        """As for every dialect; the template writes the line breaks between turns."""
+        """Split a demonstration at its tool responses, without the line breaks that the template writes between turns."""
         parts: list[tuple[Source, str]] = []
         for index, piece in enumerate(split_at_spans(text, *self.result_tags)):
             if index % 2:
@@ -202,7 +202,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return tuple(parts)
 
     def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
-        """As for every dialect."""
+        """Write turns and tool responses on lines of their own."""
         opening, closing = _RESULT
         return "\n".join(
             text.strip() if source is Source.POLICY else f"{opening}\n{self.quoted(text, tools)}\n{closing}"
@@ -210,7 +210,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         )
 
     def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
-        """As for every dialect: each call of a turn has one result, and a turn without a call is the last."""
+        """Require one result for each call of a turn, and that only the last turn has no call."""
         named = self.tools_of(tools).by_name
         turns: list[tuple[str, int]] = []
         for source, text in parts:
@@ -232,12 +232,12 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
                 raise RowError("a call has no result", f"that of {calls[results].name}")
 
     def frame_tokens(self) -> int:
-        """As for every dialect."""
+        """Return an upper bound on the tokens of the template's text around one result."""
         return sum(self.tokenizer.most_tokens(piece) for piece in self._frame.pieces(2))
 
 
 def _answer_begins(turn: str, ends: Sequence[str]) -> int:
-    """Where the sentence or line with the first box begins, in a turn that thinks aloud; without a box, where the turn ends."""
+    """Return the start of the sentence or line with the first box, in a turn that thinks aloud; without a box, the turn's end."""
     text = turn[: min((at for end in ends if (at := turn.find(end)) >= 0), default=len(turn))]
     box = text.find("\\boxed")
     return len(text) if box < 0 else max(text.rfind("\n", 0, box), text.rfind(". ", 0, box), -1) + 1
@@ -245,7 +245,7 @@ def _answer_begins(turn: str, ends: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ResultFrame:
-    """What a template writes around tool results, from the end token of the turn with the calls on.
+    """The template's text around tool results, from the end token of the turn with the calls on.
 
     Attributes:
         before: Up to the first result.
@@ -259,57 +259,58 @@ class ResultFrame:
 
     @property
     def opens_thought(self) -> bool:
-        """Whether the template opens the thought with which the assistant's turn begins."""
+        """True if the template opens the thought with which the assistant's turn begins."""
         return self.after.rstrip().endswith("<think>")
 
     @property
     def result_end(self) -> str:
         """The text that closes each result: with what follows it begins alike, whether that is another result or not."""
         pairs = zip(self.between, self.after, strict=False)
-        return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return "".join(character for character, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def pieces(self, results: int) -> tuple[str, ...]:
-        """The texts around `results` results, at least 1; one more than there are results."""
+        """Return the texts around `results` results, at least 1; one more than there are results."""
         return (self.before, *(self.between,) * (results - 1), self.after)
 
 
 @lru_cache(maxsize=4)
-def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
-    """What a template writes around tool results, found by rendering a call with one result and with two.
+def read_frame(template: ChatTemplate, end: str, origin: str) -> ResultFrame:
+    """Return a template's text around tool results, read from renderings of a call with one result and with two.
 
     Args:
         template: The chat template.
         end: The text of the end token.
-        place: Prefix of error messages.
+        origin: The template's folder, with which error messages begin.
 
     Raises:
         DataError: The template shows no tools, writes calls or results in another way, or ends turns with another token.
     """
     if "ramify_probe" not in template.render([{"role": "user", "content": "q"}], [_PROBE_TOOL]):
         raise DataError(
-            f'{place}: the chat template shows the model no tools, so model.dialect = "hermes" cannot use it; use "tags", or '
+            f'{origin}: the chat template shows the model no tools, which model.dialect = "hermes" needs. Use "tags" or '
             "another template"
         )
-    one, two = (_rendered_results(template, names) for names in (["first"], ["first", "second"]))
-    _, found, rest = two.partition(_PROBE_CALL)
-    if found and not rest.startswith(end):
+    one_result = _rendered_results(template, ["first"])
+    two_results = _rendered_results(template, ["first", "second"])
+    _, call, after_call = two_results.partition(_PROBE_CALL)
+    if call and not after_call.startswith(end):
         raise DataError(
-            f"{place}: the chat template ends a turn with {rest.partition(chr(10))[0]!r:.60}, but eos_token in "
-            f'tokenizer_config.json is {end!r}; model.dialect = "hermes" takes them to be the same'
+            f"{origin}: the chat template ends a turn with {after_call.partition(chr(10))[0]!r:.60}, but eos_token in "
+            f'tokenizer_config.json is {end!r}. model.dialect = "hermes" needs them equal'
         )
     marks = [f"ramify_{name}" for name in ("first", "second")]
-    if not found or any(two.count(mark) != 1 for mark in marks):
+    if not call or any(two_results.count(mark) != 1 for mark in marks):
         raise DataError(
-            f'{place}: the chat template does not write calls and results as model.dialect = "hermes" does '
-            f'(<tool_call> with JSON, then {end}); use "tags", or another template'
+            f'{origin}: the chat template does not write calls and results as model.dialect = "hermes" does '
+            f'(<tool_call> with JSON, then {end}). Use "tags" or another template'
         )
-    before, _, rest = rest.removeprefix(end).partition(marks[0])
-    between, _, after = rest.partition(marks[1])
+    before, _, after_first = after_call.removeprefix(end).partition(marks[0])
+    between, _, after = after_first.partition(marks[1])
     frame = ResultFrame(before, between, after)
-    if not one.endswith(_PROBE_CALL + end + before + marks[0] + after):
+    if not one_result.endswith(_PROBE_CALL + end + before + marks[0] + after):
         raise DataError(
-            f'{place}: the chat template writes one tool result differently from two, which model.dialect = "hermes" does not '
-            'know; use "tags", or another template'
+            f'{origin}: the chat template writes one tool result differently from two, which model.dialect = "hermes" does not '
+            'support. Use "tags" or another template'
         )
     return frame
 
@@ -340,7 +341,7 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
     if end is None:
         return Malformed("the turn does not end")
     calls: list[ToolCall] = []
-    said: list[str] = []
+    texts: list[str] = []
     position = 0
     body = turn.removesuffix(end)
     for part in _PART.finditer(body):
@@ -348,10 +349,10 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
             return Malformed("the turn ends in a thought" if part[2] is None else "the turn ends in a call")
         if part[2] is not None:
             calls.append(read_call(part[2]))
-        said.append(body[position : part.start()])
+        texts.append(body[position : part.start()])
         position = part.end()
-    said.append(body[position:])
-    answer = "".join(said).strip()
+    texts.append(body[position:])
+    answer = "".join(texts).strip()
     stray = next((tag for tag in ("</think>", "</tool_call>") if tag in answer), None)
     if stray is not None:
         return Malformed(f"{stray} closes nothing")
@@ -375,30 +376,30 @@ def read_call(content: str) -> ToolCall:
     return ToolCall("0", name, arguments)
 
 
-def _with_calls(said: Said, number: int) -> Said | None:
-    """The turn with its calls apart from its text; None if it holds none, or one that cannot be read.
+def _with_calls(turn: AssistantTurn, number: int) -> AssistantTurn | None:
+    """Split a turn's calls from its text; None if it has no call, or one that cannot be read.
 
     Ids are nine letters and digits, which every service accepts.
     """
-    calls: list[SaidCall] = []
+    calls: list[AssistantCall] = []
     texts: list[str] = []
     position = 0
-    for part in _PART.finditer(said.text):
+    for part in _PART.finditer(turn.text):
         if part[2] is None:
             continue
         call = read_call(part[2])
         if call.malformed is not None:
             return None
         arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
-        calls.append(SaidCall(f"call{number:03d}{len(calls):02d}", call.name, arguments))
-        texts.append(said.text[position : part.start()])
+        calls.append(AssistantCall(f"call{number:03d}{len(calls):02d}", call.name, arguments))
+        texts.append(turn.text[position : part.start()])
         position = part.end()
-    texts.append(said.text[position:])
-    return replace(said, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
+    texts.append(turn.text[position:])
+    return replace(turn, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
 
 
 def _refusal(name: str, others: Collection[str]) -> str:
-    """Why no call can name a tool like this besides `others`; "" if one can."""
+    """Return why no call can name a tool like this besides `others`; "" if one can."""
     if not _NAME.fullmatch(name) or name == UNREADABLE:
         return f"expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
     return "two tools have this name" if name in others else ""

@@ -1,7 +1,7 @@
 """Prompts and turns: messages and tool results become tokens, and a turn's text becomes calls or an answer.
 
-`ChatRenderer` is what the dialects share of them: `chat.tag_renderer` has the papers', `chat.hermes` another. What examples
-need besides is in `chat.example_renderer`, what chat endpoints need in `chat.endpoint_renderer`; a dialect is all three.
+`ChatRenderer` holds the common part of the dialects (`chat.tag_renderer`: the papers'; `chat.hermes`), `chat.example_renderer`
+the part for examples, `chat.endpoint_renderer` the part for chat endpoints; a dialect is all three.
 """
 
 import json
@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.conversation import Parts, Said
+from ramify.chat.conversation import AssistantTurn, Parts
 from ramify.chat.tags import neutralise
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
@@ -27,18 +27,18 @@ from ramify.core.messages import (
 )
 
 _TOOL_LISTS = 256
-"""Lists of tools that a renderer keeps what it computed for."""
+"""Lists of tools whose computed values a renderer caches."""
 
 
 @dataclass(frozen=True)
 class DialectTools:
-    """What a dialect computes once for a list of tools.
+    """The values that a dialect computes once for a list of tools.
 
     Attributes:
         by_name: The tools that it can call, by name.
         tags: Names of the tags that foreign text must not hold.
         controls: The tokenizer's control tokens.
-        description: What the prompt's first message says of the tools.
+        description: Their description for the prompt's first message.
         listed: The tools that the chat template renders.
     """
 
@@ -50,7 +50,7 @@ class DialectTools:
 
     @cached_property
     def offered(self) -> tuple[Mapping[str, Any], ...]:
-        """The tools that a chat endpoint is told of; control tokens that they spell are broken up."""
+        """The tools for a chat endpoint; control tokens that they spell are broken up."""
         return tuple(json.loads(self.controls.broken_text(_as_json(self.listed))))
 
 
@@ -79,10 +79,10 @@ class ChatRenderer(ABC):
 
     @abstractmethod
     def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
-        """Compute what depends on the tools alone; those whose name the dialect cannot write are left out."""
+        """Compute the values that depend on the tools alone, without tools whose name the dialect cannot write."""
 
     def tools_of(self, tools: Sequence[ToolSpec]) -> DialectTools:
-        """Return what the dialect computed for these tools."""
+        """Return the values of the dialect for these tools."""
         # Hashing a list of tools takes as long as parsing a turn, and the next turn has the same ones nearly always.
         latest = self._latest
         if latest is None or latest[0] != tools:
@@ -92,11 +92,11 @@ class ChatRenderer(ABC):
 
     @abstractmethod
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Strings at which a turn ends, besides the end token."""
+        """Return the strings that end a turn, besides the end token."""
 
     @abstractmethod
     def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of the tool results that follow a turn."""
+        """Return the tokens of the tool results that follow a turn."""
 
     @abstractmethod
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
@@ -104,11 +104,11 @@ class ChatRenderer(ABC):
 
     @abstractmethod
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
-        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+        """Return the spans of a turn's thoughts, and the start of its call or its answer."""
 
     @abstractmethod
     def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:
-        """The messages that the template renders."""
+        """Return the messages that the template renders."""
 
     @property
     def fingerprint(self) -> str:
@@ -116,24 +116,24 @@ class ChatRenderer(ABC):
         return self.tokenizer.fingerprint
 
     def render_prompt(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
+        """Return the tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
         shown = self.tools_of(tools)
         return shown.controls.chat_ids(self._messages(problem, shown), shown.listed)
 
     def insert(self, text: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of a text that may hold the dialect's tags; what it spells of control tokens is ordinary text."""
+        """Return the tokens of a text that may hold the dialect's tags; control tokens that it spells are ordinary text."""
         return self.tools_of(tools).controls.encode(text)
 
     def quoted(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """Foreign text in which nothing forges a tag of the dialect."""
+        """Return foreign text in which nothing forges a tag of the dialect."""
         return self._foreign(text, self.tools_of(tools))[0]
 
     def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
+        """Return the beginning of a turn: a whole thought with a foreign text, in which nothing forges a tag."""
         return f"<think> {self.quoted(text.strip(), tools)}</think>"
 
     def foreign_control(self, problem: Problem, tools: Sequence[ToolSpec], *sides: Parts) -> str | None:
-        """A control token that the prompt's messages, the tools or demonstrations of the problem spell, or None."""
+        """Return a control token that the prompt's messages, the tools or the demonstrations `sides` spell, or None."""
         shown = self.tools_of(tools)
         parts = (text for side in sides for _, text in side)
         messages = (message.text for message in self._messages(problem, shown))
@@ -141,7 +141,7 @@ class ChatRenderer(ABC):
         return next(filter(None, map(shown.controls.found_in, texts)), None)
 
     def fitting(self, problems: Sequence[Problem], tools: Sequence[ToolSpec], max_tokens: int) -> list[bool]:
-        """Whether each prompt has at most `max_tokens` tokens.
+        """Return True for each prompt that has at most `max_tokens` tokens.
 
         Most prompts are decided by their number of bytes, because encoding 20 MB takes a minute.
 
@@ -167,7 +167,7 @@ class ChatRenderer(ABC):
         return fits
 
     def prompt_text(self, problem: Problem, tools: Sequence[ToolSpec]) -> str:
-        """The prompt's text, up to where the policy starts to write.
+        """Return the prompt's text, up to where the policy starts to write.
 
         Raises:
             DataError: The chat template refuses the messages.
@@ -178,7 +178,7 @@ class ChatRenderer(ABC):
     def render_user_turn(
         self, turn: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """Tokens from the end of a turn to where the next one begins, if the user says `messages` in between.
+        """Return the tokens between the end of a turn and the start of the next one, if the user says `messages` in between.
 
         Raises:
             ConfigError: The chat template would rewrite earlier turns.
@@ -186,9 +186,9 @@ class ChatRenderer(ABC):
         before, after = self._user_frame
         if not turn.endswith(self.ends):
             before = self.tokenizer.decode([self.tokenizer.eos_id]) + before
-        said = "\n\n".join(message.text for message in messages)
+        user_text = "\n\n".join(message.text for message in messages)
         shown = self.tools_of(tools)
-        return shown.controls.framed_ids((before, after), [self._foreign(said, shown)[0]])
+        return shown.controls.framed_ids((before, after), [self._foreign(user_text, shown)[0]])
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
@@ -201,16 +201,16 @@ class ChatRenderer(ABC):
         return read_user_frame(self.tokenizer.template, end, f"{self.tokenizer.folder}")
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return self.tokenizer.decode(token_ids)
 
-    def spoken_text(self, said: Said, tools: Sequence[ToolSpec]) -> str:
-        """Return the thought and the text of a turn. A thought that is kept apart cannot hold a call or an answer: its tags are escaped."""
-        thought = neutralise(said.thought.strip(), self.tools_of(tools).tags)
-        return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + said.text
+    def text_before_calls(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
+        """Return the thought and the text of a turn. Tags in a separate thought are escaped: it holds no call and no answer."""
+        thought = neutralise(turn.thought.strip(), self.tools_of(tools).tags)
+        return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + turn.text
 
     def _foreign(self, text: str, shown: DialectTools) -> tuple[str, tuple[int, ...]]:
-        """Foreign text without any tag of the dialect, and its tokens."""
+        """Return foreign text without any tag of the dialect, and its tokens."""
         safe = neutralise(text, shown.tags)
         ids = self.tokenizer.encode_plain(safe)
         read = self.decode(ids)

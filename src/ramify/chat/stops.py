@@ -35,7 +35,7 @@ class StopMatcher:
         )
 
     def completes(self, token_ids: Sequence[int]) -> bool:
-        """Whether the last of `token_ids` (one turn, from its start) completes a stop string."""
+        """Return True if the last of `token_ids` (one turn, from its start) completes a stop string."""
         last = token_ids[-1]
         if last not in self._candidates:
             return False
@@ -49,7 +49,7 @@ class StopMatcher:
 
 
 def _can_be_written(stop: bytes, token_bytes: Sequence[bytes]) -> bool:
-    """Whether some sequence of tokens contains `stop`; the first and the last token may extend beyond it."""
+    """Return True if some sequence of tokens contains `stop`; the first and the last token may extend beyond it."""
     if not stop:
         return False
     whole = set(token_bytes)

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.conversation import UNNAMED_TOOL, Line, Parts, Said, SaidCall, outline, split_thought
+from ramify.chat.conversation import (
+    UNNAMED_TOOL,
+    AssistantCall,
+    AssistantTurn,
+    Line,
+    Parts,
+    outline,
+    split_thought,
+)
 from ramify.chat.endpoint_renderer import EndpointRenderer
 from ramify.chat.escaped_code import with_line_breaks
 from ramify.chat.example_renderer import ExampleRenderer
@@ -47,7 +55,7 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         self._close = tokenizer.encode(RESULT_CLOSE)
 
     def check_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """As for every dialect: each name can be a tag."""
+        """Require that each name can be a tag."""
         check_tools(tools)
 
     def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
@@ -57,11 +65,11 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         return DialectTools(by_name, tags, ControlTokens(self.tokenizer, tags), description)
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Strings at which a turn ends."""
+        """Return the strings that end a turn."""
         return stop_strings(tuple(self.tools_of(tools).by_name))
 
     def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
+        """Return the tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
         shown = self.tools_of(tools)
         ids: list[int] = []
         for result in results:
@@ -73,11 +81,11 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         return parse_turn(turn, self.tools_of(tools).by_name, self.ends)
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
-        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+        """Return the spans of a turn's thoughts, and the start of its call or its answer."""
         return outline(turn, words_before(turn, self.tools_of(tools).by_name))
 
     def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:
-        """The problem's messages, with the descriptions of tools that ask for one added to the first message.
+        """Return the problem's messages, with the descriptions of tools that ask for one added to the first message.
 
         They go to the end of a system message, or in front of any other message. (The papers' tools are explained by
         the problem's own messages.) No message is added, because not every chat template accepts a system message.
@@ -91,24 +99,24 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
         return messages
 
-    def _said(self, turn: str, number: int) -> Said:
+    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
         del number
         return split_thought(turn)
 
-    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
-        del said
+    def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
+        del turn
         texts = [f"{RESULT_OPEN}{result.text}{RESULT_CLOSE}".strip() for result in results]
         return (Message.of("user", "\n".join(texts)),)
 
     def split(self, text: str) -> Parts:
-        """As for every dialect."""
+        """Split a demonstration at its `<result>` tags."""
         parts = split_completion(text)
         if any(tag in inside for source, inside in parts if source is Source.TOOL for tag in _ANSWER):
             raise RowError("an answer stands in a result")
         return parts
 
-    def call_text(self, call: SaidCall, tools: Sequence[ToolSpec]) -> str:
-        """As for every dialect: a tag that holds the tool's only argument, if that is a text, or a JSON object."""
+    def call_text(self, call: AssistantCall, tools: Sequence[ToolSpec]) -> str:
+        """Write a call as a tag that holds the tool's only argument, if that is a text, or a JSON object."""
         arguments = json.loads(call.arguments)
         by_name = self.tools_of(tools).by_name
         if call.name in by_name:
@@ -125,21 +133,21 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         return f"<{call.name}> {arguments[only]} </{call.name}>"
 
     def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
-        """As for every dialect."""
+        """Require that the tags are paired and that each call has a result."""
         check_parts(parts, self.tools_of(tools).by_name, may_end_in_call=may_end_in_call)
 
     def repaired(self, parts: Parts) -> Parts:
-        """As for every dialect: programs whose line breaks are escaped get them back."""
+        """Restore escaped line breaks of programs."""
         return tuple(
             (source, with_line_breaks(text) if source is Source.POLICY else text) for source, text in parts
         )
 
     def frame_tokens(self) -> int:
-        """As for every dialect."""
+        """Return the number of tokens of the tags around one result."""
         return len(self._open) + len(self._close)
 
     def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
-        """As for every dialect."""
+        """Write turns and results one after the other."""
         by_name = self.tools_of(tools).by_name
         return "".join(
             tidy_turn(text, by_name)

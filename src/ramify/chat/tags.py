@@ -70,26 +70,26 @@ def read_response(response: str) -> ResponseText:
 
 
 def without_results(response: str) -> str:
-    """The text without `<result> .. </result>`; an unclosed result extends to the end."""
-    kept, position = [], 0
+    """Return the text without `<result> .. </result>`; an unclosed result extends to the end."""
+    pieces, position = [], 0
     while (opening := response.find("<result>", position)) >= 0:
-        kept.append(response[position:opening])
+        pieces.append(response[position:opening])
         closing = response.find("</result>", opening)
         if closing < 0:
-            return "".join(kept)
+            return "".join(pieces)
         position = closing + len("</result>")
-    return "".join((*kept, response[position:]))
+    return "".join((*pieces, response[position:]))
 
 
 def _call_at_end(text: str) -> tuple[str, int]:
-    """Tool name and start of the call at the end of the text; ("", length of the text) if it does not end with a call."""
+    """Return tool name and start of the call at the end of the text; ("", length of the text) if it does not end with a call."""
     start = max(text.rfind(f"<{tool}>") for tool in TOOLS)
     match = _CALL.match(text, start) if start >= 0 else None
     return (match.group(1), start) if match else ("", len(text))
 
 
 def _fault(spoken: str) -> str:
-    """What is wrong with the text outside calls and results; "" if nothing is."""
+    """Return the fault of the text outside calls and results; "" if there is none."""
     if spoken.count("<think>") != spoken.count("</think>"):
         return "thoughts are not paired"
     outside = _THOUGHT.sub(lambda match: "<think>".ljust(len(match.group())), spoken)
@@ -114,7 +114,7 @@ _CLOSING = re.compile(r"</([A-Za-z][A-Za-z0-9_]*+)>\s*+\Z")
 
 
 def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
-    """The tools by name, without those whose name no tag can have, or an earlier one has."""
+    """Return the tools by name, without those whose name no tag can have, or an earlier one has."""
     tools: dict[str, ToolSpec] = {}
     for spec in specs:
         if not _refusal(spec.name, tools):
@@ -136,16 +136,16 @@ def check_tools(specs: Sequence[ToolSpec]) -> None:
 
 
 def _refusal(name: str, others: Collection[str]) -> str:
-    """Why no tag can call a tool of this name besides `others`; "" if one can."""
+    """Return why no tag can call a tool of this name besides `others`; "" if one can."""
     if not _NAME.fullmatch(name):
         return "expected a name of letters, digits and underscores, at most 64, a letter first"
     if name.lower() in _RESERVED:
-        return f"<{name}> has a meaning of its own; call it something else"
+        return f"<{name}> is a tag of the dialect. Choose another name"
     return "two tools have this name; a tag can call only one" if name in others else ""
 
 
 def stop_strings(tool_names: Sequence[str]) -> tuple[str, ...]:
-    """Strings that end a turn: the end of a call, the end of an answer, and the start of a result (a forged one)."""
+    """Return the strings that end a turn: the end of a call, the end of an answer, and the start of a result (a forged one)."""
     return (*(f"</{name}>" for name in tool_names), "</answer>", "<result>")
 
 
@@ -155,23 +155,23 @@ def parse_turn(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str] = (
     Args:
         turn: Text of this turn only.
         tools: Tools by name (`callable_tools`).
-        ends: Texts of the end tokens. A turn that ends with one and holds no tag but thoughts says something.
+        ends: Texts of the end tokens. A turn that ends with one and holds no tag but thoughts is plain text for the user (`Say`).
     """
     parsed = _parse(turn, tools)
     if not isinstance(parsed, Malformed):
         return parsed
-    said = _said(turn, tools, ends)
-    return Say(said) if said else Malformed(parsed.reason, final_answer(turn) or "")
+    text = _plain_text(turn, tools, ends)
+    return Say(text) if text else Malformed(parsed.reason, final_answer(turn) or "")
 
 
-def _said(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str]) -> str:
-    """The words of a turn that has ended and holds no tag besides thoughts; "" if it is no such turn."""
+def _plain_text(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str]) -> str:
+    """Return the text outside the thoughts of a whole turn; "" if the turn holds another tag or does not end."""
     end = next((end for end in ends if turn.endswith(end)), None)
     if end is None:
         return ""
-    said = _THINK_SPAN.sub("", turn.removesuffix(end)).strip()
+    text = _THINK_SPAN.sub("", turn.removesuffix(end)).strip()
     tags = (*tools, *_RESERVED)
-    return "" if any(f"<{tag}>" in said or f"</{tag}>" in said for tag in tags) else said
+    return "" if any(f"<{tag}>" in text or f"</{tag}>" in text for tag in tags) else text
 
 
 def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
@@ -196,17 +196,17 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
 
 
 def tidy_turn(turn: str, tools: Mapping[str, ToolSpec]) -> str:
-    """A turn in one spelling: tags without blanks and in lower case as they are called, and nothing behind its call or answer."""
+    """Return a turn in one spelling: tags without blanks and in the case of their names, nothing behind its call or answer."""
     names = {name.lower(): name for name in (*tools, *_RESERVED)}
-    found = "|".join(map(re.escape, names))
-    tag = re.compile(rf"<[ \t]*+(/?)[ \t]*+({found})[ \t]*+>", re.IGNORECASE)
+    pattern = "|".join(map(re.escape, names))
+    tag = re.compile(rf"<[ \t]*+(/?)[ \t]*+({pattern})[ \t]*+>", re.IGNORECASE)
     text = tag.sub(lambda match: f"<{match[1]}{names[match[2].lower()]}>", turn)
     ends = [text.find(f"</{name}>") + len(name) + 3 for name in (*tools, "answer") if f"</{name}>" in text]
     return text[: min(ends, default=len(text))]
 
 
 def words_before(turn: str, tools: Mapping[str, ToolSpec]) -> int:
-    """Where the first call or the answer of a turn begins; the length of the text if it holds neither.
+    """Return the start of the first call or the answer of a turn; the length of the text if it holds neither.
 
     Args:
         turn: Text of this turn only.
@@ -219,7 +219,7 @@ def words_before(turn: str, tools: Mapping[str, ToolSpec]) -> int:
 
 
 def final_answer(turn: str) -> str | None:
-    """The text between the last `<answer>` and the `</answer>` after it; None if there is no such pair."""
+    """Return the text between the last `<answer>` and the `</answer>` after it; None if there is no such pair."""
     opening = turn.rfind("<answer>")
     closing = turn.find("</answer>", opening)
     return turn[opening + len("<answer>") : closing].strip() if 0 <= opening < closing else None
@@ -251,16 +251,16 @@ def split_completion(completion: str) -> Parts:
 
 
 def check_parts(parts: Parts, tools: Collection[str], *, may_end_in_call: bool) -> None:
-    """See that a rollout could have given these turns and results; the last part is a turn.
+    """Require that a rollout could have these turns and results; the last part is a turn.
 
     Args:
         parts: The parts.
         tools: Names of the tools; none: search, python and whatever a result follows are taken for tools, of which only search
             and python must have one.
-        may_end_in_call: Whether the last turn may be a call without a result.
+        may_end_in_call: Allow a call without a result as the last turn.
 
     Raises:
-        RowError: It could not.
+        RowError: No rollout could.
     """
     known = {*TOOLS, *tools}
     names = "|".join(map(re.escape, {*known, *_called(parts, tools), *_RESERVED}))
@@ -271,13 +271,13 @@ def check_parts(parts: Parts, tools: Collection[str], *, may_end_in_call: bool) 
         if source is Source.TOOL:
             continue
         end = 0
-        for found in tag.finditer(text):
-            tags.read(found[2], closes=bool(found[1]))
-            end = found.end()
-            is_call = found[1] and found[2] not in _RESERVED
-            ends = last and (may_end_in_call or found[2] not in known)
+        for match in tag.finditer(text):
+            tags.read(match[2], closes=bool(match[1]))
+            end = match.end()
+            is_call = match[1] and match[2] not in _RESERVED
+            ends = last and (may_end_in_call or match[2] not in known)
             if is_call and (text[end:].strip() or (last and not ends)):
-                raise RowError("a call has no result", f"that of {found[2]}")
+                raise RowError("a call has no result", f"that of {match[2]}")
         tags.end_turn(text[end:].strip(), last=last)
 
 
@@ -304,7 +304,7 @@ class _OpenTags:
             self._opened.append(name)
 
     def end_turn(self, behind: str, *, last: bool) -> None:
-        """A turn has ended; `behind` is what follows its last tag."""
+        """End a turn; `behind` is the text after its last tag."""
         if behind:
             self._require_no_answer(repr(behind[:40]))
         if self._opened and last:
@@ -316,7 +316,7 @@ class _OpenTags:
 
 
 def _called(parts: Parts, tools: Collection[str]) -> set[str]:
-    """Names of the tools whose results are among the parts.
+    """Return the names of the tools whose results are among the parts.
 
     Raises:
         RowError: A result follows no call of one of the tools, or a second result follows a call.
@@ -327,10 +327,10 @@ def _called(parts: Parts, tools: Collection[str]) -> set[str]:
             continue
         if source is Source.TOOL:
             raise RowError("more results than calls")
-        found = _CLOSING.search(text)
-        if found is None or found[1] in _RESERVED:
+        closing = _CLOSING.search(text)
+        if closing is None or closing[1] in _RESERVED:
             raise RowError("a result follows no call")
-        if tools and found[1] not in tools:
-            raise RowError(UNNAMED_TOOL, found[1])
-        names.add(found[1])
+        if tools and closing[1] not in tools:
+            raise RowError(UNNAMED_TOOL, closing[1])
+        names.add(closing[1])
     return names

@@ -17,24 +17,24 @@ _LIMITS = Limits(
 class ChatTemplate:
     """A chat template with the special tokens that it may use."""
 
-    def __init__(self, source: str, special: Mapping[str, str], place: str) -> None:
-        """Compile it.
+    def __init__(self, source: str, special: Mapping[str, str], origin: str) -> None:
+        """Compile the template.
 
         Args:
             source: The template, in jinja2.
             special: Special tokens by name, such as `eos_token`.
-            place: Prefix of error messages.
+            origin: The template's folder, with which error messages begin.
 
         Raises:
             DataError: The template cannot be parsed.
         """
         self.source = source
         self._special = dict(special)
-        self._place = place
+        self._origin = origin
         self._ask(None, "cannot be read")
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """The text of a chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
+        """Return the text of a chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
 
         Raises:
             DataError: The template refuses the messages, raises, or takes too long or too much memory.
@@ -55,7 +55,7 @@ class ChatTemplate:
                 raise MachineError(f"rendering a chat template: {error}") from None
             answer = {"refused": error}
         if "text" not in answer:
-            raise DataError(f"{self._place}: the chat template {failure}: {answer['refused']}")
+            raise DataError(f"{self._origin}: the chat template {failure}: {answer['refused']}")
         return str(answer["text"])
 
 
@@ -65,37 +65,38 @@ def _process() -> LimitedProcesses:
     return LimitedProcesses("ramify.chat.template_process", _LIMITS)
 
 
-_THOUGHT, _SAID, _HEARD = "<think>\nramify_thought\n</think>\n\n", "ramify_said", "ramify_heard"
+_THOUGHT, _TURN, _USER = "<think>\nramify_thought\n</think>\n\n", "ramify_said", "ramify_heard"
 
 
-def read_user_frame(template: ChatTemplate, end: str, place: str) -> tuple[str, str]:
-    """What a template writes around a message of the user that follows a turn: from after the end token, to the next turn.
+def read_user_frame(template: ChatTemplate, end: str, origin: str) -> tuple[str, str]:
+    """Return a template's text before and after a user's message: from a turn's end token, and up to the next turn.
 
-    Found by rendering one. Contexts only grow, so a template that rewrites earlier turns then (Qwen3 drops their
+    Both are read from a rendering. Contexts only grow, so a template that rewrites earlier turns then (Qwen3 drops their
     thoughts) is refused.
 
     Args:
         template: The chat template.
         end: The text of the end token.
-        place: Prefix of error messages.
+        origin: The template's folder, with which error messages begin.
 
     Raises:
         ConfigError: The template rewrites earlier turns, refuses such a chat, or ends turns with another token.
     """
     messages = [{"role": "user", "content": "q"}]
     try:
-        asked = template.render(messages)
+        prompt = template.render(messages)
         messages += [
-            {"role": "assistant", "content": _THOUGHT + _SAID},
-            {"role": "user", "content": _HEARD},
+            {"role": "assistant", "content": _THOUGHT + _TURN},
+            {"role": "user", "content": _USER},
         ]
         text = template.render(messages)
     except DataError as error:
         raise ConfigError(f"{error} (a turn of the assistant, then one of the user)") from None
-    before, heard, after = text.removeprefix(asked + _THOUGHT + _SAID + end).partition(_HEARD)
-    if not text.startswith(asked + _THOUGHT + _SAID + end) or not heard:
+    earlier = prompt + _THOUGHT + _TURN + end
+    before, message, after = text.removeprefix(earlier).partition(_USER)
+    if not text.startswith(earlier) or not message:
         raise ConfigError(
-            f"{place}: the chat template writes an earlier turn in another way once the user speaks again; contexts only "
-            "grow here, so an environment in which the user speaks needs another template"
+            f"{origin}: the chat template rewrites earlier turns once the user speaks again. Use another template, or an "
+            "environment in which the user does not speak"
         )
     return before, after

@@ -62,7 +62,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """`tojson` as chat templates expect it: with options of `json.dumps`, and without jinja's HTML escapes."""
+    """Write JSON as chat templates expect of `tojson`: with options of `json.dumps`, and without jinja's HTML escapes."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

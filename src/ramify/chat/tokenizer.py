@@ -70,7 +70,7 @@ class ChatTokenizer:
                     f"{path}: added_tokens: {token.content!r:.40} has id {token.id}, but the tokenizers library gives it {number}"
                 )
         # `encode_special_tokens` would not do: it does not affect added tokens that are not marked special, such as the
-        # think tags of Qwen3. Under names that no text holds, none of them is ever found.
+        # think tags of Qwen3. Under names that no text holds, none of them ever matches.
         names = draw_names({token.content for token in self.added})
         entries = renamed_entries(raw["added_tokens"], names)
         self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": entries, "post_processor": None}))
@@ -101,15 +101,21 @@ class ChatTokenizer:
     @property
     def eos_id(self) -> int:
         """The token that ends a turn in the chat template."""
-        return self._token_id(self._special("eos_token"))
+        token = self._special("eos_token")
+        index = self._full.token_to_id(token)
+        if index is None:
+            raise DataError(
+                f"{self.folder}/tokenizer_config.json: eos_token {token!r} is not in the vocabulary"
+            )
+        return int(index)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of trusted text; added tokens in it are recognised, and no token is put before or after it."""
+        """Return the ids of trusted text; added tokens in it are recognised, and no token is put before or after it."""
         with naming_panics(self.folder):
             return tuple(self._full.encode(as_unicode(text), add_special_tokens=False).ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Number of tokens of each trusted text; uses all processors."""
+        """Return the number of tokens of each trusted text; uses all processors."""
         counts: list[int] = []
         for first in range(0, len(texts), _BATCH):
             batch = [*map(as_unicode, texts[first : first + _BATCH])]
@@ -119,7 +125,7 @@ class ChatTokenizer:
 
     @staticmethod
     def most_tokens(text: str) -> int:
-        """An upper bound on the number of tokens, without encoding.
+        """Return an upper bound on the number of tokens, without encoding.
 
         Each token covers at least one byte of the normalised text (not normalised, NFC or NFKC), and the tokenizer may
         put one blank in front.
@@ -129,7 +135,7 @@ class ChatTokenizer:
         return max(len(form.encode()) for form in forms) + 1
 
     def fewest_tokens(self, text: str) -> int:
-        """A lower bound on the number of tokens, without encoding: bytes of the text over bytes of the widest token."""
+        """Return a lower bound on the number of tokens, without encoding: bytes of the text over bytes of the widest token."""
         if self._eats_blanks:
             text = "".join(text.split())
         plain = as_unicode(text)
@@ -140,7 +146,7 @@ class ChatTokenizer:
         return -(-size // self._longest)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
-        """Ids of foreign text, none of which is an added token (end of text, a role, a tag).
+        """Return the ids of foreign text, none of which is an added token (end of text, a role, a tag).
 
         Raises:
             DataError: The model's own vocabulary produces an added token all the same.
@@ -152,7 +158,7 @@ class ChatTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens; bytes that are not UTF-8 become the replacement character.
+        """Return the text of tokens; bytes that are not UTF-8 become the replacement character.
 
         Ids beyond the last token have no text: models pad their vocabulary, and a random model samples those ids.
         """
@@ -160,7 +166,7 @@ class ChatTokenizer:
         return b"".join(known).decode("utf-8", errors="replace")
 
     def chat_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """The rendered chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
+        """Return the rendered chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
 
         Raises:
             DataError: The template refuses the messages.
@@ -174,14 +180,6 @@ class ChatTokenizer:
         if not isinstance(content, str):
             raise DataError(f"{self.folder}/tokenizer_config.json: {name}: expected text, got {value!r:.80}")
         return content
-
-    def _token_id(self, token: str) -> int:
-        found = self._full.token_to_id(token)
-        if found is None:
-            raise DataError(
-                f"{self.folder}/tokenizer_config.json: eos_token {token!r} is not in the vocabulary"
-            )
-        return int(found)
 
     def _find_eos_ids(self) -> frozenset[int]:
         path = self.folder / "generation_config.json"
@@ -201,9 +199,9 @@ class ChatTokenizer:
             # Several named templates; "default" is for chats without tools or documents.
             source = next(
                 (
-                    one.get("template")
-                    for one in source
-                    if isinstance(one, dict) and one.get("name") == "default"
+                    entry.get("template")
+                    for entry in source
+                    if isinstance(entry, dict) and entry.get("name") == "default"
                 ),
                 None,
             )
@@ -230,7 +228,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def as_unicode(text: str) -> str:
-    """Text that can be encoded as UTF-8: a lone surrogate (from JSON or a program's output) becomes U+FFFD."""
+    """Return the text so that it can be encoded as UTF-8: a lone surrogate (from JSON or a program's output) becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -266,7 +264,7 @@ def _added_tokens(path: Path, raw: dict[str, Any]) -> tuple[AddedToken, ...]:
 def _token_bytes(
     path: Path, raw: dict[str, Any], tokenizer: Tokenizer, added_tokens: Sequence[AddedToken]
 ) -> tuple[bytes, ...]:
-    """Bytes of every id, according to the tokenizer's kind of decoder."""
+    """Return the bytes of every id, according to the tokenizer's kind of decoder."""
     decoder = json.dumps(raw.get("decoder") or {})
     added = {token.id: as_unicode(token.content).encode() for token in added_tokens}
     size = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *added], default=-1) + 1
@@ -291,7 +289,7 @@ def _token_bytes(
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The byte for each printable character of byte-level tokenizers (GPT-2's table)."""
+    """Return the byte for each printable character of byte-level tokenizers (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {

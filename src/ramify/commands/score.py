@@ -73,19 +73,19 @@ def _golden(path: Path) -> Mapping[str, Any]:
     wrong = frozenset(case_of(vector) for _, vector in vectors if vector.get("seed_wrong"))
     verdicts = {str(vector["id"]): judge_vector(vector, wrong) for _, vector in vectors}
     right = [each.right for each in verdicts.values() if each.right is not None]
-    kept = [each.kept for each in verdicts.values() if each.kept is not None]
+    preserved = [each.preserved for each in verdicts.values() if each.preserved is not None]
     failures = [
         name
         for name, each in verdicts.items()
-        if not each.compat or each.right is False or each.kept is False
+        if not each.compat or each.right is False or each.preserved is False
     ]
     return {
         "n": len(verdicts),
         "compat_ok": sum(each.compat for each in verdicts.values()),
         "right_n": len(right),
         "right_ok": sum(right),
-        "kept_n": len(kept),
-        "kept_ok": sum(kept),
+        "kept_n": len(preserved),
+        "kept_ok": sum(preserved),
         "failures": failures,
     }
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ramify.chat.conversation import Line, Said, Spoken
+from ramify.chat.conversation import AssistantTurn, CompletionLines, Line
 from ramify.core.errors import RowError
 from ramify.core.messages import Message, ToolResult
 from ramify.data.example_lines import message_lines, text_of, turn_lines
@@ -43,7 +43,7 @@ class Reading:
 
     format: Format
     prompt: tuple[Message, ...]
-    sides: tuple[Spoken, ...]
+    sides: tuple[CompletionLines, ...]
     tools: str = ""
 
 
@@ -118,22 +118,22 @@ def _alpaca(row: Row, names: Sides, tools: str) -> Reading:
     return Reading("alpaca", tuple(prompt), _sides(row, ("output",) if names == COMPLETION else names), tools)
 
 
-def _sides(row: Row, columns: Sequence[str]) -> tuple[Spoken, ...]:
+def _sides(row: Row, columns: Sequence[str]) -> tuple[CompletionLines, ...]:
     return tuple(_side(row.get(column), column) for column in columns)
 
 
-def _side(value: object, column: str) -> Spoken:
+def _side(value: object, column: str) -> CompletionLines:
     """A side with a column of its own: a text, a message, or a list of messages."""
     if value is None:
         raise RowError(f"no {column!r}")
     if isinstance(value, str):
-        return (Said(text_of(value, repr(column))),)
+        return (AssistantTurn(text_of(value, repr(column))),)
     messages = value if isinstance(value, list) else [value]
     is_sharegpt = bool(messages) and isinstance(messages[0], dict) and "from" in messages[0]
     return _spoken((turn_lines if is_sharegpt else message_lines)(messages, column))
 
 
-def _cut(lines: Sequence[Line]) -> tuple[tuple[Message, ...], Spoken]:
+def _cut(lines: Sequence[Line]) -> tuple[tuple[Message, ...], CompletionLines]:
     """The prompt, and what was said after the user's last message."""
     asked = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
     if not asked:
@@ -151,12 +151,12 @@ def _of_prompt(line: Line) -> Message:
     return Message.of("assistant", line.whole_text)
 
 
-def _spoken(lines: Sequence[Line]) -> Spoken:
-    spoken: list[Said | ToolResult] = []
+def _spoken(lines: Sequence[Line]) -> CompletionLines:
+    spoken: list[AssistantTurn | ToolResult] = []
     for line in lines:
         if isinstance(line, Message):
             raise RowError("a message of the user or the system stands where the assistant answers")
-        if isinstance(line, Said) and spoken and isinstance(spoken[-1], Said):
+        if isinstance(line, AssistantTurn) and spoken and isinstance(spoken[-1], AssistantTurn):
             raise RowError("two messages of the assistant stand one after the other")
         spoken.append(line)
     return tuple(spoken)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ramify.chat.arguments import read_object
-from ramify.chat.conversation import Line, Said, SaidCall, split_thought
+from ramify.chat.conversation import AssistantCall, AssistantTurn, Line, split_thought
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Role, ToolResult, ToolStatus
@@ -75,7 +75,7 @@ def _message(message: dict[str, Any], place: str) -> Line:
     if not isinstance(calls, list):
         raise RowError("a call cannot be read", f"'tool_calls' of {place} is no list")
     thought = text_of(message.get("reasoning_content", ""), f"'reasoning_content' of {place}")
-    return Said(text, thought, tuple(_call(call, place) for call in calls))
+    return AssistantTurn(text, thought, tuple(_call(call, place) for call in calls))
 
 
 def _require_read(record: dict[str, Any], read: Sequence[str], place: str) -> None:
@@ -93,7 +93,7 @@ def _content(value: object, place: str) -> str:
     return "".join(text_of(piece.get("text"), place) for piece in pieces)
 
 
-def _call(call: object, place: str) -> SaidCall:
+def _call(call: object, place: str) -> AssistantCall:
     """A call {id?, function: {name, arguments}} or {name, arguments}; the arguments are an object or its JSON text."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if (
@@ -108,23 +108,23 @@ def _call(call: object, place: str) -> SaidCall:
     except (TypeError, ValueError, RecursionError) as error:
         raise RowError("a call cannot be read", f"the arguments of a call of {place}: {error}") from None
     written = text_of(json.dumps(arguments, ensure_ascii=False), f"a call of {place}")
-    return SaidCall(str(call.get("id", "")), text_of(function["name"], place), written)
+    return AssistantCall(str(call.get("id", "")), text_of(function["name"], place), written)
 
 
 def _in_order_of_calls(lines: list[Line]) -> list[Line]:
     ordered: list[Line] = []
-    calls: tuple[SaidCall, ...] = ()
+    calls: tuple[AssistantCall, ...] = ()
     results: list[ToolResult] = []
     for line in lines:
         if isinstance(line, ToolResult):
             results.append(line)
             continue
         ordered += [*_of_calls(calls, results), line]
-        calls, results = (line.calls if isinstance(line, Said) else ()), []
+        calls, results = (line.calls if isinstance(line, AssistantTurn) else ()), []
     return [*ordered, *_of_calls(calls, results)]
 
 
-def _of_calls(calls: Sequence[SaidCall], results: list[ToolResult]) -> list[ToolResult]:
+def _of_calls(calls: Sequence[AssistantCall], results: list[ToolResult]) -> list[ToolResult]:
     """The results in the order of the calls, if all of them name one."""
     places = {call.id: place for place, call in enumerate(calls)}
     is_named = "" not in places and len(places) == len(calls) and all(result.call_id for result in results)
@@ -152,12 +152,12 @@ def turn_lines(turns: object, column: str) -> list[Line]:
             said = split_thought(text)
             called = replace(said, text="", calls=_calls(said.text, place))
             before = lines[-1] if lines else None
-            if isinstance(before, Said) and not before.calls and not called.thought:
+            if isinstance(before, AssistantTurn) and not before.calls and not called.thought:
                 lines[-1] = replace(before, calls=called.calls)
             else:
                 lines.append(called)
         elif role in _ASSISTANT:
-            lines.append(Said(text))
+            lines.append(AssistantTurn(text))
         elif role in _TOOL:
             lines.append(ToolResult("", ToolStatus.OK, text))
         elif isinstance(role, str) and role in _ROLES:
@@ -167,7 +167,7 @@ def turn_lines(turns: object, column: str) -> list[Line]:
     return lines
 
 
-def _calls(text: str, place: str) -> tuple[SaidCall, ...]:
+def _calls(text: str, place: str) -> tuple[AssistantCall, ...]:
     """The calls of a turn, JSON {name, arguments} or a list of such."""
     try:
         value = parse_json(text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramify.chat.conversation import Spoken
+from ramify.chat.conversation import CompletionLines
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem
 from ramify.data.example_formats import PAIR, Format, Sides, read_row
@@ -29,7 +29,7 @@ class Example:
     """
 
     problem: Problem
-    sides: tuple[Spoken, ...]
+    sides: tuple[CompletionLines, ...]
     tools: str
     format: Format
     row: int

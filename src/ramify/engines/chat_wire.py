@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramify.chat.conversation import Line, Said, SaidCall
+from ramify.chat.conversation import AssistantCall, AssistantTurn, Line
 from ramify.core.messages import Message
 from ramify.core.protocols import Json
 from ramify.core.records import Finish
@@ -22,13 +22,13 @@ def messages(lines: Sequence[Line], thought_field: str | None) -> list[Json]:
 
 def without_thoughts(lines: Sequence[Line]) -> list[Line]:
     """The conversation without the thoughts of earlier turns."""
-    return [replace(line, thought="") if isinstance(line, Said) else line for line in lines]
+    return [replace(line, thought="") if isinstance(line, AssistantTurn) else line for line in lines]
 
 
 def _message(line: Line, thought_field: str | None) -> Json:
     if isinstance(line, Message):
         return {"role": line.role, "content": line.text}
-    if not isinstance(line, Said):
+    if not isinstance(line, AssistantTurn):
         return {"role": "tool", "tool_call_id": line.call_id, "content": line.text}
     apart = thought_field is not None and line.thought
     text = line.text.strip() if apart else line.whole_text
@@ -56,7 +56,7 @@ class Heard:
         cut_in_thought: The service took a stop string in the reasoning for the end of the turn.
     """
 
-    said: Said
+    said: AssistantTurn
     finish: Finish
     thought_field: str | None
     cut_in_thought: bool
@@ -81,7 +81,7 @@ def read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> Heard:
     thought = "" if field is None else as_text(str(message[field]))
     reason, refusal = choice.get("finish_reason"), message.get("refusal")
     if _is_text(refusal):
-        return Heard(Said(as_text(str(refusal)), thought), Finish.EOS, field, cut_in_thought=False)
+        return Heard(AssistantTurn(as_text(str(refusal)), thought), Finish.EOS, field, cut_in_thought=False)
     calls = _calls(answer, message.get("tool_calls"))
     content = _content(answer, message.get("content"))
     if content is None:
@@ -95,7 +95,7 @@ def read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> Heard:
     ended_itself = "stop_reason" in choice and choice["stop_reason"] not in stops
     if finish is Finish.STOP:
         calls = ()
-    return Heard(Said(text, thought, calls), finish, field, cut and not ended_itself)
+    return Heard(AssistantTurn(text, thought, calls), finish, field, cut and not ended_itself)
 
 
 def _is_text(value: Json) -> bool:
@@ -113,7 +113,7 @@ def _content(answer: Answer, content: Json) -> str | None:
     return "".join(map(str, texts))
 
 
-def _calls(answer: Answer, calls: Json) -> tuple[SaidCall, ...]:
+def _calls(answer: Answer, calls: Json) -> tuple[AssistantCall, ...]:
     """The calls of a message; arguments need not be valid JSON, since the model wrote them."""
     read = []
     for call in calls if isinstance(calls, list) else []:
@@ -123,5 +123,5 @@ def _calls(answer: Answer, calls: Json) -> tuple[SaidCall, ...]:
             raise answer.malformed("expected tool_calls with the name of a function")
         given = function.get("arguments")
         text = given if isinstance(given, str) else json.dumps({} if given is None else given)
-        read.append(SaidCall("", as_text(name), as_text(text)))
+        read.append(AssistantCall("", as_text(name), as_text(text)))
     return tuple(read)

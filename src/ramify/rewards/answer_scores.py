@@ -65,22 +65,22 @@ _PROSE = re.compile(r"[\w\s.,;:'\"?()-]*")
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if the normalised prediction equals a normalised gold, else 0.0."""
+    """Return 1.0 if the normalised prediction equals a normalised gold, else 0.0."""
     return float(any(normalised(prediction) == normalised(gold) for gold in golds))
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
-    """F1 of the words shared with a gold, the best over `golds`, in [0, 1]."""
+    """Return F1 of the words shared with a gold, the best over `golds`, in [0, 1]."""
     return max((_hotpot_f1(normalised(prediction), normalised(gold)) for gold in golds), default=0.0)
 
 
 def normalised(text: str) -> str:
-    """Lower case, no ASCII punctuation, no articles, single spaces."""
+    """Return the text in lower case, without ASCII punctuation and articles, with single spaces."""
     return _normalised(text) if len(text) > _LONG else _remembered(text)
 
 
 def overlap(written: Sequence[str], wanted: Sequence[str]) -> float:
-    """F1 of two bags of words; 0 if they share nothing."""
+    """Return F1 of two bags of words; 0 if they share nothing."""
     left: dict[str, int] = {}
     for word in wanted:
         left[word] = left.get(word, 0) + 1
@@ -109,7 +109,7 @@ def _hotpot_f1(prediction: str, gold: str) -> float:
 
 
 def lenient_f1(prediction: str, golds: Sequence[str]) -> float:
-    """F1 of the words (`words`) shared with a gold, the best over `golds`, in [0, 1]; 1.0 for the same text.
+    """Return F1 of the words (`words`) shared with a gold, the best over `golds`, in [0, 1]; 1.0 for the same text.
 
     An answer that begins with "yes" or "no" scores 1 for the same gold and 0 for the opposite one.
     """
@@ -117,7 +117,7 @@ def lenient_f1(prediction: str, golds: Sequence[str]) -> float:
 
 
 def contains(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if a sentence of the prediction has all words of a gold next to each other, and nothing denies or doubts it.
+    """Return 1.0 if a sentence of the prediction has all words of a gold next to each other, and nothing denies or doubts it.
 
     "not X", "X or Y", "X / Y", "X. However, Y is possible" and "X Jr." do not say X.
     """
@@ -131,31 +131,31 @@ def _lenient_f1(prediction: str, gold: str) -> float:
     written, wanted = words(prediction), words(gold)
     if len(wanted) == 1 and wanted[0] in _VERDICTS and (verdict := _VERDICT.match(prediction)):
         return float(verdict[1].lower() == wanted[0])
-    found = overlap(written, wanted)
+    score = overlap(written, wanted)
     run_together = joined(prediction), joined(gold)
-    if found < 1 and run_together != (prediction, gold):
-        return max(found, overlap(*map(words, run_together)))
-    return found
+    if score < 1 and run_together != (prediction, gold):
+        return max(score, overlap(*map(words, run_together)))
+    return score
 
 
 def _asserts(prediction: str, gold: str) -> bool:
     wanted = words(joined(gold[:MAX_CHARS]))
     if not wanted or (len(wanted) == 1 and wanted[0] in _VERDICTS):
         return False
-    said = joined(prediction[:MAX_CHARS])
-    said = said if "/" in gold else _SLASH.sub(" or ", said)
-    sentences = [words(sentence) for sentence in _SENTENCE_END.split(said)]
+    text = joined(prediction[:MAX_CHARS])
+    text = text if "/" in gold else _SLASH.sub(" or ", text)
+    sentences = [words(sentence) for sentence in _SENTENCE_END.split(text)]
     if not _ANYWHERE.isdisjoint(word for sentence in sentences for word in sentence if word not in wanted):
         return False
     return any(
-        _AROUND.isdisjoint(rest) and not (rest and rest[0] in _OTHERS)
+        _AROUND.isdisjoint(context) and not (context and context[0] in _OTHERS)
         for sentence in sentences
-        for rest in _around(sentence, wanted)
+        for context in _contexts(sentence, wanted)
     )
 
 
-def _around(written: Sequence[str], wanted: Sequence[str]) -> Iterator[Sequence[str]]:
-    """For each place where all wanted words are adjacent, in any order: the words after it, then the words before it."""
+def _contexts(written: Sequence[str], wanted: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the words after, then before, each run of all wanted words side by side in any order."""
     size, bag = len(wanted), Counter(wanted)
     for start in range(len(written) - size + 1):
         if written[start] in bag and Counter(written[start : start + size]) == bag:
@@ -163,22 +163,22 @@ def _around(written: Sequence[str], wanted: Sequence[str]) -> Iterator[Sequence[
 
 
 def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, ...]:
-    """The golds as texts. A gold is a text, a number or a list of these; blank ones and other types are dropped.
+    """Return the accepted answers as texts. A gold is a text, a number or a list of these; blank ones and other types are dropped.
 
     With `spelled_lists`, a text that looks like a list of words ("[Paris, City of Light]") also gives its items. In
     mathematics such brackets mean an interval, so there this is off.
     """
     if isinstance(gold, str):
-        found = [gold, *(_listed(gold.strip()) if spelled_lists else ())]
+        texts = [gold, *(_listed(gold.strip()) if spelled_lists else ())]
     elif isinstance(gold, Sequence):
-        found = [text for each in gold for text in accepted_answers(each, spelled_lists=spelled_lists)]
+        texts = [text for item in gold for text in accepted_answers(item, spelled_lists=spelled_lists)]
     else:
-        found = [str(gold)] if isinstance(gold, int | float) and not isinstance(gold, bool) else []
-    return tuple(dict.fromkeys(text.strip() for text in found if text.strip()))
+        texts = [str(gold)] if isinstance(gold, int | float) and not isinstance(gold, bool) else []
+    return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 
 def same_answer(answer: str, other: str) -> bool:
-    """Whether two answers are the same, without math-verify; used for counting votes."""
+    """Return True if two answers are the same. For counting votes, so without math-verify."""
     if mathematics.is_mathematical(other):
         return mathematics.math_equal_quickly(answer, [other]) == 1.0
     return lenient_f1(answer, [other]) == 1.0
@@ -196,7 +196,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _by_gold(words: AnswerScore, *, numbers_are_words: bool = False) -> AnswerScore:
-    """A score that compares each gold by its kind; with `numbers_are_words` a number also matches in words ("5 moons")."""
+    """Return a score that compares each gold by its kind; with `numbers_are_words` a number also matches in words ("5 moons")."""
 
     def score(prediction: str, golds: Sequence[str]) -> float:
         written = [gold.strip() for gold in golds]

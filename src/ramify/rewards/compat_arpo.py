@@ -32,7 +32,7 @@ class NoBoxError(ValueError):
 
 
 def extract(output: str) -> str:
-    r"""The prediction of the evaluation: the last box in the last answer tag, or in the whole output with tool results.
+    r"""Return the prediction of the evaluation: the last box in the last answer tag, or in the whole output with tool results.
 
     Escaped braces count when braces are matched, and an unclosed box extends to the end. Only an exact `\boxed{..}` is
     unwrapped, and an exact `\text{..}` inside it. Without a box: the tag's text verbatim; without a tag: "".
@@ -46,7 +46,7 @@ def extract(output: str) -> str:
 
 
 def strings_equal(prediction: object, gold: object) -> bool:
-    """Whether the string rules rewrite both to the same text; if they fail, whether both are identical."""
+    """Return True if the string rules rewrite both to the same text or, where they fail, both are identical."""
     if prediction is None or gold is None:
         return prediction is gold
     if not isinstance(prediction, str) or not isinstance(gold, str):
@@ -58,12 +58,12 @@ def strings_equal(prediction: object, gold: object) -> bool:
 
 
 def math_scores(prediction: object, gold: object) -> Scores:
-    """em, acc (substring), f1 (words) and math_equal (string rules), both sides in lower case."""
+    """Return em, acc (substring), f1 (words) and math_equal (string rules), both sides in lower case."""
     return scored(_spaced(str(prediction).lower()), _spaced(str(gold).lower()))
 
 
 def qa_scores(prediction: str, gold: object) -> Scores:
-    """The same four scores, each the best over the aliases; articles are removed, punctuation is kept.
+    """Return the scores of `math_scores`, each the best over the aliases; articles are removed, punctuation stays.
 
     A gold string that begins with "[" is split at its commas.
 
@@ -77,13 +77,13 @@ def qa_scores(prediction: str, gold: object) -> Scores:
     written = _spaced(_ARTICLE.sub(" ", prediction.lower()))
     best: Scores = dict.fromkeys(_SCORES, 0)
     for alias in aliases:
-        found = scored(written, _spaced(_ARTICLE.sub(" ", alias.lower())))
-        best = {name: max(best[name], found[name]) for name in _SCORES}
+        scores = scored(written, _spaced(_ARTICLE.sub(" ", alias.lower())))
+        best = {name: max(best[name], scores[name]) for name in _SCORES}
     return best
 
 
 def sample_scores(task: str, output: str, prediction: str, gold: object) -> Scores:
-    """A row of the metrics file: the scores, and the number of calls, counted as pairs of tags anywhere in the output."""
+    """Return a row of the metrics file: the scores, and the number of calls, counted as pairs of tags anywhere in the output."""
     prediction = prediction or last_lines(output, _LAST_LINES)
     if not prediction:
         empty: Scores = {"is_valid_answer": False, **dict.fromkeys(_SCORES, 0), "llm_equal": 0}
@@ -93,7 +93,7 @@ def sample_scores(task: str, output: str, prediction: str, gold: object) -> Scor
 
 
 def overall_scores(task: str, rows: Sequence[Mapping[str, object]]) -> Scores:
-    """Means over the rows of a file; a row has `input`, `answer`, `prediction`, `output` and, with a judge, `judge`."""
+    """Return the means over the rows of a file; a row has `input`, `answer`, `prediction`, `output` and, with a judge, `judge`."""
     samples: list[Scores] = []
     for row in rows:
         sample = sample_scores(task, str(row["output"]), str(row["prediction"]), row["answer"])
@@ -119,7 +119,7 @@ def overall_scores(task: str, rows: Sequence[Mapping[str, object]]) -> Scores:
 
 
 def judge_scores(prediction: object, gold: object, reply: str, failures: int) -> Scores:
-    """The verdict in a judge's reply; after three failed requests only the string rules decide.
+    """Return the verdict in a judge's reply; after three failed requests only the string rules decide.
 
     The reply, or the text in its judgment tags, is a yes if it contains "correct" and no refusal.
     """
@@ -134,7 +134,7 @@ def judge_scores(prediction: object, gold: object, reply: str, failures: int) ->
 
 
 def reward(response: str, gold: str | Sequence[str]) -> Scores:
-    """The training reward, the same for mathematics and questions.
+    """Return the training reward, the same for mathematics and questions.
 
     Returns:
         `score`, in {-1, 0} or (0, 1.1]; the `reason`, in the released code's words; the boxed `answer`; and its
@@ -147,18 +147,18 @@ def reward(response: str, gold: str | Sequence[str]) -> Scores:
         answer = boxed_answer(response)
     except NoBoxError as error:
         return _result(-1, f"find box error: {error}", "", 0)
-    found = f1(answer, [gold] if isinstance(gold, str) else list(map(str, gold)))
-    if found == 0:
+    f1_score = f1(answer, [gold] if isinstance(gold, str) else list(map(str, gold)))
+    if f1_score == 0:
         return _result(0, f"wrong answer but good format: {answer}", answer, 0)
     if "</search>" in response and "</python>" in response:
-        score = found + BONUS
+        score = f1_score + BONUS
         reason = f"correct answer and calling search and python at the same time, get score: {score}"
-        return _result(score, reason, answer, found)
-    return _result(found, f"correct answer, get f1 score: {found}", answer, found)
+        return _result(score, reason, answer, f1_score)
+    return _result(f1_score, f"correct answer, get f1 score: {f1_score}", answer, f1_score)
 
 
 def format_fault(text: str) -> str:
-    """What is wrong with the tags, in the released code's words; "" if nothing is."""
+    """Return the fault of the tags in the released code's words; "" if there is none."""
     if text.count("<think>") != text.count("</think>"):
         return "<think> </think> not paired"
     if "<think>" not in text:
@@ -176,7 +176,7 @@ def format_fault(text: str) -> str:
 
 
 def boxed_answer(text: str) -> str:
-    r"""The last box of the answer tag. A form with a blank, "\boxed x", always takes precedence and extends to the end.
+    r"""Return the last box of the answer tag. A form with a blank, "\boxed x", always takes precedence and extends to the end.
 
     Raises:
         NoBoxError: There is no box, or its braces do not match.
@@ -194,7 +194,7 @@ def boxed_answer(text: str) -> str:
 
 
 def scored(prediction: str, gold: str) -> Scores:
-    """The four scores of two normalised texts."""
+    """Return the four scores of two normalised texts."""
     return {
         "em": int(prediction == gold),
         "acc": int(gold in prediction),
@@ -204,7 +204,7 @@ def scored(prediction: str, gold: str) -> Scores:
 
 
 def last_lines(output: str, count: int) -> str:
-    """The last lines of the stripped text, with double line breaks made single."""
+    """Return the last lines of the stripped text, with double line breaks made single."""
     return "\n".join(output.replace("\n\n", "\n").strip().split("\n")[-count:])
 
 
@@ -219,7 +219,7 @@ def _last_box(text: str) -> str:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Position of the first closing brace after which the text from `start` on has as many closing as opening braces."""
+    """Return the position of the first closing brace after which the text from `start` on has as many closing as opening braces."""
     depth = 0
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -234,7 +234,7 @@ def _unwrapped(text: str, opening: str) -> str:
 
 
 def _rewritten(text: str) -> str:
-    """The text after all string rules, in their order.
+    """Return the text after all string rules, in their order.
 
     Raises:
         ValueError: The text has two units.
@@ -271,15 +271,15 @@ def _braced_roots(text: str) -> str:
 def _braced_fractions(text: str) -> str:
     first, *fractions = text.split("\\frac")
     written = [first]
-    for rest in fractions:
-        if rest[0] == "{":
-            written.append("\\frac" + rest)
-        elif len(rest) < 2:
+    for fraction in fractions:
+        if fraction[0] == "{":
+            written.append("\\frac" + fraction)
+        elif len(fraction) < 2:
             return text
-        elif rest[1] == "{":
-            written.append(f"\\frac{{{rest[0]}}}{rest[1:]}")
+        elif fraction[1] == "{":
+            written.append(f"\\frac{{{fraction[0]}}}{fraction[1:]}")
         else:
-            written.append(f"\\frac{{{rest[0]}}}{{{rest[1]}}}{rest[2:]}")
+            written.append(f"\\frac{{{fraction[0]}}}{{{fraction[1]}}}{fraction[2:]}")
     return "".join(written)
 
 
@@ -325,29 +325,29 @@ def _tool_counts(output: str) -> Scores:
 
 
 def _pairs(output: str, tag: str) -> list[tuple[int, int]]:
-    """Start and end of each pair of an opening tag and the next closing one; the search continues after the pair."""
-    found, position = [], 0
+    """Return the start and the end of each pair of an opening tag and the next closing one; the search continues after the pair."""
+    pairs, position = [], 0
     while (opening := output.find(f"<{tag}>", position)) >= 0:
         closing = output.find(f"</{tag}>", opening)
         if closing < 0:
             break
         position = closing + len(f"</{tag}>")
-        found.append((opening, position))
-    return found
+        pairs.append((opening, position))
+    return pairs
 
 
 def _without(output: str, tag: str) -> str:
-    """The text without closed pairs of a tag and their contents."""
-    kept, position = [], 0
+    """Return the text without closed pairs of a tag and their contents."""
+    pieces, position = [], 0
     for start, end in _pairs(output, tag):
-        kept.append(output[position:start])
+        pieces.append(output[position:start])
         position = end
-    return "".join((*kept, output[position:]))
+    return "".join((*pieces, output[position:]))
 
 
 def _mean(samples: Sequence[Scores], name: str) -> float:
     return sum(float(sample[name]) for sample in samples) / len(samples) if samples else 0.0
 
 
-def _result(score: float, reason: str, answer: str, found: float) -> Scores:
-    return {"score": score, "reason": reason, "answer": answer, "f1_score": found}
+def _result(score: float, reason: str, answer: str, f1_score: float) -> Scores:
+    return {"score": score, "reason": reason, "answer": answer, "f1_score": f1_score}

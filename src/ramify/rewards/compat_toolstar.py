@@ -55,12 +55,12 @@ _MARKERS = (
     ("```python", "```"),
     ("<|begin_of_query|>", "<|end_of_query|>"),
 )
-_LONG, _KEPT_LINES, _ANSWER_LINES, _LAST_LINES = 200, 10, 3, 5
+_LONG, _SCORED_LINES, _ANSWER_LINES, _LAST_LINES = 200, 10, 3, 5
 _BOX, _TEXT, _LABEL = "\\boxed", "\\text", "ANSWER:"
 
 
 def equal(prediction: str, gold: str | None) -> bool:
-    """Whether the texts are the same but for case and surrounding blanks, or equal by math-verify; unequal on a timeout.
+    """Return True if the texts are the same but for case and surrounding blanks, or equal by math-verify; unequal on a timeout.
 
     Raises:
         AttributeError: The gold is neither a text nor None.
@@ -75,19 +75,18 @@ def equal(prediction: str, gold: str | None) -> bool:
 
 
 def reward(chat: str, gold: str | Sequence[str]) -> Scores:
-    """Word F1 with the bonus for both tools, as in ARPO: `score`, and the `reason` in the released code's words."""
-    found = arpo.reward(_response(chat), gold)
-    score, reason = float(found["score"]), str(found["reason"])
+    """Return word F1 with the bonus for both tools, as in ARPO: `score`, and the `reason` in the released code's words."""
+    released = arpo.reward(_response(chat), gold)
+    score, reason = float(released["score"]), str(released["reason"])
     if reason.startswith("bad format"):
         reason = f"search {reason}"
     return {"score": score, "reason": reason.replace("same time, ", "same time， ")}  # noqa: RUF001
 
 
 def math_reward(chat: str, gold: object) -> Scores:
-    """1 for a correct answer, 0.1 for a wrong one, 0 for a bad format or a turn that was cut off."""
+    """Return 1 for a correct answer, 0.1 for a wrong one, 0 for a bad format or a turn that was cut off."""
     response = _response(chat)
-    fault = arpo.format_fault(response)
-    if fault:
+    if fault := arpo.format_fault(response):
         return _result(0, f"search/python bad format: {fault}")
     try:
         answer = arpo.boxed_answer(response)
@@ -102,13 +101,13 @@ def math_reward(chat: str, gold: object) -> Scores:
     return _result(_WRONG, "format good but wrong answer")
 
 
-def kept_of(output: str) -> str:
-    """The scored part of a row's output: all of it, or its last ten lines if it has more than 200 characters."""
-    return output if len(output) <= _LONG else "\n".join(output.split("\n")[-_KEPT_LINES:])
+def scored_part(output: str) -> str:
+    """Return the scored part of a row's output: all of it, or its last ten lines if it has more than 200 characters."""
+    return output if len(output) <= _LONG else "\n".join(output.split("\n")[-_SCORED_LINES:])
 
 
 def scores(task: str, output: str, full_output: str, gold: object, extract: bool) -> Scores:
-    """The row of the metrics file. If there are several aliases, the last one decides.
+    """Return the row of the metrics file. If there are several aliases, the last one decides.
 
     Raises:
         IndexError: The gold is an empty string and the task is not maths.
@@ -118,19 +117,19 @@ def scores(task: str, output: str, full_output: str, gold: object, extract: bool
     else:
         prediction = arpo.last_lines(output, _ANSWER_LINES) if task == "math" else output.strip()
     written = prediction or arpo.last_lines(output, _LAST_LINES)
-    found: Scores = {"acc": 0, "em": 0, "f1": 0, "math_equal": False}
+    measures: Scores = {"acc": 0, "em": 0, "f1": 0, "math_equal": False}
     if task == "math":
-        found = arpo.scored(*(" ".join(text.lower().split()) for text in (written, str(gold))))
+        measures = arpo.scored(*(" ".join(text.lower().split()) for text in (written, str(gold))))
     else:
         for alias in _aliases(gold):
-            found = arpo.scored(normalised(written), normalised(alias))
+            measures = arpo.scored(normalised(written), normalised(alias))
     calls = num_calls(full_output)
     valid: Scores = {"pred_answer": prediction, "is_valid_answer": prediction != ""}
-    return {**valid, **found, "llm_equal": 0, "tool_counts": calls, "tool_use": int(calls > 0)}
+    return {**valid, **measures, "llm_equal": 0, "tool_counts": calls, "tool_use": int(calls > 0)}
 
 
 def num_calls(full_output: str) -> int:
-    """Number of closed pairs of call markers, including nested ones.
+    """Return the number of closed pairs of call markers, including nested ones.
 
     Counts up to the last closing answer tag; without such a tag, up to the last box.
     """
@@ -179,29 +178,29 @@ def _num_pairs(text: str, opening: str, closing: str) -> int:
 
 
 def _extracted(output: str) -> str:
-    """The last box, if some line has a whole box; else the text after the last label. A text macro in it is unwrapped.
+    """Return the last box, if some line has a whole box; else the text after the last label. A text macro in it is unwrapped.
 
     As in the released code, the box keeps its opening brace but not its closing one.
     """
-    found = output
+    answer = output
     if _last_braced(output, _BOX) is not None:
         box = output[output.rfind(_BOX) :]
         end = arpo.closing_brace(box, 0)
-        found = box if end is None else box[len(_BOX) : end]
+        answer = box if end is None else box[len(_BOX) : end]
     elif _LABEL in output:
-        found = output.split(_LABEL)[-1].strip("*").strip()
-    if _TEXT not in found:
-        return found
-    inner = _last_braced(found, _TEXT)
-    return (found if inner is None else inner).strip("()")
+        answer = output.split(_LABEL)[-1].strip("*").strip()
+    if _TEXT not in answer:
+        return answer
+    inner = _last_braced(answer, _TEXT)
+    return (answer if inner is None else inner).strip("()")
 
 
 def _last_braced(text: str, macro: str) -> str | None:
-    """In the last line that has both: the text from the first such macro's opening brace to the line's last brace."""
+    """Return what the first such macro of a line and the line's last brace enclose, in the last line that has both."""
     for line in reversed(text.split("\n")):
-        _, opening, rest = line.partition(macro + "{")
-        if opening and "}" in rest:
-            return rest[: rest.rfind("}")]
+        _, opening, content = line.partition(macro + "{")
+        if opening and "}" in content:
+            return content[: content.rfind("}")]
     return None
 
 

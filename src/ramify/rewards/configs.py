@@ -1,4 +1,4 @@
-"""Settings of rewards: what counts for a trajectory, and what is only reported. Apart from their code, which imports much."""
+"""Settings of rewards, apart from their code, which imports much."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -33,7 +33,7 @@ class JudgeConfig(ChatConfig):
         in_flight: Most answers that are judged at the same time.
         timeout_seconds: Time limit for one verdict with all its attempts, not counting the wait for a free slot.
         failures_to_stop: After so many answers in a row without a verdict, the run ends.
-        skip_equal: Whether an answer that equals an accepted answer, but for case and blanks, is right without asking.
+        skip_equal: Accept an answer that equals an accepted one, but for case and blanks, without asking the model.
         cache: A file that stores verdicts.
     """
 
@@ -67,10 +67,10 @@ class OwnPartConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig(Config):
-    """Parts that any reward can have, but `length`."""
+    """Parts that any reward but `length` can have."""
 
     tells_right: ClassVar[bool] = True
-    """Whether the reward tells right from wrong."""
+    """True if the reward tells right from wrong."""
     reads_tags_only: ClassVar[bool] = False
 
     judge: JudgeConfig | None = None
@@ -104,7 +104,7 @@ class AnswerRewardConfig(RewardConfig):
 
     def __post_init__(self) -> None:
         if not self.needs_form and self.is_changed("malformed"):
-            raise ValueError("malformed: acts with needs_form only; leave it out")
+            raise ValueError("malformed: has no effect without needs_form = true. Remove it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +127,12 @@ class PartsRewardConfig(RewardConfig):
 
     def __post_init__(self) -> None:
         if self.judge is None and not self.own:
-            raise ValueError("expected [[reward.own]] or [reward.judge], found no part")
+            raise ValueError("expected [[reward.own]] or [reward.judge], got no part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRewardConfig(RewardConfig):
-    """What the environment pays; a trajectory is right if that is at least `right_at`."""
+    """The reward of the environment; a trajectory is right if it is at least `right_at`."""
 
     name: Literal["environment"] = "environment"
     right_at: SignedWeight = 1.0

@@ -40,30 +40,34 @@ class Box:
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """The answer in the policy's last turn; "" if there is none."""
+    """Return the answer in the policy's last turn; "" if there is none."""
     return read_answer(trajectory.final_answer, last_turn(trajectory))
 
 
 def read_answer(marked: str, written: str) -> str:
-    """The last box of the text that the policy marked as its answer, or that text itself.
+    """Return the last box of the text that the policy marked as its answer, or that text itself.
 
     Args:
         marked: The marked text; "" if there is none.
-        written: Without a marked text, the last box in this one counts.
+        written: All that the policy wrote; its last box counts if nothing is marked.
     """
     box = last_box(marked or written)
-    found = plain(box.content) if box else marked[_answer_starts(marked) :]
-    return "" if found.casefold().strip(". ") in _PLACEHOLDERS else found
+    if box:
+        answer = plain(box.content)
+    else:
+        prefix = _ANSWER_IS.match(marked)
+        answer = marked[prefix.end() :] if prefix else marked
+    return "" if answer.casefold().strip(". ") in _PLACEHOLDERS else answer
 
 
 def last_turn(trajectory: Trajectory) -> str:
-    """Text of the last turn: the leaf, and the policy nodes before it if a weight update split the turn."""
+    """Return the text of the last turn: the leaf, and the policy nodes before it if a weight update split the turn."""
     nodes = takewhile(lambda node: node.source is Source.POLICY, reversed(trajectory.nodes))
     return "".join(reversed([node.text for node in nodes]))
 
 
 def last_box(text: str) -> Box | None:
-    r"""The last box that is closed or has no braces (`\boxed 7`); if there is none, the last unclosed box.
+    r"""Return the last box that is closed or has no braces (`\boxed 7`); if there is none, the last unclosed box.
 
     Reads `\boxed`, `\fbox` and `\framebox`, also with blanks before the brace. Of nested boxes the inner one counts.
     Boxes with only "and" or the like between them form one list. Escaped braces are content. Takes linear time.
@@ -81,12 +85,12 @@ def last_box(text: str) -> Box | None:
 
 
 def has_closed_box(text: str) -> bool:
-    """Whether there is a box whose braces balance."""
+    """Return True if the text has a box whose braces balance."""
     return bool(_braced_boxes(text)[0])
 
 
 def plain(content: str) -> str:
-    r"""The content of a box without a surrounding `\text{}` or similar macro, Markdown or quotes."""
+    r"""Return the content of a box without a surrounding `\text{}` or similar macro, Markdown or quotes."""
     content = _AROUND.sub(r"\2", content)
     if not content.startswith("\\"):
         return content
@@ -97,7 +101,7 @@ def plain(content: str) -> str:
 
 
 def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
-    """The closed boxes as (start, start of content, end of content), and where the last unclosed box's content starts.
+    """Return the closed boxes as (start, start of content, end of content), and the start of the last unclosed box's content.
 
     Boxes around other boxes are left out. The second value is -1 if every box is closed.
     """
@@ -117,14 +121,8 @@ def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
     return closed, unclosed[-1] if unclosed else -1
 
 
-def _answer_starts(tagged: str) -> int:
-    """Position after "The answer is", if the text begins so."""
-    match = _ANSWER_IS.match(tagged)
-    return match.end() if match else 0
-
-
 def _wrapped(content: str) -> str | None:
-    r"""The content of one `\text{..}` around all of `content`, possibly with braces inside; else None."""
+    r"""Return the content of one `\text{..}` around all of `content`, possibly with braces inside; else None."""
     match = re.match(r"\\text\s*\{", content)
     if match is None or not content.endswith("}"):
         return None

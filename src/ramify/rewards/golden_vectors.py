@@ -1,11 +1,11 @@
 """Checking scoring vectors of the papers' code (`ramify score --golden`) against compatibility mode and our own scores.
 
 A vector has a response, a gold, the result of the papers' code (`expected`) and, if that is plainly wrong, the right
-result (`right`). Compatibility mode must reproduce `expected`. Our own scores must satisfy `right`, and must keep what
-the papers' code got right. That check, "kept", looks only at vectors that are not marked wrong, and only at verdicts:
-full credit or none. It ignores measures that differ on purpose (calls, which we count by structure; productivity, which
-must not rise with calls). The vectors ask what a careful reader would accept, so for em, f1, acc and rewards we use the
-score `lenient`.
+result (`right`). Compatibility mode must reproduce `expected`. Our own scores must satisfy `right`, and must preserve
+what the papers' code got right. That check (`kept_n` and `kept_ok` in the report) looks only at vectors that are not
+marked wrong, and only at verdicts: full credit or none. It ignores measures that differ on purpose (calls, which we count
+by structure; productivity, which must not rise with calls). The vectors ask what a careful reader would accept, so for
+em, f1, acc and rewards we use the score `lenient`.
 """
 
 import json
@@ -30,11 +30,17 @@ _JUDGE_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Whether a vector holds in each mode; None if it does not apply."""
+    """The modes in which a vector holds; None if a mode does not apply.
+
+    Attributes:
+        compat: Compatibility mode reproduces `expected`.
+        right: Our own scores satisfy `right`.
+        preserved: Our own scores agree with the papers' code where it is right.
+    """
 
     compat: bool
     right: bool | None
-    kept: bool | None
+    preserved: bool | None
 
 
 def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdicts:
@@ -42,7 +48,7 @@ def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdict
 
     Args:
         vector: One line of a file.
-        wrong: Cases (`case_of`) that another vector marks as wrong; for such a case `kept` is None.
+        wrong: Cases (`case_of`) that another vector marks as wrong; for such a case `preserved` is None.
 
     Raises:
         DataError: The vector's id names an unknown scorer.
@@ -53,8 +59,8 @@ def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdict
         raise DataError(f"id {vector['id']!r}: expected a scorer of {names} before the last '-'")
     marked = bool(vector.get("seed_wrong"))
     try:
-        found = _DEFAULT[kind](vector)
-        holds = _is_right(vector, found) if marked else _is_kept(kind, vector, found)
+        scores = _DEFAULT[kind](vector)
+        holds = _is_right(vector, scores) if marked else _is_preserved(kind, vector, scores)
     except Exception:  # noqa: BLE001 - anyone may have written the file
         holds = False
     if marked:
@@ -63,20 +69,20 @@ def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdict
 
 
 def case_of(vector: Vector) -> str:
-    """The response and the gold as one key; vectors for Tool-Star's two rewards share them."""
+    """Return the response and the gold as one key; vectors for Tool-Star's two rewards share them."""
     return json.dumps([vector["response"], vector["gold"]])
 
 
 def _is_reproduced(kind: str, vector: Vector) -> bool:
     expected = vector["expected"]
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     try:
         if kind in ("math_eval", "qa_eval"):
-            found["prediction"] = arpo.extract(vector["response"])
-        found |= _COMPAT[kind](vector)
+            outcome["prediction"] = arpo.extract(vector["response"])
+        outcome |= _COMPAT[kind](vector)
     except Exception as error:  # noqa: BLE001 - vectors also record the errors of the released code
-        found["error"] = f"{type(error).__name__}: {error}"
-    return found.keys() == expected.keys() and all(_same(found[key], expected[key]) for key in expected)
+        outcome["error"] = f"{type(error).__name__}: {error}"
+    return outcome.keys() == expected.keys() and all(_same(outcome[key], expected[key]) for key in expected)
 
 
 def _released_reward(vector: Vector) -> Values:
@@ -114,16 +120,16 @@ def _answered(vector: Vector) -> Values:
 def _accepted(prediction: str, gold: object, task: str) -> Values:
     golds = accepted_answers(gold, spelled_lists=task == "qa") if prediction.strip() else ()
     if task == "math":
-        found = dict.fromkeys(_SCORES, SCORES["math_equal"](prediction, golds))
-        return {**found, "em": SCORES["em"](prediction, golds)}
+        scores = dict.fromkeys(_SCORES, SCORES["math_equal"](prediction, golds))
+        return {**scores, "em": SCORES["em"](prediction, golds)}
     lenient = SCORES["lenient"](prediction, golds)
     same = float(lenient == 1)
     return {"em": same, "f1": lenient, "acc": SCORES["acc"](prediction, golds), "math_equal": same}
 
 
 def _row(row: Mapping[str, Any], gold: object, task: Literal["math", "qa"]) -> Values:
-    found = text_scores(row["output"], gold, task, row["prediction"])
-    return {**found, **_accepted(row["prediction"] if found["is_valid_answer"] else "", gold, task)}
+    scores = text_scores(row["output"], gold, task, row["prediction"])
+    return {**scores, **_accepted(row["prediction"] if scores["is_valid_answer"] else "", gold, task)}
 
 
 def _means(vector: Vector) -> Values:
@@ -144,8 +150,8 @@ def _verdict(vector: Vector) -> Values:
 
 def _rewarded(vector: Vector) -> Values:
     response = vector["response"].partition("<|im_start|>assistant\n")[2] or vector["response"]
-    found = text_reward(response.removesuffix("<|im_end|>"), vector["gold"], trained=SCORES["lenient"])
-    return {"score": found.value, "correct": found.parts["correct"]}
+    reward = text_reward(response.removesuffix("<|im_end|>"), vector["gold"], trained=SCORES["lenient"])
+    return {"score": reward.value, "correct": reward.parts["correct"]}
 
 
 def _toolstar_row(vector: Vector) -> Values:
@@ -168,49 +174,49 @@ _DEFAULT: Mapping[str, Callable[[Vector], Values]] = {
 }
 
 
-def _is_right(vector: Vector, found: Values) -> bool:
-    """Whether our scores satisfy `right`: its range, its verdict on the fields that were wrong, or its values."""
+def _is_right(vector: Vector, scores: Values) -> bool:
+    """Return True if our scores satisfy `right`: its range, its verdict on the fields that were wrong, or its values."""
     right = vector["right"]
     if "score_range" in right:
         low, high = right["score_range"]
-        return bool(low - _TOLERANCE <= found["score"] <= high + _TOLERANCE)
+        return bool(low - _TOLERANCE <= scores["score"] <= high + _TOLERANCE)
     if "verdict" in right:
         fields = [key for key in vector["wrong_fields"] if key in _SCORES] or ["em"]
-        return all((found[key] == 1) == (right["verdict"] == "correct") for key in fields)
+        return all((scores[key] == 1) == (right["verdict"] == "correct") for key in fields)
     values = {key: value for key, value in right.items() if key != "reason"}
     if not values:  # the vector which requires that productivity does not rise with calls
-        return bool(found["correct_per_call"] * found["tool_counts"] <= found["em"] + _TOLERANCE)
-    return all(_same(found[key], value) for key, value in values.items())
+        return bool(scores["correct_per_call"] * scores["tool_counts"] <= scores["em"] + _TOLERANCE)
+    return all(_same(scores[key], value) for key, value in values.items())
 
 
-def _is_kept(kind: str, vector: Vector, found: Values) -> bool | None:
+def _is_preserved(kind: str, vector: Vector, scores: Values) -> bool | None:
     expected, truth = vector["expected"], vector.get("truth")
     if kind.startswith("rl_reward"):
-        return _is_reward_kept(vector, found)
+        return _is_reward_preserved(vector, scores)
     if kind in ("sample_metrics", "overall_metrics", "llm_judge", "extract_answer"):
         differ = {"output_length"}
         if kind == "overall_metrics" and vector["task"] == "math":
             differ |= {"acc", "f1"}
-        return all(_same(found[key], expected[key]) for key in expected.keys() & found.keys() - differ)
+        return all(_same(scores[key], expected[key]) for key in expected.keys() & scores.keys() - differ)
     names: Sequence[str] = ("math_equal", "equal") if vector["task"] == "math" else _SCORES
     fields = [key for key in names if key in expected]
     if truth == "correct":
-        return all(found[key] >= expected[key] - _TOLERANCE for key in fields)
-    return all(found[key] < 1 for key in fields if expected[key] < 1) if truth else None
+        return all(scores[key] >= expected[key] - _TOLERANCE for key in fields)
+    return all(scores[key] < 1 for key in fields if expected[key] < 1) if truth else None
 
 
-def _is_reward_kept(vector: Vector, found: Values) -> bool | None:
-    """Whether a reward is kept: full credit, none and -1 must be equal; partial credit must only be above 0.
+def _is_reward_preserved(vector: Vector, scores: Values) -> bool | None:
+    """Return True if a reward is preserved: full credit, none and -1 must be equal; partial credit must only be above 0.
 
     Of Tool-Star's scale for mathematics, where wrong answers get 0.1 or 0, only full credit is compared.
     """
     score = vector["expected"]["score"]
     if vector["task"] == "rl_math":
-        return bool(found["correct"] == 1) if score == 1 else None
-    return bool(found["score"] > 0) if 0 < score < 1 else _same(found["score"], score)
+        return bool(scores["correct"] == 1) if score == 1 else None
+    return bool(scores["score"] > 0) if 0 < score < 1 else _same(scores["score"], score)
 
 
-def _same(found: object, expected: object) -> bool:
-    if isinstance(found, int | float) and isinstance(expected, int | float):
-        return abs(found - expected) <= _TOLERANCE
-    return bool(found == expected)
+def _same(actual: object, expected: object) -> bool:
+    if isinstance(actual, int | float) and isinstance(expected, int | float):
+        return abs(actual - expected) <= _TOLERANCE
+    return bool(actual == expected)

@@ -18,7 +18,7 @@ from ramify.rewards.configs import JudgeConfig
 from ramify.rewards.judge_prompt import PROMPT_VERSION, judge_messages, marked_verdict
 
 JudgeSource: TypeAlias = Literal["asked", "cache", "equal", "blank", "none"]
-"""Where a verdict comes from: the model, the cache, `skip_equal`, or a blank answer; "none": there is no verdict."""
+"""The source of a verdict: the model, the cache, `skip_equal`, or a blank answer; "none": there is no verdict."""
 
 _TEMPERATURE = 0.0
 _REASON_CHARS = 1000
@@ -56,7 +56,7 @@ class JudgeCounts:
     right: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     last_failure: str = ""
-    """Why there was no verdict the last time, in words."""
+    """The reason of the last failure, in words."""
     requests: int = 0
     """Requests to the model, not counting retries of its HTTP client."""
     asked_again: int = 0
@@ -70,7 +70,7 @@ class JudgeCounts:
         return self.verdicts.total()
 
     def as_json(self) -> dict[str, Json]:
-        """The counts for a file."""
+        """Return the counts for a file."""
         return {
             "judged": self.judged,
             "right": self.right,
@@ -84,7 +84,7 @@ class JudgeCounts:
         }
 
     def line(self) -> str:
-        """For people: "judge: 40 verdicts (asked 31, cache 9), 12 right; without a verdict: none; 33 requests, ..."."""
+        """Return the line for people: "judge: 40 verdicts (asked 31, cache 9), 12 right; without a verdict: none; 33 requests, ..."."""
         last = f"; the last time: {self.last_failure}" if self.failures else ""
         return (
             f"judge: {self.judged} verdicts ({_listed(self.verdicts)}), {self.right} right; without a verdict: "
@@ -97,7 +97,7 @@ class Judge:
     """Judges answers through a chat model. Tasks of one event loop may share it."""
 
     def __init__(self, model: ChatModel, config: JudgeConfig, cache: Cache | None = None) -> None:
-        """Whoever creates `model` and `cache` closes them."""
+        """Judge through `model`. The caller closes `model` and `cache`."""
         self._model, self._cache, self._config = model, cache, config
         self._slots = asyncio.Semaphore(config.in_flight)
         self._failed_in_a_row = 0
@@ -117,7 +117,7 @@ class Judge:
         }
 
     async def score(self, problem: Problem, answer: str) -> float | None:
-        """1.0 or 0.0 for the answer to a problem, None if there is no verdict; raises as `__call__` does."""
+        """Return 1.0 or 0.0 for the answer to a problem, None if there is no verdict; raises as `__call__` does."""
         return (await self(question_of(problem), problem.answer, answer)).value
 
     async def __call__(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
@@ -154,39 +154,39 @@ class Judge:
         failed = Judgement(None, "the judge's reply does not end with a verdict", "none", "no_verdict")
         for attempt in range(self._config.attempts):
             try:
-                found, source = await self._reply(question, golds, prediction, attempt)
+                verdict, source = await self._reply(question, golds, prediction, attempt)
             except RequestFailedError as error:
                 failed = Judgement(None, error.detail, "none", error.kind.value)
                 if error.kind is not FailureKind.MALFORMED:
                     break
                 continue
-            if found is not None:
-                return Judgement(found[0], found[1], source)
+            if verdict is not None:
+                return Judgement(*verdict, source)
         return failed
 
     async def _reply(
         self, question: str, golds: Sequence[str], prediction: str, attempt: int
     ) -> tuple[tuple[bool, str] | None, JudgeSource]:
-        """(verdict and reason, source). A reply without a verdict gives None, cached as empty, so for a shorter time."""
+        """Return a verdict with its reason, or None, and its source. None is cached as empty, so for a shorter time."""
         source: JudgeSource = "cache"
 
-        async def make() -> Json:
+        async def request() -> Json:
             nonlocal source
             source = "asked"
-            found = await self._fresh(question, golds, prediction, attempt)
-            return None if found is None else list(found)
+            verdict = await self._fresh(question, golds, prediction, attempt)
+            return None if verdict is None else list(verdict)
 
         if self._cache is None:
-            return _read(await make()), source
+            return _read(await request()), source
         parameters: dict[str, Json] = {
             "prompt": PROMPT_VERSION,
             "temperature": _TEMPERATURE,
             "max_tokens": self._config.max_tokens,
             "attempt": attempt,
         }
-        request = json.dumps([question, list(golds), prediction], ensure_ascii=False)
-        answer = await self._cache.fetch(CacheKey("judge", self._model.name, parameters, request), make)
-        return _read(answer), source
+        text = json.dumps([question, list(golds), prediction], ensure_ascii=False)
+        key = CacheKey("judge", self._model.name, parameters, text)
+        return _read(await self._cache.fetch(key, request)), source
 
     async def _fresh(
         self, question: str, golds: Sequence[str], prediction: str, attempt: int
@@ -220,12 +220,12 @@ class Judge:
         if self._failed_in_a_row >= self._config.failures_to_stop:
             raise ServiceDownError(
                 f"the judge {self._model.name} gave no verdict on {self._failed_in_a_row} answers in a row, the last "
-                f"time: {judgement.failure}: {judgement.reason}; check its model and its service"
+                f"time: {judgement.failure}: {judgement.reason}. Check its model and its service"
             )
 
 
 def question_of(problem: Problem) -> str:
-    """The question of a problem: the column "question" of its row, else the last message of the user."""
+    """Return the question of a problem: the column "question" of its row, else the last message of the user."""
     bare = problem.info.get("question")
     if isinstance(bare, str) and bare.strip():
         return bare

@@ -69,37 +69,37 @@ _LATIN_WORD: Final = re.compile("[A-Za-z]{2,}")
 
 
 def judge_messages(question: str, golds: Sequence[str], prediction: str, mark: str) -> tuple[Message, ...]:
-    """The messages of the request: instructions in the language of the question, and the data in a separate message."""
+    """Return the messages of the request: instructions in the language of the question, and the data in a separate message."""
     instructions = _CHINESE if is_chinese(question) else _ENGLISH
     data = {"question": question, "accepted_answers": list(golds), "candidate_answer": prediction}
     return Message.of("system", instructions.format(mark=mark)), data_message(data, mark)
 
 
 def is_chinese(question: str) -> bool:
-    """Whether there are more Chinese characters than words in Latin letters, and no kana."""
+    """Return True if the question has more Chinese characters than words in Latin letters, and no kana."""
     han, latin = len(_HAN.findall(question)), len(_LATIN_WORD.findall(question))
     return han > latin and not _KANA.search(question)
 
 
 def marked_verdict(reply: str, mark: str) -> bool | None:
-    """The verdict of a reply: its last line with a word in it must be `MARK CORRECT` or `MARK INCORRECT`.
+    """Return the verdict of a reply: its last line with a word in it must be `MARK CORRECT` or `MARK INCORRECT`.
 
     Upper and lower case, punctuation, Markdown, a code fence and a thinking block before it do not matter. A reply that
     also has the other verdict as a line gives None.
     """
     lines = [line for line in _THOUGHT.sub("", reply).split("\n") if _WORD.search(line)]
-    found = [re.fullmatch(rf"\W*{mark}\W+(correct|incorrect)\W*", line, re.IGNORECASE) for line in lines]
-    verdicts = {match[1].lower() for match in found if match}
-    return verdicts == {"correct"} if found and found[-1] and len(verdicts) == 1 else None
+    matches = [re.fullmatch(rf"\W*{mark}\W+(correct|incorrect)\W*", line, re.IGNORECASE) for line in lines]
+    verdicts = {match[1].lower() for match in matches if match}
+    return verdicts == {"correct"} if matches and matches[-1] and len(verdicts) == 1 else None
 
 
 def read_verdict(reply: str) -> bool | None:
-    """The verdict of a recorded reply to somebody else's prompt, which has no mark.
+    """Return the verdict of a recorded reply to a prompt other than ours, which has no mark.
 
     The reply, or its last judgment tag, must begin with "Correct" or "Incorrect", followed by punctuation or nothing.
     So "That isn't correct" and "Correctly stated" are not verdicts.
     """
-    said = _THOUGHT.sub("", reply)
-    tagged = _TAGGED.findall(said)
-    match = _FIRST.match(tagged[-1] if tagged else said)
+    text = _THOUGHT.sub("", reply)
+    tagged = _TAGGED.findall(text)
+    match = _FIRST.match(tagged[-1] if tagged else text)
     return None if match is None else match[1].lower() == "correct"

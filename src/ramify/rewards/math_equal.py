@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ramify.rewards.math_forms import Equation, Form, Formula, Items, Named, Text, read_form
+from ramify.rewards.math_forms import Equation, Form, Formula, Items, NamedValue, Text, read_form
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
 from ramify.rewards.math_text import Unit, clean
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
@@ -32,28 +32,28 @@ _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s
 
 
 def math_equal(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if the prediction equals one of `golds`, else 0.0."""
-    return float(any(compared(prediction, gold) is Symbolic.EQUAL for gold in golds))
+    """Return 1.0 if the prediction equals one of `golds`, else 0.0."""
+    return float(any(compare(prediction, gold) is Symbolic.EQUAL for gold in golds))
 
 
 def math_equal_quickly(prediction: str, golds: Sequence[str]) -> float:
-    """As `math_equal`, but without math-verify: what only that could decide is unequal."""
+    """Score as `math_equal` without math-verify: pairs that only math-verify could decide are unequal."""
     return float(any(decide(prediction, gold) is True for gold in golds))
 
 
 def unread(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if the prediction, or each mathematical gold, could not be read as mathematics, else 0.0."""
-    return _came_to(prediction, golds, Symbolic.UNREAD)
+    """Return 1.0 if the prediction, or each mathematical gold, could not be read as mathematics, else 0.0."""
+    return _ended_in(Symbolic.UNREAD, prediction, golds)
 
 
 def timeout(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if a comparison ran out of CPU time or memory, and no other one found the prediction equal; else 0.0."""
-    return max(_came_to(prediction, golds, kind) for kind in (Symbolic.TIMEOUT, Symbolic.KILLED))
+    """Return 1.0 if a comparison ran out of CPU time or memory, and no other one found the prediction equal; else 0.0."""
+    return max(_ended_in(outcome, prediction, golds) for outcome in (Symbolic.TIMEOUT, Symbolic.KILLED))
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_mathematical(gold: str) -> bool:
-    """Whether a gold is compared as mathematics.
+    """Return True if a gold is compared as mathematics.
 
     Mathematics is LaTeX, a number with or without a known unit, a formula with operators, or the letter of a choice.
     Dates, ranges ("1999-2004"), names ("A41") and anything else with words in it are not.
@@ -81,8 +81,8 @@ def decide(prediction: str, gold: str) -> bool | None:
     return _decide(prediction, gold)
 
 
-def compared(prediction: str, gold: str) -> Symbolic:
-    """The outcome of a comparison; the same pair always gets the same outcome."""
+def compare(prediction: str, gold: str) -> Symbolic:
+    """Compare two answers; the same pair always gets the same outcome."""
     decided = decide(prediction, gold)
     if decided is not None:
         return Symbolic.EQUAL if decided else Symbolic.DIFFERENT
@@ -90,7 +90,7 @@ def compared(prediction: str, gold: str) -> Symbolic:
         return Symbolic.UNREAD
     left, right = (clean(text).replace('"', "").replace(";", ",") for text in (prediction, gold))
     if not all(
-        _is_nested_soundly(text) and _NO_FORMULA.search(_ENVIRONMENT.sub("", text)) is None
+        _has_balanced_braces(text) and _NO_FORMULA.search(_ENVIRONMENT.sub("", text)) is None
         for text in (left, right)
     ):
         return Symbolic.UNREAD
@@ -120,12 +120,12 @@ def _decide(prediction: str, gold: str) -> bool | None:
 
 
 def same_form(written: Form, wanted: Form) -> bool:
-    """Whether two parsed answers are equal.
+    """Return True if two parsed answers are equal.
 
     Raises:
         UndecidedError: Values at points do not decide.
     """
-    if isinstance(written, Named | Equation) or isinstance(wanted, Named | Equation):
+    if isinstance(written, NamedValue | Equation) or isinstance(wanted, NamedValue | Equation):
         return _same_related(written, wanted)
     if isinstance(written, Text) or isinstance(wanted, Text):
         return _as_text(written) == _as_text(wanted) != ""
@@ -134,18 +134,18 @@ def same_form(written: Form, wanted: Form) -> bool:
     return _same_items(written, wanted)
 
 
-def _came_to(prediction: str, golds: Sequence[str], what: Symbolic) -> float:
-    found = [compared(prediction, gold) for gold in golds if is_mathematical(gold)]
-    return float(what in found and Symbolic.EQUAL not in found)
+def _ended_in(outcome: Symbolic, prediction: str, golds: Sequence[str]) -> float:
+    outcomes = [compare(prediction, gold) for gold in golds if is_mathematical(gold)]
+    return float(outcome in outcomes and Symbolic.EQUAL not in outcomes)
 
 
 def _unspaced(text: str) -> str:
-    """The text without blanks, but a blank between two numbers stays unless it separates thousands."""
+    """Return the text without blanks, but a blank between two numbers stays unless it separates thousands."""
     return _BLANK.sub("", text) if " " in text else text
 
 
-def _is_nested_soundly(text: str) -> bool:
-    """Whether the braces balance and are not too deep; anything else is not a formula and would only cost time."""
+def _has_balanced_braces(text: str) -> bool:
+    """Return True if the braces balance and are not too deep; other texts are no formulas and would only cost time."""
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", text):
         depth += 1 if brace == "{" else -1
@@ -168,12 +168,14 @@ def _form(text: str) -> Form | None:
 
 def _same_related(written: Form, wanted: Form) -> bool:
     """Compare answers with names or equations. A name may be left out; different letters make different equations."""
-    if isinstance(written, Named) and isinstance(wanted, Named):
+    if isinstance(written, NamedValue) and isinstance(wanted, NamedValue):
         says_more = _is_word(written.name) or _is_word(wanted.name)
         if written.name == wanted.name or (says_more and not _are_numbered(written.name, wanted.name)):
             return same_form(written.value, wanted.value)
     elif not isinstance(written, Equation) and not isinstance(wanted, Equation):
-        return same_form(*(form.value if isinstance(form, Named) else form for form in (written, wanted)))
+        return same_form(
+            *(form.value if isinstance(form, NamedValue) else form for form in (written, wanted))
+        )
     left, right = _difference(written), _difference(wanted)
     if left is not None and right is not None:
         return same_up_to_factor(left, right)
@@ -184,19 +186,19 @@ def _same_related(written: Form, wanted: Form) -> bool:
 
 
 def _is_word(name: str) -> bool:
-    """Whether a name describes the value ("total", "f(x)"), rather than being one letter among several."""
+    """Return True if a name describes the value ("total", "f(x)"), rather than being one letter among several."""
     return len(name) > 2 and not name.startswith(("(", "\\"))
 
 
 def _are_numbered(*names: str) -> bool:
-    """Whether each name is one of a numbered series ("f(2)", "S_5")."""
+    """Return True if each name is one of a numbered series ("f(2)", "S_5")."""
     return all(any(c.isdecimal() for c in name) for name in names)
 
 
 def _difference(form: Form) -> Term | None:
     if isinstance(form, Equation):
         return form.difference
-    if isinstance(form, Named) and isinstance(form.value, Formula) and len(form.name) == 1:
+    if isinstance(form, NamedValue) and isinstance(form.value, Formula) and len(form.name) == 1:
         return Sum((Symbol(form.name), Product((MINUS_ONE, form.value.term))))
     return None
 
@@ -233,7 +235,7 @@ def _times(term: Term, unit: Unit) -> Term:
 
 
 def _is_factored(term: Term) -> bool:
-    """Whether a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
+    """Return True if a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
     factors = term.factors if isinstance(term, Product) else (term,)
     sums = 0
     for factor in factors:
@@ -260,8 +262,8 @@ def _same_items(written: Form, wanted: Form) -> bool:
         return _same_matrix(written, wanted)
     left, right = written.items, wanted.items
     if written.brackets in ("", "{}") and wanted.brackets in ("", "{}"):
-        names = {item.name for item in right if isinstance(item, Named)}
-        if len(names) == len(right) > 1 and not any(isinstance(item, Named) for item in left):
+        names = {item.name for item in right if isinstance(item, NamedValue)}
+        if len(names) == len(right) > 1 and not any(isinstance(item, NamedValue) for item in left):
             return _same_in_order(left, right)
         return _same_in_any_order(left, right)
     if written.brackets == wanted.brackets:
@@ -270,7 +272,7 @@ def _same_items(written: Form, wanted: Form) -> bool:
 
 
 def _is_tuple(items: Items) -> bool:
-    """Whether it is a tuple, or a list that may stand for one; sets and intervals are not."""
+    """Return True for a tuple and for a list that may stand for one, but not for a set or an interval."""
     return items.brackets == "" or (items.brackets == "()" and not items.is_interval)
 
 

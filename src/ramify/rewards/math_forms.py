@@ -55,7 +55,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedValue:
     """A name and the value that it equals."""
 
     name: str
@@ -70,7 +70,7 @@ class Equation:
     stated: "Form | None" = None
 
 
-Form: TypeAlias = Formula | Text | Items | Named | Equation
+Form: TypeAlias = Formula | Text | Items | NamedValue | Equation
 
 GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _GROUPED_WITH_UNIT = re.compile(
@@ -131,16 +131,18 @@ def _several(parts: list[str], brackets: str) -> Items:
         raise UnreadableError("too many values")
     items: list[Form] = []
     for part in parts:
-        form = read_form(part)
-        if isinstance(form, Named) and isinstance(form.value, Items) and not form.value.brackets.strip("{}"):
-            items.extend(Named(form.name, value) for value in form.value.items)
-        else:
-            items.extend(form.items if isinstance(form, Items) and form.brackets == "{}" else [form])
+        match read_form(part):
+            case NamedValue(name, Items("" | "{}", values)):
+                items.extend(NamedValue(name, value) for value in values)
+            case Items("{}", values):
+                items.extend(values)
+            case form:
+                items.append(form)
     return Items(brackets if len(items) == len(parts) else "{}", tuple(items))
 
 
 def _related(sides: list[tuple[str, str]]) -> Form:
-    """Equations, memberships and inequalities."""
+    """Parse equations, memberships and inequalities."""
     relations = [relation for _, relation in sides[1:]]
     members = [member.strip() for member, _ in sides]
     if "\\approx" in relations[1:] or (
@@ -151,7 +153,7 @@ def _related(sides: list[tuple[str, str]]) -> Form:
     if all(relation in _EQUAL for relation in relations):
         return _equal(members)
     if relations == ["\\in"]:
-        return Named(members[0], read_form(members[1]))
+        return NamedValue(members[0], read_form(members[1]))
     if all(relation in _ORDER for relation in relations):
         return _interval(members, relations)
     raise UnreadableError("a relation of another kind")
@@ -162,35 +164,35 @@ def _equal(members: list[str]) -> Form:
     if not name and len(members) == 2:
         return read_form(value)
     if _NAME.fullmatch(name) or _NAMES.fullmatch(name):
-        return Named(_QUOTED.sub(r"\1", name).replace(" ", ""), read_form(value))
+        return NamedValue(_QUOTED.sub(r"\1", name).replace(" ", ""), read_form(value))
     if len(members) > 2:
         return read_form(value)
     left, right = read_term(name), read_term(value)
     symbols = symbols_of(left)
-    says = not symbols_of(right) and (not symbols or _is_of_names(left)) and exact_value(right) != 0
-    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if says else None)
+    has_value = not symbols_of(right) and (not symbols or _combines_names(left)) and exact_value(right) != 0
+    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if has_value else None)
 
 
-def _is_of_names(term: Term, *, alone: bool = True) -> bool:
-    """Whether a term combines two or more symbols by sum, product, ratio or size; `2x` and `-x` are not names of a value."""
+def _combines_names(term: Term, *, alone: bool = True) -> bool:
+    """Return True if a term combines two or more symbols by sum, product, ratio or size; `2x` and `-x` are not names of a value."""
     match term:
         case Symbol():
             return not alone
         case Sum(parts) | Product(parts):
             several = len(symbols_of(term)) > 1
-            return several and all(part == MINUS_ONE or _is_of_names(part, alone=False) for part in parts)
+            return several and all(part == MINUS_ONE or _combines_names(part, alone=False) for part in parts)
         case Power(base, _):
-            return _is_of_names(base, alone=alone)
+            return _combines_names(base, alone=alone)
         case Call(name, parts):
             return name in ("abs", "sin", "cos", "tan") and all(
-                _is_of_names(part, alone=False) for part in parts
+                _combines_names(part, alone=False) for part in parts
             )
         case _:
             return False
 
 
 def _interval(members: list[str], relations: list[str]) -> Form:
-    """The interval of `a < x <= b`, `x <= b` or `b >= x`; a missing bound is infinite."""
+    """Return the interval of `a < x <= b`, `x <= b` or `b >= x`; a missing bound is infinite."""
     if relations[0] in (">", "\\ge"):
         members, relations = members[::-1], [_TURNED[relation] for relation in relations[::-1]]
     if any(relation in (">", "\\ge") for relation in relations):
@@ -256,7 +258,7 @@ def _formula(text: str) -> Form:
 
 
 def _split(text: str, separators: str) -> Iterator[str]:
-    """The parts between separators that are outside all brackets."""
+    """Yield the parts between separators that are outside all brackets."""
     depth = start = 0
     for position, character in enumerate(text):
         if character in _OPENING:
@@ -274,7 +276,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _relation_sides(text: str) -> list[tuple[str, str]]:
-    """The sides of a chain of relations outside brackets, each with the relation before it."""
+    """Return the sides of a chain of relations outside brackets, each with the relation before it."""
     sides: list[tuple[str, str]] = []
     start, before = 0, ""
     for match in _RELATION.finditer(text):
@@ -290,7 +292,7 @@ def _is_in_brackets(text: str) -> bool:
 
 
 def _encloses(text: str) -> bool:
-    """Whether the last bracket closes the first one."""
+    """Return True if the last bracket closes the first one."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)

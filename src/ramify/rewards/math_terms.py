@@ -96,7 +96,7 @@ def read_term(text: str, plus_minus: int = 1) -> Term:
     reader = _Reader(text, plus_minus)
     term = reader.sum()
     if reader.position != len(reader.tokens):
-        raise UnreadableError(f"what is {reader.tokens[reader.position]!r} here")
+        raise UnreadableError(f"unexpected {reader.tokens[reader.position]!r}")
     return term
 
 
@@ -184,10 +184,10 @@ class _Reader:
             return self._command(token.removeprefix("\\"))
         if token.isalpha() and token < _FIRST_IDEOGRAPH:
             return self._symbol(token)
-        raise UnreadableError(f"what is {token!r} here")
+        raise UnreadableError(f"unexpected {token!r}")
 
     def _number(self, digits: str) -> Term:
-        """A number; a proper fraction after it makes it a mixed number."""
+        """Parse a number; with a proper fraction after it, a mixed number."""
         number, mark = Number(Fraction(digits)), self.position
         if self.ahead == "\\frac" and number.value.denominator == 1:
             match self._atom():
@@ -214,7 +214,7 @@ class _Reader:
             return Symbol("infty")
         if name in _GREEK_NAMES:
             return self._symbol(name)
-        raise UnreadableError(f"what is \\{name}")
+        raise UnreadableError(f"unknown command \\{name}")
 
     def _applied(self, name: str, first: tuple[Term, ...]) -> Term:
         exponent = self._exponent() if self._took("^") else None
@@ -242,7 +242,7 @@ class _Reader:
         return Symbol(name)
 
     def _argument(self) -> Term:
-        """An argument by TeX's rules: a group, a command, or a single digit or letter."""
+        """Parse an argument by TeX's rules: a group, a command, or a single digit or letter."""
         if self.ahead in ("{", "("):
             return self._enclosed()
         if self.ahead[:1] in _DIGITS:
@@ -260,10 +260,10 @@ class _Reader:
         return Call("abs", (term,)) if opening == "|" else term
 
     def _took(self, token: str) -> bool:
-        """Take the next token if it is this one; returns whether it was."""
-        found = self.ahead == token
-        self.position += found
-        return found
+        """Take the next token if it is this one; return True if it was."""
+        is_next = self.ahead == token
+        self.position += is_next
+        return is_next
 
     def _take(self) -> str:
         token = self.ahead
@@ -274,7 +274,7 @@ class _Reader:
 
 
 def inverse(term: Term) -> Term:
-    """One over `term`."""
+    """Return 1 / `term`."""
     return Power(term, MINUS_ONE)
 
 

@@ -101,8 +101,8 @@ _STATED = re.compile(
 )
 """Words up to a verb or a colon, as in "The value is 5"."""
 _IN_PROSE = re.compile(
-    r"(?P<said>[A-Za-z][A-Za-z ,':]*?)\s*(?:\$(?P<a>[^$\n]+)\$|\$\$(?P<b>[^$]+)\$\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>[\s\S]+?)\\\])"
-    r"(?P<rest>[\s.]*|\s+is (?:the|our|my) [a-z]+[\s.]*)"
+    r"(?P<lead>[A-Za-z][A-Za-z ,':]*?)\s*(?:\$(?P<a>[^$\n]+)\$|\$\$(?P<b>[^$]+)\$\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>[\s\S]+?)\\\])"
+    r"(?:[\s.]*|\s+is (?:the|our|my) [a-z]+[\s.]*)"
 )
 """One formula between math delimiters, with words before it."""
 
@@ -116,13 +116,13 @@ class Unit:
 
     @property
     def is_measure(self) -> bool:
-        """Whether it is a unit of the table, and not a percentage."""
+        """True if the unit is in the table and is not a percentage."""
         bases = {base for base, _ in _KNOWN.values()} - {"%"}
         return all(part.partition("^")[0] in bases for part in self.of.split("/"))
 
 
 def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
-    """The text before the unit, the scale to multiply it by (a million in "4.4 million"), and the unit."""
+    """Return the text before the unit, the scale to multiply it by (a million in "4.4 million"), and the unit."""
     bare = (text, Fraction(1), None)
     quoted = _QUOTED.search(text)
     match = quoted or _PLAIN.search(text)
@@ -144,16 +144,16 @@ def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
 
 
 def read_unit(written: str) -> Unit | None:
-    """The unit that a text spells; None if it is not in the table."""
+    """Return the unit that a text spells; None if it is not in the table."""
     if len(written) > 60:
         return None
     of, factor = [], Fraction(1)
     text = re.sub(r"\bmph\b", "mi/h", re.sub(r"\bkm?ph\b|\bkmh\b", "km/h", written))
     for position, part in enumerate(re.split(r"/|\bper\b", text)):
-        found = _power_of_one(part)
-        if found is None:
+        power = _power_of_one(part)
+        if power is None:
             return None
-        name, size = found
+        name, size = power
         of.append(name)
         factor = factor / size if position else size
     return Unit("/".join(of), factor)
@@ -181,7 +181,7 @@ def _power_of_one(written: str) -> tuple[str, Fraction] | None:
 
 
 def _may_be_plain(before: str, written: str) -> bool:
-    """Whether plain letters can be a unit.
+    """Return True if plain letters can be a unit.
 
     Up to three letters directly after a formula with letters are factors ("x^2 + 3mi"). A single letter is a unit only
     after a bare number and a blank.
@@ -196,7 +196,7 @@ def _may_be_plain(before: str, written: str) -> bool:
 def clean(text: str) -> str:
     """Translate an answer into the dialect."""
     prose = _IN_PROSE.fullmatch(text.strip())
-    if prose and not _DENIED.search(prose["said"]):
+    if prose and not _DENIED.search(prose["lead"]):
         text = next(filter(None, prose.group("a", "b", "c", "d")))
     if not text.isascii():
         text = _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text)
@@ -208,8 +208,8 @@ def clean(text: str) -> str:
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".?").strip()
-    if (said := _STATED.match(text)) and not _DENIED.search(said.group()):
-        text = text[said.end() :]
+    if (lead := _STATED.match(text)) and not _DENIED.search(lead.group()):
+        text = text[lead.end() :]
     return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
 
 

@@ -19,7 +19,7 @@ from ramify.rewards.math_terms import Call, Number, Power, Product, Sum, Symbol,
 
 Value: TypeAlias = Fraction | complex
 """`complex` also stands for mpmath's complex numbers, which have the same operations."""
-Place: TypeAlias = Mapping[str, Fraction]
+Assignment: TypeAlias = Mapping[str, Fraction]
 _Pair: TypeAlias = tuple[Value, Value]
 
 CONSTANTS = frozenset({"pi", "e", "i"})
@@ -50,40 +50,40 @@ class Arithmetic:
     is_finite: Callable[[complex], bool]
     noise: float
 
-    def value(self, term: Term, place: Place) -> Value | None:
-        """The value of a term for the symbols' values in `place`; None if it is too large.
+    def value(self, term: Term, assignment: Assignment) -> Value | None:
+        """Return the value of a term under an assignment of its symbols; None if it is too large.
 
         Raises:
-            UndecidedError: The value is undefined there.
+            UndecidedError: The value is undefined.
         """
         try:
-            return self._value(term, place)
+            return self._value(term, assignment)
         except (_TooLargeError, OverflowError):
             return None
         except (ZeroDivisionError, ValueError) as error:
             raise UndecidedError("not defined") from error
 
     def is_real(self, value: Value) -> bool:
-        """Whether a value has no imaginary part, apart from rounding."""
+        """Return True if a value has no imaginary part, apart from rounding."""
         return isinstance(value, Fraction) or abs(value.imag) <= self.noise * max(1, abs(value))
 
-    def _value(self, term: Term, place: Place) -> Value:
+    def _value(self, term: Term, assignment: Assignment) -> Value:
         match term:
             case Number(value):
                 return value
             case Symbol(name):
-                return place[name] if name in place else self.constants[name]
+                return assignment[name] if name in assignment else self.constants[name]
             case Sum(terms):
-                return self._bounded(sum((self._value(each, place) for each in terms), Fraction(0)))
+                return self._bounded(sum((self._value(each, assignment) for each in terms), Fraction(0)))
             case Product(factors):
                 product: Value = Fraction(1)
                 for factor in factors:
-                    product = self._bounded(product * self._value(factor, place))
+                    product = self._bounded(product * self._value(factor, assignment))
                 return product
             case Power(base, exponent):
-                return self._power(self._value(base, place), self._value(exponent, place))
+                return self._power(self._value(base, assignment), self._value(exponent, assignment))
             case Call(name, arguments):
-                return self._call(name, [self._value(each, place) for each in arguments])
+                return self._call(name, [self._value(each, assignment) for each in arguments])
 
     def _bounded(self, value: Value) -> Value:
         if isinstance(value, Fraction):
@@ -113,7 +113,7 @@ class Arithmetic:
             below, above = (self._applied("ln", argument) for argument in arguments)
             return self._bounded(above / below)
         if name in ("factorial", "binom", "mod"):
-            return _of_whole_numbers(name, arguments)
+            return _integer_function(name, arguments)
         if name == "abs":
             size = abs(arguments[0])
             return size if isinstance(size, Fraction) else self.number(size)
@@ -132,17 +132,17 @@ class Arithmetic:
         return self._power(value, 1 / degree)
 
 
-_AS_THEY_CALL_IT = {
+_LIBRARY_NAMES = {
     **{name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
     **{"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"},
 }
 
 
 def _functions(library: Any) -> dict[str, Callable[[complex], complex]]:  # noqa: ANN401 - a module, or a context of mpmath
-    turned = {"cot": library.tan, "sec": library.cos, "csc": library.sin}
+    reciprocals = {"cot": library.tan, "sec": library.cos, "csc": library.sin}
     return {
-        **{name: getattr(library, its) for name, its in _AS_THEY_CALL_IT.items()},
-        **{name: lambda x, below=below: 1 / below(x) for name, below in turned.items()},
+        **{name: getattr(library, theirs) for name, theirs in _LIBRARY_NAMES.items()},
+        **{name: lambda x, function=function: 1 / function(x) for name, function in reciprocals.items()},
     }
 
 
@@ -157,7 +157,7 @@ FLOATS = Arithmetic(
 
 @functools.cache
 def precise(digits: int) -> Arithmetic:
-    """Arithmetic with so many decimal digits."""
+    """Return arithmetic with `digits` decimal digits."""
     from mpmath.ctx_mp import MPContext  # imported here, since few comparisons need it
 
     # A context of our own, whose precision never changes, so threads can share it.
@@ -169,7 +169,7 @@ def precise(digits: int) -> Arithmetic:
 
 
 def same_value(left: Term, right: Term) -> bool:
-    """Whether both formulas have the same value wherever both are real.
+    """Return True if both formulas have the same value wherever both are real.
 
     Raises:
         UndecidedError: The points do not decide.
@@ -181,7 +181,7 @@ def same_value(left: Term, right: Term) -> bool:
 
 
 def same_up_to_factor(left: Term, right: Term) -> bool:
-    """Whether `left` is a nonzero constant times `right`, so that both "= 0" are the same equation.
+    """Return True if `left` is a nonzero constant times `right`, so that both "= 0" are the same equation.
 
     Raises:
         UndecidedError: The points do not decide.
@@ -203,7 +203,7 @@ def same_up_to_factor(left: Term, right: Term) -> bool:
 
 
 def exact_value(term: Term) -> Fraction | None:
-    """The value of a formula without symbols if it is rational; None otherwise."""
+    """Return the value of a formula without symbols if it is rational; None otherwise."""
     try:
         value = FLOATS.value(term, {})
     except (UndecidedError, KeyError):
@@ -212,7 +212,7 @@ def exact_value(term: Term) -> Fraction | None:
 
 
 def symbols_of(term: Term) -> frozenset[str]:
-    """Names of the symbols, without constants."""
+    """Return the names of the symbols, without constants."""
     match term:
         case Symbol(name):
             return frozenset({name}) - CONSTANTS
@@ -230,11 +230,11 @@ class _Point:
 
     left: Term
     right: Term
-    place: Place
+    assignment: Assignment
     pair: _Pair
 
     def values(self, arithmetic: Arithmetic) -> _Pair:
-        left, right = (arithmetic.value(term, self.place) for term in (self.left, self.right))
+        left, right = (arithmetic.value(term, self.assignment) for term in (self.left, self.right))
         if left is None or right is None:
             raise UndecidedError("too large")
         return left, right
@@ -243,34 +243,34 @@ class _Point:
 def _points(left: Term, right: Term) -> Iterator[_Point]:
     names = sorted(symbols_of(left) | symbols_of(right))
     for point in range(_POINTS if names else 1):
-        place = {name: _coordinate(name, point) for name in names}
-        a, b = FLOATS.value(left, place), FLOATS.value(right, place)
+        assignment = {name: _coordinate(name, point) for name in names}
+        a, b = FLOATS.value(left, assignment), FLOATS.value(right, assignment)
         if a is None and b is None:
             raise UndecidedError("both too large")
         if a is None or b is None:
-            yield _Point(left, right, place, (Fraction(0), Fraction(1)))
+            yield _Point(left, right, assignment, (Fraction(0), Fraction(1)))
             return
         if point < _POSITIVE_POINTS or (FLOATS.is_real(a) and FLOATS.is_real(b)):
-            yield _Point(left, right, place, (a, b))
+            yield _Point(left, right, assignment, (a, b))
 
 
 def _coordinate(name: str, point: int) -> Fraction:
-    drawn = zlib.crc32(f"{name} {point}".encode("utf-8", "surrogatepass"))
-    size = Fraction(drawn % 1009 + 400, 499) * max(1, point - _POINTS + 2)
-    return -size if point >= _POSITIVE_POINTS and drawn & 4096 else size
+    digest = zlib.crc32(f"{name} {point}".encode("utf-8", "surrogatepass"))
+    size = Fraction(digest % 1009 + 400, 499) * max(1, point - _POINTS + 2)
+    return -size if point >= _POSITIVE_POINTS and digest & 4096 else size
 
 
 def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair]) -> bool:
-    """Whether two values are equal; `values` recomputes them in a given precision."""
+    """Return True if two values are equal; `values` recomputes them in a given precision."""
     if isinstance(pair[0], Fraction) and isinstance(pair[1], Fraction):
         return pair[0] == pair[1]
     # Floats alone prove nothing: there (10^16 + sqrt 2) - 10^16 is 2.
     if _are_far_apart(pair) and _are_far_apart(values(precise(_COARSE))):
         return False
-    size, difference = _compared(values(precise(_FINE)), _FINE)
+    size, difference = _size_and_difference(values(precise(_FINE)), _FINE)
     if difference <= _SAME * size:
         return True
-    _, before = _compared(values(precise(_COARSE)), _COARSE)
+    _, before = _size_and_difference(values(precise(_COARSE)), _COARSE)
     return bool(difference <= (_FALLEN * before if before else _SAME))
 
 
@@ -283,8 +283,8 @@ def _are_far_apart(pair: _Pair) -> bool:
     return size > _SMALL and abs(a - b) > _FAR * size
 
 
-def _compared(pair: _Pair, digits: int) -> tuple[float, float]:
-    """The larger of two values and their difference."""
+def _size_and_difference(pair: _Pair, digits: int) -> tuple[float, float]:
+    """Return the larger of two values and their difference."""
     a, b = map(precise(digits).number, pair)
     return max(abs(a), abs(b)), abs(a - b)
 
@@ -306,7 +306,7 @@ def _integer_root(number: int, degree: int) -> int | None:
     return near if near**degree == number else None
 
 
-def _of_whole_numbers(name: str, arguments: Sequence[Value]) -> Value:
+def _integer_function(name: str, arguments: Sequence[Value]) -> Value:
     whole = [a.numerator for a in arguments if isinstance(a, Fraction) and a.denominator == 1]
     if len(whole) != len(arguments) or (name != "mod" and min(whole) < 0):
         raise UndecidedError("no whole number")

@@ -25,13 +25,13 @@ from ramify.rewards.extract import answer_of
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 """The verdict on an answer ("" if there was none), in [0, 1]; None if there is no verdict."""
 _OFFERED = ("prompts", "completions", "answer", "trajectories")
-"""What each function can take besides the columns of the problems; "answer" is a list of golds per trajectory."""
+"""Parameters that each function can take besides the columns of the problems; "answer" is a list of golds per trajectory."""
 
 _LARGEST = 1e9
 """Largest absolute value; its squares and means still fit float32."""
 
-_NOTHING = Reward(0.0, {})
-"""What parts are added to if there is no base reward."""
+_NO_REWARD = Reward(0.0, {})
+"""The sum to which parts are added without a base reward."""
 
 
 class RewardPart(Protocol):
@@ -51,7 +51,7 @@ class RewardPart(Protocol):
         ...
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """One value for each trajectory, in order; None: no verdict, or the part does not apply."""
+        """Return one value for each trajectory, in order; None: no verdict, or the part does not apply."""
         ...
 
 
@@ -65,7 +65,7 @@ class WeightedPart:
     def lacks_verdict(
         self, trajectories: Sequence[Trajectory], values: Sequence[float | None]
     ) -> Sequence[bool]:
-        """Tell for each trajectory whether a value that its reward needs is missing."""
+        """Return True for each trajectory that lacks a value which its reward needs."""
         pairs = list(zip(trajectories, values, strict=True))
         concerned = {
             trajectory.problem.id
@@ -80,7 +80,7 @@ class WeightedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartsReward:
-    """The value of `base` plus weight * value of each part that applies. Parts: those of `base`, and each by its name.
+    """The value of `base` plus weight * value of each part that applies. Its parts: those of `base`, and each by its name.
 
     A trajectory for which a part with a weight has no verdict does not count (`Reward.counts`): without that part its value
     would be the same as with a wrong verdict.
@@ -99,23 +99,23 @@ class PartsReward:
     def __post_init__(self) -> None:
         names = [each.part.name for each in self.parts]
         if len(set(names)) < len(names):
-            raise ConfigError(f"reward: two parts share a name: {', '.join(sorted(names))}")
+            raise ConfigError(f"reward: two parts share a name: {', '.join(sorted(names))}. Rename one")
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order.
+        """Return one reward for each trajectory, in order.
 
         Raises:
             DataError: No part applies to a trajectory, or a part has the same name as a part of `base`.
         """
-        base = [_NOTHING] * len(trajectories) if self.base is None else await self.base.score(trajectories)
+        base = [_NO_REWARD] * len(trajectories) if self.base is None else await self.base.score(trajectories)
         columns = [await each.part.values(trajectories) for each in self.parts]
         lacking = [each.lacks_verdict(trajectories, c) for each, c in zip(self.parts, columns, strict=True)]
         return tuple(
-            self._added(trajectory, base[i], [c[i] for c in columns], any(lacks[i] for lacks in lacking))
+            self._sum(trajectory, base[i], [c[i] for c in columns], any(lacks[i] for lacks in lacking))
             for i, trajectory in enumerate(trajectories)
         )
 
-    def _added(
+    def _sum(
         self, trajectory: Trajectory, base: Reward, values: Sequence[float | None], lacks_verdict: bool
     ) -> Reward:
         applied = [(each, value) for each, value in zip(self.parts, values, strict=True) if value is not None]
@@ -126,7 +126,7 @@ class PartsReward:
         own = {each.part.name: value for each, value in applied}
         if shared := own.keys() & base.parts.keys():
             raise DataError(
-                f"reward: a part is called {min(shared)!r} as one of the built-in parts is; rename it"
+                f"reward: {min(shared)!r} is also the name of a built-in part. Choose another name"
             )
         return replace(
             base,
@@ -149,9 +149,9 @@ class JudgePart:
         return True
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """The verdicts; None if the judge gave none."""
-        asked = (self.judge(trajectory.problem, answer_of(trajectory)) for trajectory in trajectories)
-        return await asyncio.gather(*asked)
+        """Return the verdicts; None where the judge gave none."""
+        verdicts = (self.judge(each.problem, answer_of(each)) for each in trajectories)
+        return await asyncio.gather(*verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class FunctionPart:
         return False
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """The values that the function returned, checked.
+        """Return the values that the function returned, checked.
 
         Raises:
             DataError: The function raised, returned the wrong number of values, or a value that is not a number within
@@ -198,15 +198,15 @@ class FunctionPart:
         """
         if not trajectories:
             return []
-        given = self._arguments(trajectories)
+        arguments = self._arguments(trajectories)
         try:
             if inspect.iscoroutinefunction(self.function):
-                found = await self.function(**given)
+                returned = await self.function(**arguments)
             else:
-                found = await asyncio.to_thread(self.function, **given)
+                returned = await asyncio.to_thread(self.function, **arguments)
         except Exception as error:
             raise DataError(f"reward {self.name}: it raised {one_line(error)}") from error
-        return self._checked(found, trajectories)
+        return self._checked(returned, trajectories)
 
     def _arguments(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         columns = sorted({key for each in trajectories for key in each.problem.info})
@@ -224,15 +224,15 @@ class FunctionPart:
         for key, parameter in parameters.items():
             if key not in offered and parameter.default is inspect.Parameter.empty:
                 have = ", ".join((*_OFFERED, *columns))
-                raise DataError(f"reward {self.name}: nothing to give for parameter {key!r}; there is {have}")
+                raise DataError(f"reward {self.name}: unknown parameter {key!r}. Use {have}")
         return {key: value for key, value in offered.items() if key in parameters}
 
-    def _checked(self, found: object, trajectories: Sequence[Trajectory]) -> list[float | None]:
-        if not isinstance(found, Sequence) and not hasattr(found, "__array__"):
+    def _checked(self, returned: object, trajectories: Sequence[Trajectory]) -> list[float | None]:
+        if not isinstance(returned, Sequence) and not hasattr(returned, "__array__"):
             raise DataError(
-                f"reward {self.name}: expected a list of {len(trajectories)} numbers, got {type(found).__name__}"
+                f"reward {self.name}: expected a list of {len(trajectories)} numbers, got {type(returned).__name__}"
             )
-        values = list(found)  # type: ignore[call-overload]
+        values = list(returned)  # type: ignore[call-overload]
         if len(values) != len(trajectories):
             raise DataError(
                 f"reward {self.name}: expected {len(trajectories)} values, one for each completion, got {len(values)}"
@@ -256,7 +256,7 @@ class FunctionPart:
 
 
 def load_reward(config: OwnPartConfig) -> tuple[FunctionPart, str]:
-    """A function in a Python file as a part, and the SHA-256 of the file.
+    """Load a function of a Python file as a part; also return the SHA-256 of the file.
 
     Raises:
         ConfigError: The file cannot be run or has no such function, or the function cannot take its `args`.

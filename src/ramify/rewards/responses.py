@@ -19,11 +19,11 @@ Row: TypeAlias = Mapping[str, Any]
 REPORTED = ("em", "f1", "lenient", "acc", "math_equal", "unread", "timeout")
 _COUNTED = ("unread", "timeout")
 _FAILED_RUN = ("[Timeout (exceeding", "Error: ")
-"""What the papers' code writes if a run timed out or failed."""
+"""Texts that the papers' code writes if a run timed out or failed."""
 
 
 def answer_in(response: str) -> str:
-    r"""The answer in the text of a whole response: the last box of its last answer tag, or that tag's text.
+    r"""Return the answer in the text of a whole response: the last box of its last answer tag, or that tag's text.
 
     Without an answer tag, or with an empty one: the last box in everything that the policy wrote; "" if there is none.
     """
@@ -34,7 +34,10 @@ def answer_in(response: str) -> str:
 def text_reward(
     response: str, gold: object, *, trained: AnswerScore = SCORES["answer"], bonus: float = 0.1
 ) -> Reward:
-    """The hierarchical reward: -1 if not well formed, else the trained score, plus `bonus` if that is above 0 and search and Python both answered."""
+    """Return the hierarchical reward: -1 if not well formed, else the trained score, plus `bonus`.
+
+    The bonus requires a score above 0 and results of both search and Python.
+    """
     read = read_response(response)
     if read.fault or not has_closed_box(read.answer):
         return Reward(-1.0, {"correct": 0.0, "format": 0.0, "bonus": 0.0})
@@ -46,7 +49,7 @@ def text_reward(
 def text_scores(
     response: str, gold: object, task: Literal["math", "qa"], prediction: str | None = None
 ) -> Mapping[str, float | str | bool]:
-    """A row of results: the scores, and the calls counted from the response's structure.
+    """Return a row of results: the scores, and the calls counted from the response's structure.
 
     Args:
         response: The whole response.
@@ -54,15 +57,15 @@ def text_scores(
         task: For "qa", a gold in brackets is a list of answers.
         prediction: The answer, if it was read before; by default it is read from the response.
     """
-    found = answer_in(response) if prediction is None else prediction
+    answer = answer_in(response) if prediction is None else prediction
     golds = accepted_answers(gold, spelled_lists=task == "qa")
     failed = response.startswith(_FAILED_RUN[1]) or _FAILED_RUN[0] in response[-80:]
-    is_valid = bool(found.strip()) and not failed
+    is_valid = bool(answer.strip()) and not failed
     calls = read_response(response).calls
     return {
-        "prediction": found,
+        "prediction": answer,
         "is_valid_answer": is_valid,
-        **{name: SCORES[name](found, golds) if is_valid else 0.0 for name in REPORTED},
+        **{name: SCORES[name](answer, golds) if is_valid else 0.0 for name in REPORTED},
         "python_calls": calls.count("python"),
         "search_calls": calls.count("search"),
         "tool_counts": len(calls),
@@ -72,7 +75,7 @@ def text_scores(
 
 
 def row_scores(response: str, gold: object, task: str, compat: str | None) -> Row:
-    """The scores of one response; `task` is "math", "qa" or "reward", `compat` None, "arpo" or "toolstar".
+    """Return the scores of one response; `task` is "math", "qa" or "reward", `compat` None, "arpo" or "toolstar".
 
     Raises:
         TypeError, IndexError: The released code fails on this gold.
@@ -84,13 +87,13 @@ def row_scores(response: str, gold: object, task: str, compat: str | None) -> Ro
         return text_scores(response, gold, kind)
     prediction = arpo.extract(response)
     if compat == "toolstar":
-        scores = toolstar.scores(kind, toolstar.kept_of(prediction), response, gold, extract=True)
+        scores = toolstar.scores(kind, toolstar.scored_part(prediction), response, gold, extract=True)
         return {"prediction": prediction, **scores}
     return {"prediction": prediction, **arpo.sample_scores(kind, response, prediction, gold)}
 
 
 def averages(rows: Sequence[Row]) -> Row:
-    """The number of rows, and the mean of every number in them; for "unread" and "timeout" their sums."""
+    """Return the number of rows, and the mean of every number in them; for "unread" and "timeout" their sums."""
     names = {
         key: None
         for row in rows
@@ -98,16 +101,16 @@ def averages(rows: Sequence[Row]) -> Row:
         if isinstance(value, int | float) and key != "id"
     }
     sums = {name: sum(float(row.get(name, 0.0)) for row in rows) for name in names}
-    found: dict[str, float] = {"n": len(rows), **{name: total / len(rows) for name, total in sums.items()}}
-    return found | {name: int(sums[name]) for name in _COUNTED if name in sums}
+    means: dict[str, float] = {"n": len(rows), **{name: total / len(rows) for name, total in sums.items()}}
+    return means | {name: int(sums[name]) for name in _COUNTED if name in sums}
 
 
 def _reward(response: str, gold: object, compat: str | None) -> Row:
     if compat is None:
-        found = text_reward(response, gold)
+        reward = text_reward(response, gold)
         return {
-            "reward": found.value,
-            **found.parts,
+            "reward": reward.value,
+            **reward.parts,
             **{name: SCORES[name](answer_in(response), accepted_answers(gold)) for name in _COUNTED},
         }
     golds = gold if isinstance(gold, str) else [str(each) for each in cast(Sequence[object], gold)]

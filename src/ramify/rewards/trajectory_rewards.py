@@ -46,7 +46,7 @@ class AnswerReward:
     also: Sequence[ScoreName] = ()
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order. Runs in a thread, since a score may wait for math-verify."""
+        """Return one reward for each trajectory, in order. Runs in a thread, since a score may wait for math-verify."""
         return await asyncio.to_thread(lambda: [self._score(trajectory) for trajectory in trajectories])
 
     def _score(self, trajectory: Trajectory) -> Reward:
@@ -79,14 +79,14 @@ class LengthReward:
     """
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order."""
+        """Return one reward for each trajectory, in order."""
         values = [min(1.0, trajectory.num_written / _TOKENS_FOR_FULL_REWARD) for trajectory in trajectories]
         return tuple(Reward(value, {"plumbing_length": value}) for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentReward:
-    """What the environment paid, turn by turn and for the whole; events say for which node.
+    """The reward of the environment, by turn and for the whole trajectory; its events name the nodes.
 
     Parts: `correct`, 1 if it is at least `right_at`, and `paid`.
     """
@@ -94,7 +94,7 @@ class EnvironmentReward:
     right_at: float = 1.0
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order."""
+        """Return one reward for each trajectory, in order."""
         return tuple(map(self._score, trajectories))
 
     def _score(self, trajectory: Trajectory) -> Reward:
@@ -122,7 +122,7 @@ class OverlongReward:
     margin: int
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order."""
+        """Return one reward for each trajectory, in order."""
         return tuple(map(self._shaped, trajectories, await self.inner.score(trajectories)))
 
     def _shaped(self, trajectory: Trajectory, reward: Reward) -> Reward:
@@ -137,31 +137,31 @@ class OverlongReward:
 class CompatReward:
     """The reward that ARPO's or Tool-Star's code would give the text of each trajectory.
 
-    Parts: `correct` (word F1, or 1 for equal mathematics), `format` (whether the text passed their format check).
+    Parts: `correct` (word F1, or 1 for equal mathematics), `format` (1 if the text passed their format check).
     """
 
     system: Literal["arpo", "toolstar"]
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order."""
+        """Return one reward for each trajectory, in order."""
         return tuple(self._score(trajectory) for trajectory in trajectories)
 
     def _score(self, trajectory: Trajectory) -> Reward:
         text = "".join(node.text for node in trajectory.nodes[1:]).replace(toolstar.END_OF_TURN, "")
         golds = list(trajectory.problem.answer)
         if self.system == "arpo":
-            found = arpo.reward(text, golds)
+            scores = arpo.reward(text, golds)
         elif trajectory.problem.info.get("data_source") != _MATH_SOURCE:
-            found = toolstar.reward(text, golds)
+            scores = toolstar.reward(text, golds)
         else:
             ended = text + toolstar.END_OF_TURN if trajectory.stop is StopReason.ANSWERED else text
-            found = toolstar.math_reward(ended, golds[0] if golds else None)
-            is_equal = found["reason"] == "correct answer"
-            wrong = found["reason"].startswith("format good")  # type: ignore[union-attr]
+            scores = toolstar.math_reward(ended, golds[0] if golds else None)
+            is_equal = scores["reason"] == "correct answer"
+            wrong = scores["reason"].startswith("format good")  # type: ignore[union-attr]
             return Reward(
-                float(found["score"]), {"correct": float(is_equal), "format": float(is_equal or wrong)}
+                float(scores["score"]), {"correct": float(is_equal), "format": float(is_equal or wrong)}
             )
-        score, reason = float(found["score"]), str(found["reason"])
+        score, reason = float(scores["score"]), str(scores["reason"])
         f1 = score - arpo.BONUS if "at the same time" in reason else max(score, 0.0)
         return Reward(score, {"correct": f1, "format": float(score >= 0)})
 
@@ -174,19 +174,13 @@ async def score_tree(reward: RewardFn, tree: Tree) -> ScoredTree:
     Raises:
         DataError: A value, a part or an event is not a finite number.
     """
-    rewards = tuple(await reward.score(tree.trajectories))
-    for trajectory, given in zip(tree.trajectories, rewards, strict=True):
-        for name, number in (("value", given.value), *given.parts.items(), *given.events.items()):
+    rewards: list[Reward] = []
+    for trajectory, scored in zip(tree.trajectories, await reward.score(tree.trajectories), strict=True):
+        for name, number in (("value", scored.value), *scored.parts.items(), *scored.events.items()):
             if not math.isfinite(number):
                 raise DataError(
                     f"problem {tree.problem.id!r}, trajectory {trajectory.leaf.id!r}: the reward function returned "
-                    f"{name} = {number}, expected a finite number; mend the function, or the answer in the data"
+                    f"{name} = {number}, expected a finite number. Correct the function, or the answer in the data"
                 )
-    pairs = zip(tree.trajectories, rewards, strict=True)
-    return ScoredTree(
-        tree,
-        tuple(
-            reward if trajectory.stop.counts else replace(reward, counts=False)
-            for trajectory, reward in pairs
-        ),
-    )
+        rewards.append(scored if trajectory.stop.counts else replace(scored, counts=False))
+    return ScoredTree(tree, tuple(rewards))

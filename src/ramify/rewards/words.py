@@ -102,7 +102,7 @@ _SPELLINGS = {
 
 
 def canonical(digits: str) -> str:
-    """A number in digits without thousands separators, padding zeros or "-0"; anything else unchanged."""
+    """Return a number in digits without thousands separators, padding zeros or "-0"; anything else unchanged."""
     if digits.isdecimal() and digits[0] != "0":
         return digits
     if _GROUPED.fullmatch(digits):
@@ -129,7 +129,7 @@ def in_digits(tokens: Sequence[str]) -> list[str]:
 
 
 def chinese_number(numerals: str) -> int:
-    """The value of a run of Chinese numerals, either with place words ("三十二") or digit by digit ("二零二零")."""
+    """Return the value of a run of Chinese numerals, either with place words ("三十二") or digit by digit ("二零二零")."""
     if not any(c in _CHINESE_SCALES for c in numerals):
         return int("".join(str(_CHINESE_DIGITS[c]) for c in numerals[:30]))
     total = digit = 0
@@ -142,7 +142,7 @@ def chinese_number(numerals: str) -> int:
 
 
 def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
-    """End and value of the number that begins at `start`; the end is `start` if no number word follows."""
+    """Return the end and the value of the number that begins at `start`; the end is `start` if no number word follows."""
     total, group, end = Decimal(0), Decimal(0), start
     if _NUMBER.fullmatch(tokens[start]):
         if start + 1 == len(tokens) or tokens[start + 1] not in SCALES:
@@ -163,25 +163,25 @@ def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
 
 
 def _fits(group: Decimal, small: int) -> bool:
-    """Whether a small number continues a group: "twenty" + "two" and "hundred" + "five" do, "nineteen" + "ten" do not."""
+    """Return True if a small number continues a group: "twenty" + "two" and "hundred" + "five" do, "nineteen" + "ten" do not."""
     below = group % 100
     return group < 10_000 and (below == 0 or (below >= 20 and below % 10 == 0 and 0 < small < 10))
 
 
 def joined(text: str) -> str:
-    """The text with initials and hyphenated words joined: "U.S." becomes "US", "Spider-Man" becomes "SpiderMan"."""
+    """Return the text with initials and hyphenated words joined: "U.S." becomes "US", "Spider-Man" becomes "SpiderMan"."""
     return _INITIALS.sub(r"\1", _HYPHEN.sub("", text))
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def words(text: str) -> tuple[str, ...]:
-    """The normalised words of an answer; a hyphen between letters separates words."""
+    """Return the normalised words of an answer; a hyphen between letters separates words."""
     tokens = [_SPELLINGS.get(token, token) for token in _TOKEN.findall(_plain(text).lower())]
     return tuple(in_digits([token if token.isalpha() else canonical(token) for token in tokens if token]))
 
 
 def _plain(text: str) -> str:
-    """The text without differences of notation; case is kept."""
+    """Return the text without differences of notation; its case stays."""
     if not text.isascii():
         text = unicodedata.normalize("NFKD", _RAISED.sub(" ", text)).translate(_LETTERS)
         text = _CHINESE_NUMBER.sub(lambda match: str(chinese_number(match.group())), text)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ramify.chat.conversation import Parts, Said
+from ramify.chat.conversation import AssistantTurn, Parts
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.example_renderer import ExampleRenderer
 from ramify.core.errors import RowError
@@ -125,7 +125,7 @@ def completion_of(
         RowError: It cannot be read again, or has more than `max_tokens` tokens with its prompt.
     """
     text = renderer.written(spoken(renderer, answer), tools)
-    parts = split(renderer, (Said(text),), tools)
+    parts = split(renderer, (AssistantTurn(text),), tools)
     check(renderer, parts, tools)
     (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0), tools).trajectories
     size = sum(len(node.token_ids) for node in trajectory.nodes)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_folders import SPECIAL, TAGS, write_tokenizer
-from ramify.chat.conversation import Said
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import begin_alike, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
@@ -260,7 +260,9 @@ def test_the_bound_counts_the_chat_template(plain):
 
 def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
     def same(one, other):
-        return begin_alike(renderer, *(split(renderer, (Said(text),), SPECS) for text in (one, other)), SPECS)
+        return begin_alike(
+            renderer, *(split(renderer, (AssistantTurn(text),), SPECS) for text in (one, other)), SPECS
+        )
 
     called = "<search> x </search> <result>\n42 < 43\n</result> <answer> a </answer>"
     assert same(called, called.replace("\n", ""))

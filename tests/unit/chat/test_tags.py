@@ -158,9 +158,9 @@ def test_every_tool_has_a_tag_of_its_own():
         ([""], "letters, digits and underscores"),
         (["2x"], "a letter first"),
         (["a" * 65], "at most 64"),
-        (["answer"], "a meaning of its own"),
-        (["Think"], "a meaning of its own"),
-        (["result"], "a meaning of its own"),
+        (["answer"], "is a tag of the dialect"),
+        (["Think"], "is a tag of the dialect"),
+        (["result"], "is a tag of the dialect"),
         (["search", "python", "search"], "two tools"),
     ],
 )

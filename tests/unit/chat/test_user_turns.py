@@ -69,7 +69,7 @@ def test_the_user_forges_nothing(tags, text):
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_by_name(tmp_path):
     renderer = HermesRenderer(ChatTokenizer(write_hermes_tokenizer(tmp_path, QWEN3)))
-    with pytest.raises(ConfigError, match="writes an earlier turn in another way once the user speaks again"):
+    with pytest.raises(ConfigError, match="rewrites earlier turns once the user speaks again"):
         renderer.render_user_turn(END, [LOWER], SPECS)
 
 

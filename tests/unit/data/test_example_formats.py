@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from ramify.chat.arguments import expected_arguments
-from ramify.chat.conversation import Said, SaidCall
+from ramify.chat.conversation import AssistantCall, AssistantTurn
 from ramify.core.errors import RowError
 from ramify.core.messages import Message, ToolResult, ToolStatus
 from ramify.data.example_formats import COMPLETION, PAIR, read_row
@@ -25,11 +25,11 @@ SEES = {"from": "observation", "value": "r"}
 DAY = date(2025, 1, 1)
 """What a column of a parquet file may hold."""
 ASKED = (Message.of("user", "2 + 2 ?"),)
-FOUR = (Said("4"),)
+FOUR = (AssistantTurn("4"),)
 
 
 def said(text="", *calls, thought=""):
-    return Said(text, thought, tuple(SaidCall(*call) for call in calls))
+    return AssistantTurn(text, thought, tuple(AssistantCall(*call) for call in calls))
 
 
 def result(text, call_id=""):
@@ -105,7 +105,7 @@ def test_demonstrations(row, name, prompt, spoken):
     assert (reading.format, reading.prompt, reading.sides) == (name, prompt, (spoken,))
 
 
-FIVE = (Said("5"),)
+FIVE = (AssistantTurn("5"),)
 WRONG = {"role": "assistant", "content": "5"}
 
 

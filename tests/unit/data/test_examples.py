@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ramify.chat.conversation import Said
+from ramify.chat.conversation import AssistantTurn
 from ramify.core.errors import DataError, RowError
 from ramify.data.example_formats import COMPLETION, PAIR
 from ramify.data.examples import Example, RefusedRows, read_examples
@@ -26,7 +26,7 @@ def test_rows_become_examples(tmp_path):
         {"messages": [*PROMPT, {"role": "assistant", "content": "4"}], "id": "b"},
     ]
     first, second, third = (example for _, example in read(tmp_path / "d.jsonl", rows))
-    assert first.sides == second.sides == third.sides == ((Said("4"),),)
+    assert first.sides == second.sides == third.sides == ((AssistantTurn("4"),),)
     assert [one.problem.id for one in (first, second, third)] == ["1", "b", "4"]
     assert [one.row for one in (first, second, third)] == [1, 3, 4]
 
@@ -62,7 +62,7 @@ def test_an_id_that_is_there_twice_is_told_with_both_rows(tmp_path, ids):
 
 def test_pairs_have_two_sides(tmp_path):
     ((_, example),) = read(tmp_path / "d.jsonl", [{"prompt": PROMPT, "chosen": "4", "rejected": "5"}], PAIR)
-    assert example.sides == ((Said("4"),), (Said("5"),))
+    assert example.sides == ((AssistantTurn("4"),), (AssistantTurn("5"),))
 
 
 def test_a_file_that_ends_in_the_middle_is_told_when_it_is_read_so_far(tmp_path):

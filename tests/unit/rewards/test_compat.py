@@ -220,9 +220,9 @@ def test_toolstar_counts_calls_before_the_last_answer_or_box() -> None:
 
 
 def test_toolstar_scores_the_last_lines_of_a_long_output() -> None:
-    assert toolstar.kept_of("\n" * 200) == "\n" * 200
-    assert toolstar.kept_of("x" * 201) == "x" * 201
-    assert toolstar.kept_of("x" * 200 + "\n\n5" * 6) == "\n5\n\n5\n\n5\n\n5\n\n5"
+    assert toolstar.scored_part("\n" * 200) == "\n" * 200
+    assert toolstar.scored_part("x" * 201) == "x" * 201
+    assert toolstar.scored_part("x" * 200 + "\n\n5" * 6) == "\n5\n\n5\n\n5\n\n5\n\n5"
 
 
 @pytest.mark.parametrize(

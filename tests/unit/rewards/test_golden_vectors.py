@@ -38,7 +38,7 @@ def test_every_vector_is_reproduced_and_right(golden: Path, name: str) -> None:
     wrong = frozenset(case_of(vector) for vector in vectors if vector.get("seed_wrong"))
     verdicts = {vector["id"]: judge_vector(vector, wrong) for vector in vectors}
     assert [key for key, each in verdicts.items() if not each.compat] == []
-    assert [key for key, each in verdicts.items() if each.kept is False] == []
+    assert [key for key, each in verdicts.items() if each.preserved is False] == []
     assert [key for key, each in verdicts.items() if each.right is False] == NOT_READ.get(name, [])
     assert len(verdicts) == len(vectors)
 
@@ -56,13 +56,13 @@ def test_a_vector_says_what_holds() -> None:
         "wrong_fields": ["equal"],
         "right": {"equal": False, "reason": "the last sign differs"},
     }
-    assert judge_vector(vector) == Verdicts(compat=True, right=True, kept=None)
+    assert judge_vector(vector) == Verdicts(compat=True, right=True, preserved=None)
     assert judge_vector({**vector, "right": {"equal": True}}).right is False
     assert judge_vector({**vector, "expected": {"equal": False}}).compat is False
     unmarked = {key: value for key, value in vector.items() if key != "seed_wrong"} | {
         "expected": {"equal": False}
     }
-    assert judge_vector(unmarked) == Verdicts(compat=False, right=None, kept=True)
+    assert judge_vector(unmarked) == Verdicts(compat=False, right=None, preserved=True)
 
 
 def test_a_vector_of_no_scorer_is_refused() -> None:
@@ -92,7 +92,7 @@ def test_a_vector_without_a_text_does_not_hold(kind: str, response: object) -> N
         "expected": {"em": 1},
     }
     assert judge_vector({**vector, "truth": "correct"}).compat is False
-    assert judge_vector({**vector, "truth": "correct"}).kept is False
+    assert judge_vector({**vector, "truth": "correct"}).preserved is False
     assert (
         judge_vector({**vector, "seed_wrong": True, "right": {"em": 1}, "wrong_fields": ["em"]}).right
         is False

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.rewards.math_equal import (
-    compared,
+    compare,
     decide,
     is_mathematical,
     math_equal,
@@ -143,7 +143,7 @@ def test_any_gold_will_do_and_none_does_not() -> None:
 
 
 def test_what_cannot_be_read_and_what_never_ends_is_said() -> None:
-    assert compared("3 4 nothing)", "5") is Symbolic.UNREAD
+    assert compare("3 4 nothing)", "5") is Symbolic.UNREAD
     assert (unread("3 4 nothing)", ["5"]), timeout("3 4 nothing)", ["5"])) == (1.0, 0.0)
     assert (unread("6", ["5"]), unread("3 4 nothing)", ["Paris"]), unread("5", ["5", "x_"])) == (
         0.0,
@@ -151,7 +151,7 @@ def test_what_cannot_be_read_and_what_never_ends_is_said() -> None:
         0.0,
     )
     bomb = r"\int_0^{\pi} \frac{\sin^{9}(x^3)}{1+x^{7}} dx"
-    assert compared(bomb, r"\frac{1}{7}") is Symbolic.TIMEOUT
+    assert compare(bomb, r"\frac{1}{7}") is Symbolic.TIMEOUT
     assert (timeout(bomb, [r"\frac{1}{7}"]), unread(bomb, [r"\frac{1}{7}"]), math_equal(bomb, ["1/7"])) == (
         1.0,
         0.0,

@@ -163,7 +163,7 @@ def test_mistakes_name_the_reward() -> None:
 
     with pytest.raises(DataError, match="reward mine: it raised KeyError: 'level'"):
         run(PartsReward(None, [WeightedPart(FunctionPart(broken, "mine"))]), ended("5"))
-    with pytest.raises(DataError, match="nothing to give for parameter 'difficulty'"):
+    with pytest.raises(DataError, match="unknown parameter 'difficulty'"):
         run(PartsReward(None, [WeightedPart(FunctionPart(greedy, "mine"))]), ended("5"))
     with pytest.raises(ConfigError, match=r"reward mine: args\.size: the function has no such parameter"):
         FunctionPart(broken, "mine", {"size": 1})
@@ -173,7 +173,9 @@ def test_mistakes_name_the_reward() -> None:
         AnswerReward(AnswerRewardConfig(score="em")),
         [WeightedPart(FunctionPart(lambda completions: [0.0], "format"))],
     )
-    with pytest.raises(DataError, match="'format' as one of the built-in"):
+    with pytest.raises(
+        DataError, match=r"'format' is also the name of a built-in part\. Choose another name"
+    ):
         run(named, ended("5"))
 
 

@@ -15,7 +15,7 @@ from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
 from ramify.algos.ops import Shared
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
-from ramify.chat.conversation import Said
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.hermes import HermesRenderer
 from ramify.chat.tag_renderer import TagRenderer
@@ -74,15 +74,16 @@ def spliced(renderer, turns, last):
     """All of it as one text, as the papers' files have it."""
     opening, closing = renderer.result_tags
     text = "".join(f"{call(renderer, words)} {opening}\n{result}\n{closing}" for words, result in turns)
-    return (Said(text + answer(renderer, last)),)
+    return (AssistantTurn(text + answer(renderer, last)),)
 
 
 def in_messages(renderer, turns, last):
     """Each result as a message of its own."""
     exchanges = [
-        (Said(call(renderer, words)), ToolResult("", ToolStatus.OK, result)) for words, result in turns
+        (AssistantTurn(call(renderer, words)), ToolResult("", ToolStatus.OK, result))
+        for words, result in turns
     ]
-    return (*(line for exchange in exchanges for line in exchange), Said(answer(renderer, last)))
+    return (*(line for exchange in exchanges for line in exchange), AssistantTurn(answer(renderer, last)))
 
 
 def plainly(renderer, turns, last):
