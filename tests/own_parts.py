@@ -2,7 +2,7 @@
 
 
 def rule(candidate, alpha=0.5, beta=0.335):
-    return min(max(alpha + beta * candidate.entropy_delta, 0.0), 1.0)
+    return alpha + beta * candidate.entropy_delta
 
 
 def advantage(rewards, tree):

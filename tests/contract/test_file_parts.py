@@ -104,7 +104,7 @@ def test_a_rule_in_a_file_decides_as_bernoulli(width):
     sizes = {"problems_per_step": 1, "n": 8, "m": 4, "max_tokens": 9, "max_calls": 3}
     own, ours = (RolloutSection(**sizes, branching=table).branching.build(SETUP) for table in tables)
     for draw in (0.1, 0.3, 0.5, 0.7, 0.9):
-        for delta in (-2.0, -0.5, 0.0, 0.5, 2.0):
+        for delta in (-2.0, -0.5, 0.0, 0.5, 2.0):  # the outer ones lead out of [0, 1]
             asked = candidate(delta, draw, width)
             assert ours.propose(asked, ()) == own.propose(asked, ())
     assert (ours.probe_tokens, ours.max_children, ours.state()) == (own.probe_tokens, own.max_children, {})
@@ -158,17 +158,19 @@ def refusal(call):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return 1.5", "line 4: f: tree 1 of the step, node '0.0': it returned 1.5. Return a probability from 0 to 1."),
-        ("return -0.1", "it returned -0.1. Return a probability"),
-        ("return float('nan')", "it returned nan. Return a probability"),
-        ("return None", "it returned a value of type NoneType. Return a probability"),
-        ("return [0.5]", "it returned a value of type list. Return a probability"),
+        (
+            "return float('nan')",
+            "line 4: f: tree 1 of the step, node '0.0': it returned nan. Return a finite number, a probability.",
+        ),
+        ("return float('inf')", "it returned inf. Return a finite number"),
+        ("return None", "it returned a value of type NoneType. Return a finite number"),
+        ("return [0.5]", "it returned a value of type list. Return a finite number"),
         ("return 1 / 0", "line 5: f: tree 1 of the step, node '0.0': it raised ZeroDivisionError: division by zero."),
         ("raise SystemExit(3)", "line 5: f: tree 1 of the step, node '0.0': it raised SystemExit: 3. Correct the"),
         ("return candidate.entropy", "it raised AttributeError: "),
     ],
 )  # fmt: skip
-def test_what_is_no_probability_is_refused_with_its_place(function, body, told):
+def test_what_is_no_finite_number_is_refused_with_its_place(function, body, told):
     rule = FileRule(**function("candidate", body)).build(SETUP)
     asked = replace(candidate(0.3), slot=1)
     assert told in refusal(lambda: rule.propose(asked, ()))

@@ -50,7 +50,7 @@ class FromFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRule(BranchingConfig, FromFile):
-    """Branch with the probability that a user-defined function returns: `f(candidate, **args)`, from 0 to 1.
+    """Branch with the probability clip(p, 0, 1), p what a user-defined function returns: `f(candidate, **args)`.
 
     `candidate` is a `core.records.BranchCandidate`, with `entropy_delta` in nats per token.
     """
@@ -72,7 +72,7 @@ class FunctionBrancher(FixedRoots):
     """Branch if the candidate's own draw is below the probability that `probability_of` returns.
 
     Raises:
-        ConfigError: From `propose`: the function raised, or returned no probability.
+        ConfigError: From `propose`: the function raised, or returned no finite number.
     """
 
     looks_at_entropy: ClassVar[bool] = True
@@ -93,10 +93,11 @@ class FunctionBrancher(FixedRoots):
         about = f"tree {candidate.slot} of the step, node {node_id(candidate.path)!r}: "
         returned = self.probability_of.call(candidate, about=about)
         probability = float(returned) if isinstance(returned, Real) else math.nan
-        if not 0 <= probability <= 1:
+        if not math.isfinite(probability):
             problem = f"it returned {_shown(returned)}"
-            raise self.probability_of.refused(problem, "Return a probability from 0 to 1", about)
-        return probability
+            raise self.probability_of.refused(problem, "Return a finite number, a probability", about)
+        # As the named rules do: alpha + beta x delta leaves [0, 1] at large deltas.
+        return min(max(probability, 0.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
