@@ -136,28 +136,28 @@ class Arguments:
     schema: Mapping[str, Any]
     model: type[BaseModel]
 
-    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values to call the function with; omitted arguments keep the function's own defaults.
+    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values to call the function with; omitted arguments keep the function's own defaults.
 
         Raises:
             WrongArgumentsError: An argument is missing, unknown or of the wrong type.
         """
         try:
-            values = self.model.model_validate(dict(given))
+            values = self.model.model_validate(dict(arguments))
         except ValidationError as error:
-            told = [
+            mistakes = [
                 f"{'.'.join(map(str, part['loc']))}: {part['msg']}"
                 for part in error.errors(include_url=False, include_input=False, include_context=False)
             ]
-            more = f"; {len(told) - _MOST_SHOWN} more" if len(told) > _MOST_SHOWN else ""
-            wrong = "; ".join(told[:_MOST_SHOWN]) + more
+            more = f"; {len(mistakes) - _MOST_SHOWN} more" if len(mistakes) > _MOST_SHOWN else ""
+            wrong = "; ".join(mistakes[:_MOST_SHOWN]) + more
             raise WrongArgumentsError(f"{wrong}. Expected {expected_arguments(self.schema)}") from None
         fields = self.model.model_fields
         return {str(fields[key].alias): getattr(values, key) for key in values.model_fields_set}
 
 
 def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    """The parameters of a function that takes all of them by name.
+    """Return the parameters of a function that takes all of them by name.
 
     Raises:
         ConfigError: A parameter cannot be given by name, or the hints cannot be read; the message begins with `name`.
@@ -179,7 +179,7 @@ def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspec
 def make_arguments(
     parameters: Mapping[str, inspect.Parameter], about: Mapping[str, str], name: str
 ) -> Arguments:
-    """The arguments for `parameters`.
+    """Return the arguments for `parameters`.
 
     Args:
         parameters: The parameters by name.
@@ -199,7 +199,7 @@ def make_arguments(
 
 
 def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Values for some of the parameters, checked and converted.
+    """Check and convert values for some of the parameters.
 
     Raises:
         ConfigError: A name is unknown, or a value has the wrong type.
@@ -312,7 +312,7 @@ class Callee:
         return cls(name, description, arguments, inspect.iscoroutinefunction(code), bound)
 
     def read(self, call: ToolCall) -> dict[str, Any] | ToolResult:
-        """The arguments to call the function with, or the result for a malformed call."""
+        """Return the arguments to call the function with, or the result for a malformed call."""
         wrong = call.malformed
         if wrong is None:
             try:
@@ -335,7 +335,7 @@ class Callee:
     async def answer_async(
         self, call: ToolCall, function: Callable[..., Any], values: Mapping[str, Any]
     ) -> ToolResult:
-        """As `answer`, for a coroutine function."""
+        """Call a coroutine function, as `answer` does a blocking one."""
         try:
             return self._result(call, await function(**values))
         except RamifyError:
@@ -344,7 +344,7 @@ class Callee:
             return self._failure(call, error)
 
     def _result(self, call: ToolCall, value: object) -> ToolResult:
-        """The result for a returned value: a string as it is, anything else as compact JSON."""
+        """Return the result for a returned value: a string as it is, anything else as compact JSON."""
         if value is None or value == "":
             return ToolResult(call.id, ToolStatus.EMPTY, f"{self.name} returned nothing.")
         if isinstance(value, str) and not isinstance(value, Enum):
@@ -358,7 +358,7 @@ class Callee:
 
 
 def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a `functools.partial` or a callable object."""
+    """Return the function behind a `functools.partial` or a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     is_code = inspect.isroutine(function)
@@ -366,7 +366,7 @@ def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(value: object) -> object:
-    """A JSON form for the types that tool arguments can also have: models, dataclasses and enums."""
+    """Return a JSON form for the types that tool arguments can also have: models, dataclasses and enums."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -239,7 +239,7 @@ def test_an_index_of_sqlite_is_built_anew(case: Case) -> None:
     }
     (case.folder / "manifest.json").write_text(json.dumps({**record, **rest}))
     assert case.answers() == case.fresh()
-    assert case.notes[0].endswith(" anew: it was made with sqlite 3.46.0")
+    assert case.notes[0].endswith(" anew: it was built with sqlite 3.46.0")
     assert case.data().name != "index-old"
 
 

@@ -360,7 +360,7 @@ def test_opening_that_is_cancelled_frees_what_it_began(stubborn):
         (
             ["no-such-program"],
             ConfigError,
-            "command: expected a program that can be run, found 'no-such-program'",
+            "command: expected a program that can be run, got 'no-such-program'",
         ),
         (["/"], ConfigError, "Permission denied"),
         (
@@ -409,8 +409,8 @@ def test_an_answer_of_a_service_is_limited_after_decompression():
         ({}, "expected one of command"),
         ({"command": ("a",), "url": "http://a/mcp"}, "expected one of command"),
         ({"command": ("a\0",)}, "null"),
-        ({"command": ("a",), "key_variable": "A_KEY"}, "key_variable: acts with url only"),
-        ({"url": "http://a/mcp", "variables": ("A_KEY",)}, "variables: acts with command only"),
+        ({"command": ("a",), "key_variable": "A_KEY"}, "key_variable: has no effect without url. Remove it."),
+        ({"url": "http://a/mcp", "variables": ("A_KEY",)}, "variables: has no effect without command. Remove it."),
     ],
 )
 def test_settings_that_exclude_each_other(settings, told):

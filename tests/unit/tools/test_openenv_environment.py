@@ -316,7 +316,7 @@ def action(**fields):
         (as_json([1]), ConfigError, "describes no action"),
         (as_json(action(properties=[1])), ConfigError, "describes no action"),
         (as_json(action(properties={"metadata": {}})), ConfigError, "the server's action has no fields"),
-        (as_json({}, 503), MachineError, "HTTP 503 for /schema; see its log"),
+        (as_json({}, 503), MachineError, "HTTP 503 for /schema. See its log."),
     ],
 )
 def test_a_wrong_address_is_one_line(reply, error, told):
