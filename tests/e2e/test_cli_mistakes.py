@@ -312,7 +312,7 @@ def test_a_sandbox_that_cannot_reach_the_level(task, tmp_path):
         assert told.count("\n") == 1
         assert "sandbox.min_level = 2: this machine reaches level 0" in told
         assert "(not level 1: seccomp: Unable to find libseccomp)" in told
-        assert "set sandbox.min_level = 0 to accept that level" in told
+        assert "Set sandbox.min_level = 0 to accept that level" in told
     assert "not level 1: seccomp: Unable to find libseccomp" in out
     assert not (task.parent / "run").exists()
 

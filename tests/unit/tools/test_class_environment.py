@@ -255,9 +255,21 @@ def failing(at, *without):
     [
         ("reset", ("get_reward",), "open", "OSError: the world is gone", {StopReason.FAILED}),
         ("fork", ("get_reward",), "branch", "OSError: the world is gone", {StopReason.ENDED}),
-        ("itself", ("get_reward",), "branch", "TypeError: fork returned the object itself", {StopReason.ENDED}),
+        (
+            "itself",
+            ("get_reward",),
+            "branch",
+            "TypeError: fork returned the object itself",
+            {StopReason.ENDED},
+        ),
         ("score", (), "score", "OSError: the world is gone", {StopReason.FAILED}),
-        ("nan", (), "score", "TypeError: get_reward returned nan, expected a finite number", {StopReason.FAILED}),
+        (
+            "nan",
+            (),
+            "score",
+            "TypeError: get_reward returned nan, expected a finite number",
+            {StopReason.FAILED},
+        ),
     ],
 )
 def test_a_world_that_fails_is_an_event_and_costs_its_own_trajectory(

@@ -410,7 +410,10 @@ def test_an_answer_of_a_service_is_limited_after_decompression():
         ({"command": ("a",), "url": "http://a/mcp"}, "expected one of command"),
         ({"command": ("a\0",)}, "null"),
         ({"command": ("a",), "key_variable": "A_KEY"}, "key_variable: has no effect without url. Remove it."),
-        ({"url": "http://a/mcp", "variables": ("A_KEY",)}, "variables: has no effect without command. Remove it."),
+        (
+            {"url": "http://a/mcp", "variables": ("A_KEY",)},
+            "variables: has no effect without command. Remove it.",
+        ),
     ],
 )
 def test_settings_that_exclude_each_other(settings, told):
