@@ -287,7 +287,7 @@ def test_a_folder_that_cannot_be_made(refused, tmp_path, model_folder, command):
     else:
         recipe = write_task(tmp_path / "task", model_folder, {"eval": EVAL, "sft": SFT}.get(command, TRAIN))
         told = refused(command, recipe, "-s", f"run.dir={below_a_file}")
-    assert f"{below_a_file} cannot be made: Not a directory" in told
+    assert f"{below_a_file} cannot be created: Not a directory" in told
 
 
 def test_demonstrations_that_cannot_be_used(refused, tmp_path, model_folder):

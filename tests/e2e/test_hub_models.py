@@ -113,7 +113,7 @@ def test_what_was_fetched_is_used_without_a_network(fetched):
         ("org/tiny", "offline", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
         ("org/none", "hub", "model.path: org/none: no such folder here and no such model on the hub"),
         ("org/busy", "hub", "model.path: org/busy: the hub answered with HTTP status 503"),
-        ("org/gated", "hub", "model.path: org/gated: gated; accept its terms"),
+        ("org/gated", "hub", "model.path: org/gated: gated. Accept its terms"),
         ("org/tiny@absent", "hub", "model.path: org/tiny@absent: the model has no such revision"),
         ("models/none", "hub", "model.path: model folder models/none: no such folder"),
     ],

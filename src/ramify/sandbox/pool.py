@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
-from ramify.runtime.call_clock import CallClock, current_clock, place_in, queued
+from ramify.runtime.call_clock import CallClock, current_clock, queued, slot_of
 from ramify.sandbox import frames, launch, snippet
 from ramify.sandbox.folders import Folder
 from ramify.sandbox.jail import Limits
@@ -252,7 +252,7 @@ class ProcessSandbox:
             note = f"killed: {what} longer than {_MAX_CODE_CHARS} characters"
             return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
         names = mentioned(code, cells)
-        async with place_in(self._running):
+        async with slot_of(self._running):
             return await self._run(code, timeout_seconds, cells, names)
 
     async def _run(

@@ -16,7 +16,7 @@ from ramify.net.addresses import GuardedTransport, check_url, join_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import Transport
-from ramify.runtime.call_clock import place_in
+from ramify.runtime.call_clock import slot_of
 from ramify.tools.configs import BrowserConfig
 from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 from ramify.tools.passage_near import count_words
@@ -166,7 +166,7 @@ class GuardedPages:
             RequestFailedError: The page cannot be fetched, or has no text.
         """
         try:
-            async with place_in(self._slots), asyncio.timeout(self._config.page_seconds):
+            async with slot_of(self._slots), asyncio.timeout(self._config.page_seconds):
                 answer = await self._fetch(url)
         except TimeoutError:
             seconds = self._config.page_seconds

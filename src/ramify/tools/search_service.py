@@ -199,12 +199,9 @@ async def _disconnect(request: Request) -> None:
 
 async def _answer(content: object) -> Response:
     """Encode a response in a thread: a large answer takes a while."""
-    return Response(await asyncio.to_thread(_json, content), media_type="application/json")
-
-
-def _json(content: object) -> bytes:
-    """Encode piece by piece, since one long call of the JSON encoder would block all other threads."""
-    return "".join(_ENCODER.iterencode(content)).encode()
+    # Piece by piece, since one long call of the JSON encoder would block all other threads.
+    body = await asyncio.to_thread(lambda: "".join(_ENCODER.iterencode(content)).encode())
+    return Response(body, media_type="application/json")
 
 
 async def _read(request: Request) -> _Body:
