@@ -134,7 +134,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     file, log, *_ = files_of(path)
     if os.access(file.parent, os.W_OK) or (log.is_file() and log.stat().st_size):
         return connect(path)
-    # There is no log, so nobody is writing. SQLite would create one even to read; `immutable` prevents that.
+    # There is no log, so no process is writing. SQLite would create one even to read; `immutable` prevents that.
     try:
         connection = sqlite3.connect(
             f"{file.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
@@ -202,7 +202,7 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
 def foreign_part(connection: sqlite3.Connection, statements: str) -> str | None:
     """Return the first difference between a file's schema and the one that `statements` create; None if they are equal.
 
-    A view or a trigger in a file from somebody else would run its own queries whenever we read or write the file.
+    A view or a trigger in a file of another origin would run its own queries whenever we read or write the file.
     """
     parts = connection.execute(_PARTS).fetchall()
     expected = _parts_of(statements)

@@ -51,10 +51,10 @@ def read_texts(path: Path) -> Mapping[str, str]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise DataError(f'{path}: {error}; expected one object, {{"query": "Page 1: ..."}}') from None
+        raise DataError(f'{path}: {error}. Expected one object, {{"query": "Page 1: ..."}}.') from None
     for query, text in entries.items():
         if not isinstance(text, str):
-            raise DataError(f"{path}: entry {query[:80]!r} is no text; expected 'Page 1: ...'")
+            raise DataError(f"{path}: entry {query[:80]!r} is no text. Expected 'Page 1: ...'.")
     return entries
 
 
@@ -64,7 +64,7 @@ def import_json(path: Path, cache: Path, key: Callable[[str], CacheKey]) -> int:
     Args:
         path: The JSON file.
         cache: The cache that receives the answers; it is created if there is none.
-        key: Makes the key of a query: normalises the query, and names the provider that gave the answers.
+        key: Makes the key of a query: normalises the query, and names the provider of the answers.
 
     Returns:
         Number of entries in the file. If two have the same key, the first is the answer.

@@ -41,7 +41,7 @@ def load_function(path: Path, name: str) -> LoadedFunction:
     function = module.__dict__.get(name)
     if not callable(function):
         own = ", ".join(sorted(_own(module))) or "no function or class of its own"
-        raise ConfigError(f"{path}: no function or class {name!r}; it has {own}")
+        raise ConfigError(f"{path}: no function or class {name!r}. It has {own}.")
     return LoadedFunction(function, path, sha256)
 
 

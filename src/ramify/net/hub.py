@@ -251,7 +251,7 @@ class _Fetch:
                     is_whole = part.is_whole()
                 if not is_whole:
                     what = "its hash" if part.size == file.size else f"{part.size} bytes of {file.size}"
-                    raise self._untrusted(f"lists another {file.path} than it gives ({what})")
+                    raise self._untrusted(f"lists another {file.path} than it sends ({what})")
             except HubFailedError as error:
                 if error.problem is HubProblem.UNTRUSTED:
                     discard(blob)

@@ -261,7 +261,7 @@ def serve(answer: _Answer, *, forks: bool, warm_up: Callable[[], object] = lambd
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_AS, limits.memory_bytes)
     requests = os.fdopen(os.dup(0), "rb")
-    # Left to the kernel to close, so that whoever reads the end can read the exit status, too.
+    # The kernel closes it, so that the parent finds the exit status when it reads the end.
     answers = os.fdopen(os.dup(1), "wb", closefd=False)
     # What a library prints must not be taken for an answer.
     null = os.open(os.devnull, os.O_RDWR)

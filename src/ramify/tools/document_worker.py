@@ -125,7 +125,7 @@ def _visible(tree: Any) -> str:  # noqa: ANN401 - lxml has no types
 
 
 def _pdf(body: bytes, max_chars: int) -> str:
-    """Return text of the first pages, up to `max_chars`; broken pages are skipped."""
+    """Return the text of the first pages, up to `max_chars`; broken pages are skipped."""
     pages: list[str] = []
     length = 0
     try:

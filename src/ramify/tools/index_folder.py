@@ -104,7 +104,7 @@ def check_passages(path: Path, folder: Path | None) -> None:
         if manifest is not None and manifest.stamp == _stamp(path):
             return
     if not sum(1 for _ in PassageReader(path).rows()):
-        raise DataError(f"{path}: empty; expected one passage a line")
+        raise DataError(f"{path}: empty. Expected one passage per line.")
 
 
 def _default_folder(path: Path) -> Path | None:
@@ -126,12 +126,12 @@ def _bring_up_to_date(path: Path, folder: Path, note: Callable[[str], None]) -> 
     reader = PassageReader(path)
     reader.skip(manifest.bytes, manifest.lines, manifest.passages)
     if reader.fingerprint != manifest.fingerprint or not reader.continues():
-        note(f"{path}: has changed; building its search index in {folder} anew")
+        note(f"{path}: has changed. Rebuilding its search index in {folder}")
         return _write(PassageReader(path), folder, None, stamp)
     if reader.bytes == stamp[0]:
         _write_manifest(folder, replace(manifest, stamp=stamp))
         return index
-    note(f"{path}: has grown; adding to its search index in {folder}")
+    note(f"{path}: has grown. Adding to its search index in {folder}")
     return _write(reader, folder, folder / manifest.folder, stamp)
 
 
@@ -192,12 +192,12 @@ def _open(folder: Path, manifest: Manifest) -> tuple[PassageIndex | None, str]:
     try:
         for name, size in manifest.files.items():
             if (files / name).stat().st_size != size:
-                return None, f" anew: {name} in it was cut or changed"
+                return None, f" again: {name} in it was cut or changed"
         index = PassageIndex(tantivy.Index.open(str(files)), manifest.fingerprint)
     except BROKEN as error:
-        return None, f" anew: it is damaged ({error})"
+        return None, f" again: it is damaged ({error})"
     if len(index) != manifest.passages:
-        return None, f" anew: {len(index)} of {manifest.passages} passages are in it"
+        return None, f" again: {len(index)} of {manifest.passages} passages are in it"
     return index, ""
 
 
@@ -216,23 +216,23 @@ def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
     except NotADirectoryError:
         raise DataError(f"{folder}: expected a folder for a search index, got a file") from None
     except Exception:  # noqa: BLE001 - anyone may have written the file
-        return None, f" anew: {_MANIFEST} in it is damaged"
+        return None, f" again: {_MANIFEST} in it is damaged"
     if isinstance(schema, int) and schema > SCHEMA:
         raise DataError(
             f"{folder}: a search index with schema {schema}, this ramify reads up to {SCHEMA}. "
             "Update ramify or delete the folder."
         )
     if schema != SCHEMA:
-        return None, f" anew: it has schema {schema}, this ramify writes {SCHEMA}"
+        return None, f" again: it has schema {schema}, this ramify writes {SCHEMA}"
     try:
         manifest = Manifest(**{**record, "engine": tuple(record["engine"]), "stamp": tuple(record["stamp"])})
         names = (manifest.folder.removeprefix(_PREFIX), *manifest.files)
         if not manifest.folder.startswith(_PREFIX) or any(Path(name).name != name for name in names):
             raise ValueError("names that lead elsewhere")
     except Exception:  # noqa: BLE001 - as above
-        return None, f" anew: {_MANIFEST} in it is damaged"
+        return None, f" again: {_MANIFEST} in it is damaged"
     if manifest.engine != _BUILT_WITH:
-        return None, f" anew: it was built with {' '.join(manifest.engine[:2])}"
+        return None, f" again: it was built with {' '.join(manifest.engine[:2])}"
     return manifest, ""
 
 
@@ -240,7 +240,7 @@ def _refuse_foreign(folder: Path) -> None:
     if folder.is_dir():
         for entry in folder.iterdir():
             if entry.name != _LOCK and not entry.name.startswith((_PREFIX, _MANIFEST)):
-                raise DataError(f"{folder}: holds {entry.name}; expected a search index or an empty folder")
+                raise DataError(f"{folder}: holds {entry.name}. Choose a search index or an empty folder.")
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -82,16 +82,16 @@ def open_mcp(config: McpConfig) -> McpEnvironment:
 async def _list_tools(config: McpConfig) -> Mapping[str, ToolSpec]:
     """Return the tools that the server lists."""
     if config.url is None:
-        server, hint = shlex.join(config.command), "run it by hand to see why"
+        server, hint = shlex.join(config.command), "Run it by hand to see why."
     else:
-        server, hint = config.url, "expected the address of an MCP server, such as http://127.0.0.1:8000/mcp"
+        server, hint = config.url, "Expected the address of an MCP server, such as http://127.0.0.1:8000/mcp."
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:
             async with asyncio.timeout(config.timeout_seconds):
                 session = await _connect(config, stderr)
         except TimeoutError:
             late = f"no answer within timeout_seconds = {config.timeout_seconds:g}"
-            raise MachineError(f"mcp: {shown(server)}: {late}; {hint}") from None
+            raise MachineError(f"mcp: {shown(server)}: {late}. {hint}") from None
         except ConnectionError as error:
             if isinstance(error.__cause__, ToolListError):
                 raise ConfigError(f"mcp: {shown(server)}: {error}") from None
@@ -100,12 +100,12 @@ async def _list_tools(config: McpConfig) -> Mapping[str, ToolSpec]:
                 raise ConfigError(f"mcp: command: {shown(missing)}") from None
             stderr.seek(0)
             last = next(
-                (f"; it said last: {line.strip()}" for line in reversed([*stderr]) if line.strip()), ""
+                (f"; its last line: {line.strip()}" for line in reversed([*stderr]) if line.strip()), ""
             )
-            raise MachineError(f"mcp: {shown(server)}: {shown(f'{error}{last[:500]}')}; {hint}") from None
+            raise MachineError(f"mcp: {shown(server)}: {shown(f'{error}{last[:500]}')}. {hint}") from None
         await session.close()
     if not session.tools:
-        raise ConfigError(f"mcp: {shown(server)}: expected a server with tools, it lists none")
+        raise ConfigError(f"mcp: {shown(server)}: the server lists no tools. Choose a server with tools.")
     return session.tools
 
 

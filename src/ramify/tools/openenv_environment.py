@@ -1,7 +1,7 @@
 """An OpenEnv server as an environment: the policy acts through one tool, whose arguments are the server's action.
 
 The server keeps the state of an episode for each connection to its WebSocket `/ws`, so each trajectory has a connection
-of its own. A server cannot copy a state: a branch connects anew, resets with the same seed and makes the path's calls
+of its own. A server cannot copy a state: a branch reconnects, resets with the same seed and makes the path's calls
 again. The messages are those of OpenEnv 0.10.
 
 A server has room for few connections (`max_concurrent_envs`, 1 if its author says nothing). It needs one for each

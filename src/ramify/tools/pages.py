@@ -1,6 +1,6 @@
 """Pages as the browser tool uses them: looked up by address, cached, and without error pages.
 
-Two sources fetch them: this machine, which asks only public addresses and checks each redirect, or Jina's Reader, which
+Two sources fetch them: this machine, which contacts only public addresses and checks each redirect, or Jina's Reader, which
 renders pages in a browser (GET https://r.jina.ai/ADDRESS, in JSON mode; written from its documentation and tested
 against a local server with the same protocol, not on the real service).
 """

@@ -64,7 +64,7 @@ class PassageIndex:
             DataError: The file has no passages.
         """
         if not reader.passages:
-            raise DataError(f"{reader.path}: empty; expected one passage a line")
+            raise DataError(f"{reader.path}: empty. Expected one passage per line.")
         return cls(index, reader.fingerprint)
 
     def __len__(self) -> int:

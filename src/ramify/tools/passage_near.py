@@ -77,7 +77,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def count_words(text: str, limit: int) -> int:
-    """Return number of words; each Chinese, Japanese or Korean character counts as one. Counting stops at `limit`."""
+    """Return the number of words; each Chinese, Japanese or Korean character counts as one. Counting stops at `limit`."""
     count = 0
     for run in _RUN.finditer(text):
         count += len(run[0]) if _CJK_RUN.match(run[0]) else 1

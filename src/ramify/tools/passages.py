@@ -34,7 +34,7 @@ class PassageRow:
 
 
 def words(text: str) -> list[str]:
-    """Return runs of letters and digits after NFKC and case folding."""
+    """Return the runs of letters and digits after NFKC and case folding."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -51,7 +51,7 @@ def require_passages(path: Path) -> None:
     """Raise DataError unless `path` is a file."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {fault}; expected a JSONL file of passages")
+        raise DataError(f"{path}: {fault}. Expected a JSONL file of passages.")
 
 
 class PassageReader:

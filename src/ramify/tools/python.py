@@ -1,6 +1,6 @@
 """The `python` tool: runs a program in the sandbox and shows what it printed.
 
-As in ARPO's tool (arXiv 2507.19849), the value of a final bare expression is printed, and nothing is kept between calls.
+As in ARPO's tool (arXiv 2507.19849), the value of a final bare expression is printed, and calls share no state.
 Unlike ARPO's tool, this one tells the model when a program printed nothing, and does not run it again.
 
 With `stateful`, the programs of one trajectory behave like cells of one interpreter, and a branch gets a copy of the

@@ -53,7 +53,7 @@ class DenseSearch:
         reader = PassageReader(path)
         rows = list(reader.rows())
         if not rows:
-            raise DataError(f"{path}: empty; expected one passage a line")
+            raise DataError(f"{path}: empty. Expected one passage per line.")
         self._passages = [row.passage for row in rows]
         collections = dict.fromkeys(row.collection for row in rows)
         self._members = {
@@ -107,7 +107,7 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
     A model of the hub is fetched first, without pickles and code, and the library reads its folder.
 
     Raises:
-        DataError: The hub has no such model or does not give it.
+        DataError: The hub has no such model or refuses it.
         MachineError: The library is not installed, finds no model in the folder, or the hub cannot be reached.
     """
     try:

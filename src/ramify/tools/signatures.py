@@ -171,7 +171,7 @@ def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspec
         if parameter.kind not in _NAMED:
             kind = parameter.kind.description
             raise ConfigError(
-                f"{name}: parameter {str(parameter)!r} is {kind}; a call gives arguments by name"
+                f"{name}: parameter {str(parameter)!r} is {kind}. A call passes arguments by name."
             )
     return dict(parameters)
 
@@ -206,7 +206,7 @@ def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any],
     """
     if unknown := sorted(values.keys() - parameters.keys()):
         takes = ", ".join(parameters) or "no parameters"
-        raise ConfigError(f"{name}: args: no parameter {unknown[0]!r}; it takes {takes}")
+        raise ConfigError(f"{name}: args: no parameter {unknown[0]!r}. It takes {takes}.")
     try:
         return make_arguments({key: parameters[key] for key in values}, {}, name).read(values)
     except WrongArgumentsError as error:
@@ -216,14 +216,14 @@ def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any],
 def _field(parameter: inspect.Parameter, about: str | None, name: str) -> tuple[Any, Any]:
     hint = parameter.annotation
     if hint is inspect.Parameter.empty:
-        raise ConfigError(f"{name}: parameter {parameter.name!r} has no type hint; expected {_HINTS}")
+        raise ConfigError(f"{name}: parameter {parameter.name!r} has no type hint. Expected {_HINTS}.")
     try:
         TypeAdapter(hint).json_schema()
     except (PydanticUserError, NameError, TypeError, ValueError) as error:
         shown = getattr(hint, "__name__", None) or str(hint)
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"{name}: parameter {parameter.name!r}: a call cannot carry {shown} ({reason}); expected {_HINTS}"
+            f"{name}: parameter {parameter.name!r}: a call cannot carry {shown} ({reason}). Expected {_HINTS}."
         ) from None
     if parameter.default is inspect.Parameter.empty:
         return hint, Field(alias=parameter.name, description=about)
@@ -295,7 +295,7 @@ class Callee:
         """
         code = _innermost(function)
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-            raise ConfigError(f"{name}: it yields; expected a function that returns its answer")
+            raise ConfigError(f"{name}: it yields. Expected a function that returns its answer.")
         parameters = read_parameters(function, name)
         bound = bind(parameters, args, name)
         try:
@@ -306,7 +306,9 @@ class Callee:
             raise ConfigError(f"{name}: its docstring describes {unknown[0]!r}, which is no parameter")
         description = text.description or spare_docstring
         if not description:
-            raise ConfigError(f"{name}: expected a docstring; its text tells the policy what the tool does")
+            raise ConfigError(
+                f"{name}: no docstring. Write one: its text tells the policy what the tool does."
+            )
         left = {key: parameter for key, parameter in parameters.items() if key not in bound}
         arguments = make_arguments(left, text.arguments, name)
         return cls(name, description, arguments, inspect.iscoroutinefunction(code), bound)

@@ -188,7 +188,7 @@ class SearxngSearch:
             if "HTTP 403" not in str(error):
                 raise
             raise ServiceDownError(
-                f"{error}; SearXNG needs json in search.formats of its settings.yml"
+                f"{error}. Add json to search.formats in SearXNG's settings.yml."
             ) from None
         hits = read_hits(answer, _SEARXNG_FIELDS, top_k)
         if not hits and (silent := _silent_engines(answer)):

@@ -368,12 +368,12 @@ def test_opening_that_is_cancelled_frees_what_it_began(stubborn):
             MachineError,
             "said last: ModuleNotFoundError: No module named",
         ),
-        (["true"], MachineError, "true: the server has closed the connection; run it by hand to see why"),
-        (["sleep", "100"], MachineError, "sleep 100: no answer within timeout_seconds = 3; run it by hand"),
+        (["true"], MachineError, "true: the server has closed the connection. Run it by hand to see why."),
+        (["sleep", "100"], MachineError, "sleep 100: no answer within timeout_seconds = 3. Run it by hand"),
         (
             [sys.executable, "-c", "from mcp.server.mcpserver import *; MCPServer('x').run()"],
             ConfigError,
-            "expected a server with tools, it lists none",
+            "the server lists no tools. Choose a server with tools.",
         ),
     ],
 )
@@ -386,7 +386,9 @@ def test_a_program_that_cannot_be_used(arguments, kind, told):
 
 def test_a_service_that_cannot_be_used():
     with serve(lambda _: Reply(404)) as loopback:
-        with pytest.raises(MachineError, match="Not Found; expected the address of an MCP server") as caught:
+        with pytest.raises(
+            MachineError, match=r"Not Found\. Expected the address of an MCP server"
+        ) as caught:
             open_mcp(McpConfig(url=loopback.url))
         assert "\n" not in str(caught.value)
     with pytest.raises(MachineError, match="connection attempts failed; expected the address"):

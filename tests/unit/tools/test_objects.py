@@ -206,7 +206,7 @@ class Both(Plain):
         (Plain, {"name": "other"}, "other: expected class Plain to have one of .* it has neither"),
         (Both, {}, "both: expected class Both to have one of .* it has both"),
         (Plain, {"hedge_seconds": 1.0}, "plain: hedge_seconds: an object's call cannot be made twice"),
-        (Notes, {"args": {"last": []}}, "notes: Notes.__init__: args: no parameter 'last'; it takes first"),
+        (Notes, {"args": {"last": []}}, "notes: Notes.__init__: args: no parameter 'last'. It takes first."),
         (Notes, {"args": {"first": 3}}, "notes: Notes.__init__: args: first: Input should be a valid list"),
         (BadFork, {"name": "plain"}, "plain: BadFork.__init__: args: expected a value for 'what'"),
     ],

@@ -163,7 +163,7 @@ def test_a_long_description_is_cut_and_noted(tmp_path):
             ],
             r"its 101 tools have 1,0\d\d,\d\d\d characters .*'big' alone 15,\d\d\d; expected at most 1,000,000",
         ),
-        ([], "expected a server with tools, it lists none"),
+        ([], "the server lists no tools. Choose a server with tools."),
     ],
     ids=["many", "long", "none"],
 )
