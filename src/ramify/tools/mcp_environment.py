@@ -94,7 +94,7 @@ async def _list_tools(config: McpConfig) -> Mapping[str, ToolSpec]:
             raise MachineError(f"mcp: {shown(server)}: {late}. {hint}") from None
         except ConnectionError as error:
             if isinstance(error.__cause__, ToolListError):
-                raise ConfigError(f"mcp: {shown(server)}: {error}") from None
+                raise ConfigError(f"mcp: {shown(server)}: {error}.") from None
             if isinstance(error.__cause__, FileNotFoundError | PermissionError):
                 missing = f"expected a program that can be run, got {config.command[0]!r} ({error})"
                 raise ConfigError(f"mcp: command: {shown(missing)}") from None

@@ -132,7 +132,7 @@ def test_a_disk_that_fills_ends_the_remembering_and_not_the_run(tmp_path):
     forgotten, times_said, *reason = run.communicate()[0].split()
     assert run.returncode == 0
     assert int(times_said) == 1
-    assert "not remembered" in " ".join(reason)
+    assert "no longer stored" in " ".join(reason)
     (group,) = read_groups(tmp_path / "cache.sqlite")
     assert 0 < group.answers < 400
     assert group.answers + int(forgotten) == 400
