@@ -187,9 +187,7 @@ class SearxngSearch:
         except ServiceDownError as error:
             if "HTTP 403" not in str(error):
                 raise
-            raise ServiceDownError(
-                f"{error}. Add json to search.formats in SearXNG's settings.yml."
-            ) from None
+            raise ServiceDownError(f"{error} Add json to search.formats in SearXNG's settings.yml.") from None
         hits = read_hits(answer, _SEARXNG_FIELDS, top_k)
         if not hits and (silent := _silent_engines(answer)):
             raise answer.malformed(f"nothing found, and {silent} search engines did not answer")

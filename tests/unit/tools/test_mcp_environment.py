@@ -366,7 +366,7 @@ def test_opening_that_is_cancelled_frees_what_it_began(stubborn):
         (
             [sys.executable, "-c", "import nowhere"],
             MachineError,
-            "said last: ModuleNotFoundError: No module named",
+            "its last line: ModuleNotFoundError: No module named",
         ),
         (["true"], MachineError, "true: the server has closed the connection. Run it by hand to see why."),
         (["sleep", "100"], MachineError, "sleep 100: no answer within timeout_seconds = 3. Run it by hand"),
@@ -391,7 +391,7 @@ def test_a_service_that_cannot_be_used():
         ) as caught:
             open_mcp(McpConfig(url=loopback.url))
         assert "\n" not in str(caught.value)
-    with pytest.raises(MachineError, match="connection attempts failed; expected the address"):
+    with pytest.raises(MachineError, match=r"connection attempts failed\. Expected the address"):
         open_mcp(McpConfig(url=loopback.url))
 
 
@@ -400,7 +400,7 @@ def test_an_answer_of_a_service_is_limited_after_decompression():
     bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(512)) + packer.flush()
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     with serve(lambda _: Reply(200, bomb, headers)) as loopback, grows_below(250 * 2**20):
-        with pytest.raises(MachineError, match=r"more than \d+ bytes; expected the address") as caught:
+        with pytest.raises(MachineError, match=r"more than \d+ bytes\. Expected the address") as caught:
             open_mcp(McpConfig(url=loopback.url))
         assert "\n" not in str(caught.value)
 
