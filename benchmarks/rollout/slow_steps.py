@@ -28,7 +28,7 @@ from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 from ramify.runtime.agent_loop import agent_loop
-from ramify.runtime.call_clock import HeldUp
+from ramify.runtime.call_clock import EventLoopLag
 from ramify.sandbox.pool import open_sandbox
 from ramify.tools.configs import PythonConfig
 from ramify.tools.python import PythonTool
@@ -60,7 +60,7 @@ class SlowRollout:
     """The calls of a rollout, how long they took themselves and in queues, and what the event loop lost."""
 
     calls: tuple[Event, ...]
-    held_up: HeldUp
+    held_up: EventLoopLag
     seconds: float
 
     @property

@@ -149,7 +149,7 @@ REFUSED_BY_FILES = [
     ("train", {"problems.jsonl": PROBLEM.replace("{", '{"id": 1, ') * 2}, [], "is already that of row 1"),
     ("train", {"problems.jsonl": PROBLEM + PROBLEM.replace("plus", "plus " * 999)}, [], "expected at most 1, the number"),
     ("train", {"rows.parquet": "PAR1"}, [f"data.train={HERE}/rows.parquet"], "not a readable parquet file"),
-    ("train", {"passages.jsonl": ""}, [], "passages.jsonl: empty; expected one passage a line"),
+    ("train", {"passages.jsonl": ""}, [], "passages.jsonl: empty. Expected one passage per line."),
     ("train", {"passages.jsonl": "[]\n"}, [], "passages.jsonl row 1"),
     ("train", {"own.py": "def lookup("}, [OWN], "own.py, line 1: not Python"),
     ("train", {"own.py": "1 / 0"}, [OWN], "running it failed: ZeroDivisionError"),

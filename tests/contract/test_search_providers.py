@@ -331,7 +331,7 @@ def test_a_page_without_results_may_lack_the_list() -> None:
 
 
 def test_searxng_says_how_to_allow_json() -> None:
-    with pytest.raises(ServiceDownError, match=r"json in search\.formats"):
+    with pytest.raises(ServiceDownError, match=r"json to search\.formats"):
         search(CASES["searxng"], Reply(403))
 
 

@@ -163,7 +163,7 @@ def test_without_a_recipe(task, tmp_path):
     ("reply", "status", "told"),
     [
         (as_json({"error": "no such model"}, 404), 2, "expected engine.url to be the address up to the version"),
-        (as_json({"error": "bad key"}, 401), 2, "it may need a key"),
+        (as_json({"error": "bad key"}, 401), 2, "It may need a key"),
         (as_json({"choices": []}), 1, "expected choices with a message"),
         (Reply(200, b'{"choices": [{"message": {"cont'), 1, "expected JSON"),
         (Reply(write=lambda stream: stream.write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{")), 1, "connection"),

@@ -287,7 +287,7 @@ def test_a_folder_that_cannot_be_made(refused, tmp_path, model_folder, command):
     else:
         recipe = write_task(tmp_path / "task", model_folder, {"eval": EVAL, "sft": SFT}.get(command, TRAIN))
         told = refused(command, recipe, "-s", f"run.dir={below_a_file}")
-    assert f"{below_a_file} cannot be made: Not a directory" in told
+    assert f"{below_a_file} cannot be created: Not a directory" in told
 
 
 def test_demonstrations_that_cannot_be_used(refused, tmp_path, model_folder):
@@ -312,7 +312,7 @@ def test_a_sandbox_that_cannot_reach_the_level(task, tmp_path):
         assert told.count("\n") == 1
         assert "sandbox.min_level = 2: this machine reaches level 0" in told
         assert "(not level 1: seccomp: Unable to find libseccomp)" in told
-        assert "set sandbox.min_level = 0 to accept that level" in told
+        assert "Set sandbox.min_level = 0 to accept that level" in told
     assert "not level 1: seccomp: Unable to find libseccomp" in out
     assert not (task.parent / "run").exists()
 

@@ -294,7 +294,7 @@ def test_wrong_folders_are_refused(tmp_path, actor, refused):
     (tmp_path / "empty").mkdir()
     assert "empty: exists; name a new" in refused("merge", "verl", actor, "--out", tmp_path / "empty")
     assert "does not exist" in refused("merge", "verl", actor, "--out", tmp_path / "a" / "b")
-    assert "cannot be made" in refused("merge", "verl", actor, "--out", "/proc/a")
+    assert "cannot be created" in refused("merge", "verl", actor, "--out", "/proc/a")
     assert "no such folder" in refused("merge", "verl", tmp_path / "none", "--out", tmp_path / "out")
     assert "no model_world_size" in refused("merge", "verl", tmp_path / "empty", "--out", tmp_path / "out")
     assert "is a file" in refused(

@@ -87,5 +87,5 @@ def test_a_mistake_in_the_file_is_one_line(example, model_folder, monkeypatch, c
     own = "tools.own=[{path='my_tools.py', function='lookup'}]"
     assert main(["rollout", str(task), "-s", own]) == 2
     told = capsys.readouterr().err
-    assert "my_tools.py: lookup: parameter 'place' has no type hint; expected str, int" in told
+    assert "my_tools.py: lookup: parameter 'place' has no type hint. Expected str, int" in told
     assert told.count("\n") == 1

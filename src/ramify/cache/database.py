@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from ramify.cache.keys import decode, encode, place
+from ramify.cache.keys import decode, encode, row_number_of
 from ramify.core.errors import DataError, MachineError, UserError
 from ramify.core.protocols import CacheKey, Json
 
@@ -111,20 +111,20 @@ def connect(path: Path) -> sqlite3.Connection:
     """Open a cache, or create it and its folder. Every statement commits on its own.
 
     Raises:
-        DataError: The file is not a cache, is damaged, or has another schema. It is left as it is.
+        DataError: The file is not a cache, is damaged, or has another schema. It is left unchanged.
         MachineError: It cannot be opened or written, or its file system does not let SQLite share it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MachineError(f"cache {path}: its folder cannot be made: {error.strerror}") from None
-    give_up = time.monotonic() + _BUSY_SECONDS
+        raise MachineError(f"cache {path}: its folder cannot be created: {error.strerror}") from None
+    deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
             return _open(path)
         except sqlite3.Error as error:
             # A process that creates or closes the file locks all of it. SQLite's own timeout does not cover that.
-            if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+            if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise unusable(path, error) from None
         time.sleep(0.01)
 
@@ -134,7 +134,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     file, log, *_ = files_of(path)
     if os.access(file.parent, os.W_OK) or (log.is_file() and log.stat().st_size):
         return connect(path)
-    # There is no log, so nobody is writing. SQLite would create one even to read; `immutable` prevents that.
+    # There is no log, so no process is writing. SQLite would create one even to read; `immutable` prevents that.
     try:
         connection = sqlite3.connect(
             f"{file.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
@@ -181,22 +181,20 @@ def _is_new(connection: sqlite3.Connection) -> bool:
 def _require_wal(connection: sqlite3.Connection, path: Path) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise MachineError(f"cache {path}: SQLite cannot share a file there; name one on a local disk")
+        raise MachineError(f"cache {path}: SQLite cannot share a file there. Choose a file on a local disk.")
 
 
 def _require_format(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
-        raise DataError(f"cache {path} is an SQLite file of another program; name a new file")
+        raise DataError(f"cache {path} is an SQLite file of another program. Choose a new file.")
     if version not in (_PLAIN_SCHEMA, SCHEMA):
         raise DataError(
-            f"cache {path} has schema {version}, this ramify reads {SCHEMA}; upgrade ramify or name a new file"
+            f"cache {path} has schema {version}, this ramify reads {SCHEMA}. Upgrade ramify or choose a new file."
         )
     if (other := foreign_part(connection, _TABLES)) is not None:
-        raise DataError(
-            f"cache {path} holds {other}, which is not a cache's; it is not used, name a new file"
-        )
+        raise DataError(f"cache {path} holds {other}, which is not part of a cache. Choose a new file.")
     for root in ("answer FROM answers", "text FROM imported"):  # finds damage now rather than during a run
         connection.execute(f"SELECT {root} LIMIT 1").fetchone()
 
@@ -204,7 +202,7 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
 def foreign_part(connection: sqlite3.Connection, statements: str) -> str | None:
     """Return the first difference between a file's schema and the one that `statements` create; None if they are equal.
 
-    A view or a trigger in a file from somebody else would run its own queries whenever we read or write the file.
+    A view or a trigger in a file of another origin would run its own queries whenever we read or write the file.
     """
     parts = connection.execute(_PARTS).fetchall()
     expected = _parts_of(statements)
@@ -223,7 +221,7 @@ def _parts_of(statements: str) -> tuple[tuple[str, str, str | None], ...]:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the file of a cache and the files SQLite and we keep beside it, whether they exist or not."""
+    """Return the file of a cache and the files beside it, SQLite's and ours, whether they exist or not."""
     file = Path(os.path.realpath(path))
     return file, *(file.with_name(file.name + end) for end in ("-wal", "-shm", "-claims"))
 
@@ -234,19 +232,19 @@ def unusable(path: Path, error: sqlite3.Error) -> UserError:
     if code == sqlite3.SQLITE_NOTADB and is_old_cassette(path):
         name = shlex.quote(str(path))
         return DataError(
-            f"{path} is a cassette of an older ramify, which were JSON lines. "
-            f"Convert it with `ramify cache import {name} --to NEW` and name the new file"
+            f"{path} is a cassette of an older ramify, in JSON lines. "
+            f"Convert it with `ramify cache import {name} --to NEW` and use the new file."
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DataError(
-            f"cache {path} is damaged or no cache ({error}); it was left as it is: "
-            "move it away, or save what can be read with `sqlite3 FILE .recover`"
+            f"cache {path} is damaged or no cache ({error}), and was left unchanged. "
+            "Move it away, or save what can be read with `sqlite3 FILE .recover`."
         )
     file, log, *_ = files_of(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) and not os.access(file.parent, os.W_OK):
         return MachineError(
-            f"cache {path}: its folder cannot be written, and SQLite keeps a log there; "
-            f"copy the file, and {log.name} if there is one, to a folder that can be written"
+            f"cache {path}: its folder cannot be written, and SQLite writes a log there. "
+            f"Copy the file, and {log.name} if there is one, to a folder that can be written."
         )
     return MachineError(f"cache {path} cannot be used: {error}")
 
@@ -297,12 +295,12 @@ def _columns(row: Row) -> tuple[object, ...]:
     key, entry = row.key, row.entry
     parameters = encode(dict(sorted(key.parameters.items())))
     readable = (_plain(text) for text in (key.tool, key.provider, parameters, key.request))
-    return place(row.digest), row.digest, *readable, row.text, entry.outcome, entry.made_at
+    return row_number_of(row.digest), row.digest, *readable, row.text, entry.outcome, entry.made_at
 
 
 def _spelling_columns(spelling: Spelling) -> tuple[object, ...]:
     spelled, key_digest, text = spelling
-    return _plain(spelled), place(key_digest), None if text is None else _plain(text)
+    return _plain(spelled), row_number_of(key_digest), None if text is None else _plain(text)
 
 
 def _plain(text: str) -> str:
@@ -311,8 +309,8 @@ def _plain(text: str) -> str:
 
 
 @contextlib.contextmanager
-def opened_to_read(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open an existing cache for queries. Runs can go on writing to it; its file and folder may be read-only.
+def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open an existing cache for queries. Runs can continue to write to it; its file and folder may be read-only.
 
     Raises:
         DataError: The file does not exist, is not a cache, or is damaged.
@@ -349,8 +347,8 @@ class Group:
 
 
 def read_groups(path: Path) -> list[Group]:
-    """Count the entries by tool, provider and parameters, sorted; raises as `opened_to_read` does."""
-    with opened_to_read(path) as connection:
+    """Count the entries by tool, provider and parameters, sorted; raises as `open_to_read` does."""
+    with open_to_read(path) as connection:
         return [Group(*row) for row in connection.execute(_GROUPS)]
 
 
@@ -375,6 +373,6 @@ def read_entry(path: Path, row_number: int, text: str, outcome: int, made_at: fl
 
 def _broken_row(path: Path, row_number: int) -> DataError:
     return DataError(
-        f"cache {path}: the answer at place {row_number} is no JSON, or its time no number; remove it, so that it is asked for again: "
+        f"cache {path}: the answer at place {row_number} is no JSON, or its time no number. Remove it, so that it is requested again: "
         f'sqlite3 {shlex.quote(str(path))} "DELETE FROM answers WHERE place = {row_number}"'
     )

@@ -71,7 +71,7 @@ def digest(key: CacheKey) -> bytes:
     return hashlib.sha256(canonical(key).encode("ascii")).digest()
 
 
-def place(key_digest: bytes) -> int:
+def row_number_of(key_digest: bytes) -> int:
     """Return the row number of a key and the byte of its claim.
 
     The digest's first 62 bits, since a lock must end below 2**63.
@@ -82,7 +82,7 @@ def place(key_digest: bytes) -> int:
 class Flights:
     """Pending calls, by what they ask for.
 
-    Each call is a task of its own. It goes on when its waiters are cancelled, since its answer may be paid for.
+    Each call is a task of its own. It continues when its waiters are cancelled, since its answer may be paid for.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Flights:
         if task is None or task.get_loop().is_closed():  # a task of a closed loop would never end
             task = asyncio.create_task(start())
             self._tasks[name] = task
-            task.add_done_callback(lambda done: self._landed(name, done))
+            task.add_done_callback(lambda done: self._end(name, done))
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class Flights:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _landed(self, name: Hashable, task: asyncio.Task[Json]) -> None:
+    def _end(self, name: Hashable, task: asyncio.Task[Json]) -> None:
         if self._tasks.get(name) is task:
             del self._tasks[name]
         if not task.cancelled():
@@ -118,7 +118,7 @@ _FLOCK: Final = "hhqqi4x"
 
 
 class Claims:
-    """Claims on keys: only the owner of a key's claim asks the service. Where there are no such locks, all are granted.
+    """Claims on keys: only the owner of a key's claim calls the service. Without such locks, every claim succeeds.
 
     A claim is a lock on one byte of a file beside the cache; the key determines which byte. The operating system
     releases the lock when its owner ends, however it ends, so no claim is left behind and none needs a heartbeat. Lock
@@ -130,10 +130,10 @@ class Claims:
 
         Args:
             path: The file beside the cache.
-            alone: Lock the whole file too, against all others who would be alone.
+            alone: Lock the whole file too, against all others that open it with `alone`.
 
         Raises:
-            BlockingIOError: Somebody else is alone.
+            BlockingIOError: Another process has it with `alone`.
             OSError: The file cannot be written.
         """
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -145,7 +145,7 @@ class Claims:
                 raise
 
     def take(self, key_digest: bytes) -> bool:
-        """Try to claim a key; False if somebody else holds the claim."""
+        """Try to claim a key; False if another owner has the claim."""
         try:
             self._lock(fcntl.F_WRLCK, key_digest)
         except (BlockingIOError, PermissionError):
@@ -154,18 +154,18 @@ class Claims:
             pass
         return True
 
-    def free(self, key_digest: bytes) -> None:
-        """Give a claim back."""
+    def release(self, key_digest: bytes) -> None:
+        """Release a claim."""
         with contextlib.suppress(OSError):
             self._lock(fcntl.F_UNLCK, key_digest)
 
     def close(self) -> None:
-        """Give all claims back; closing twice is allowed."""
+        """Release all claims; closing twice is allowed."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
     def _lock(self, kind: int, key_digest: bytes) -> None:
         if self._file is not None and _SET_LOCK is not None:
-            lock = struct.pack(_FLOCK, kind, os.SEEK_SET, place(key_digest), 1, 0)
+            lock = struct.pack(_FLOCK, kind, os.SEEK_SET, row_number_of(key_digest), 1, 0)
             fcntl.fcntl(self._file, _SET_LOCK, lock)

@@ -2,7 +2,7 @@
 
 The released cache is one JSON object, query -> "Page 1: ...\\nPage 2: ...". Its keys are queries without double quotes.
 A text is imported as hits if formatting those hits as the released code does reproduces the text; any other text is
-kept verbatim. So an export returns what was imported, plus what was found since.
+stored verbatim. So an export returns what was imported, plus later answers.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from ramify.cache.database import (
     Row,
     Spelling,
     connect,
-    opened_to_read,
+    open_to_read,
     read_answer,
     write_rows,
 )
@@ -51,23 +51,23 @@ def read_texts(path: Path) -> Mapping[str, str]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise DataError(f'{path}: {error}; expected one object, {{"query": "Page 1: ..."}}') from None
+        raise DataError(f'{path}: {error}. Expected one object, {{"query": "Page 1: ..."}}.') from None
     for query, text in entries.items():
         if not isinstance(text, str):
-            raise DataError(f"{path}: entry {query[:80]!r} is no text; expected 'Page 1: ...'")
+            raise DataError(f"{path}: entry {query[:80]!r} is no text. Expected 'Page 1: ...'.")
     return entries
 
 
 def import_json(path: Path, cache: Path, key: Callable[[str], CacheKey]) -> int:
-    """Store every entry of a file in a cache, and how the file spells it, so that `export_json` writes the file again.
+    """Store every entry of a file in a cache, with its spelling in the file, so that `export_json` writes the file again.
 
     Args:
         path: The JSON file.
         cache: The cache that receives the answers; it is created if there is none.
-        key: Makes the key of a query: normalises the query, and names the provider that gave the answers.
+        key: Makes the key of a query: normalises the query, and names the provider of the answers.
 
     Returns:
-        How many entries the file has. If two have the same key, the first is the answer.
+        Number of entries in the file. If two have the same key, the first is the answer.
 
     Raises:
         DataError: The file or the cache is wrong; nothing was stored.
@@ -90,10 +90,10 @@ def import_json(path: Path, cache: Path, key: Callable[[str], CacheKey]) -> int:
 def import_cassette(path: Path, cache: Path) -> int:
     """Store every answer and failure of a cassette of JSON lines in a cache.
 
-    A last line that was cut off is left out; the later of two with the same key wins.
+    A last line that was cut off is skipped; the later of two with the same key wins.
 
     Returns:
-        How many entries the cassette has.
+        Number of entries in the cassette.
 
     Raises:
         DataError: A line or the cache is wrong; nothing was stored.
@@ -126,7 +126,7 @@ def _write(cache: Path, rows: Sequence[Row], spellings: Sequence[Spelling] = ())
             write_rows(connection, rows, spellings)
     except sqlite3.Error as error:
         raise MachineError(
-            f"cache {cache}: {len(rows):,} rows could not be written ({error}); free disk space and import again"
+            f"cache {cache}: {len(rows):,} rows could not be written ({error}). Free disk space and import again."
         ) from None
 
 
@@ -134,11 +134,11 @@ def export_json(cache: Path) -> tuple[int, bytes]:
     """Return the number of search answers, and the released code's file of them: JSON, indented by two, UTF-8.
 
     Raises:
-        DataError: The cache does not exist, is damaged, or is none.
+        DataError: The cache does not exist, is damaged, or is no cache.
         MachineError: It cannot be read in its folder.
     """
     entries: dict[str, str] = {}
-    with opened_to_read(cache) as connection:
+    with open_to_read(cache) as connection:
         for spelled, text, row_number, answer in connection.execute(_IMPORTED):
             entries[spelled] = text_of(read_answer(cache, row_number, answer)) if text is None else text
         for request, row_number, answer in connection.execute(_NOT_IMPORTED):

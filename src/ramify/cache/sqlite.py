@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ramify.cache.database import FAILURE, Entry, Row, connect, connect_to_read, read_entry, unusable
-from ramify.cache.keys import Flights, digest, place
+from ramify.cache.keys import Flights, digest, row_number_of
 from ramify.cache.writer import Memory, Writer, memory_name
 from ramify.core.errors import DataError, MachineError, ServiceDownError
 from ramify.core.protocols import CacheKey, Json
@@ -26,9 +26,9 @@ _FIND: Final = "SELECT answer, is_empty, made_at FROM answers WHERE place = ? AN
 
 
 class CacheMode(StrEnum):
-    """What a cache does with a request. All modes but the first make it a cassette.
+    """Policies for a request. All modes but the first make the cache a cassette.
 
-    A cassette keeps failed requests too, so a replay fails in the same places. Its entries never expire, and an
+    A cassette stores failed requests too, so a replay fails in the same places. Its entries never expire, and an
     answer is in the file before it is returned.
     """
 
@@ -44,13 +44,13 @@ class CacheMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SqliteSettings:
-    """How long and how much is cached.
+    """Limits of a cache.
 
     Attributes:
-        keep_seconds: How long an answer is valid; None: for ever.
-        keep_empty_seconds: How long an empty answer is valid; None: for ever.
-        memory_chars: Most characters of JSON kept in memory.
-        wait_seconds: Longest wait for another process that makes the same request; then this one asks too.
+        keep_seconds: Time for which an answer is valid; None: for ever.
+        keep_empty_seconds: Time for which an empty answer is valid; None: for ever.
+        memory_chars: Most characters of JSON in memory.
+        wait_seconds: Longest wait for another process that makes the same request; then this one makes it too.
     """
 
     keep_seconds: float | None = None
@@ -61,11 +61,11 @@ class SqliteSettings:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """How many requests were answered from memory, from disk, or by asking."""
+    """Numbers of requests answered from memory, from disk, or by neither."""
 
     memory: int = 0
     disk: int = 0
-    asked: int = 0
+    misses: int = 0
     waited: int = 0
     """Requests that waited for another process which was making the same one."""
 
@@ -78,7 +78,7 @@ class SqliteCache:
     processes then ask for themselves. A thread writes the answers in batches.
 
     A plain cache never stores failures; a kill loses the answers of the last few milliseconds, and if the disk is full
-    or fails, answers are no longer stored, but the run goes on. One run at a time can record into a cassette; any
+    or fails, answers are no longer stored, but the run continues. One run at a time can record into a cassette; any
     number can read it with `replay_or_fail`.
     """
 
@@ -119,7 +119,7 @@ class SqliteCache:
         self._writer: Writer | None = None
         if mode is CacheMode.REPLAY_OR_FAIL:
             if not path.is_file():
-                raise DataError(f"cassette {path} does not exist; record one first")
+                raise DataError(f"cassette {path} does not exist. Record one first.")
             self._reader = connect_to_read(path)
         else:
             self._reader = connect(path)  # before the writer, so that no file appears beside a foreign file
@@ -189,22 +189,22 @@ class SqliteCache:
     def _require_own_process(self) -> None:
         """Raise in a fork: it has no writer thread, and SQLite does not allow it to use the connections."""
         if os.getpid() != self._process:
-            raise MachineError(f"cache {self.path} was opened before a fork; open one in each process")
+            raise MachineError(f"cache {self.path} was opened before a fork. Open one in each process.")
 
     async def _ask(self, key: CacheKey, key_digest: bytes, make: Callable[[], Awaitable[Json]]) -> Json:
         writer = self._writer
         if writer is None:
             raise ServiceDownError(
-                f"cassette {self.path} has no answer to {_named(key)}, and nothing may be asked"
+                f"cassette {self.path} has no answer to {_named(key)}, and replay_or_fail sends no request"
             )
         await self._claim(writer, key_digest)
         failure: RequestFailedError | None = None
         try:
-            # The previous owner of the claim may have stored an answer after we looked.
+            # The previous owner of the claim may have stored an answer since the first lookup.
             if (entry := self._find(key_digest)) is not None:
-                writer.claims.free(key_digest)
+                writer.claims.release(key_digest)
                 return self._hit(key, memory_name(key), entry)
-            self.counts.asked += 1
+            self.counts.misses += 1
             try:
                 row = Row.of(key, key_digest, await make(), self._clock())
             except RequestFailedError as error:
@@ -213,10 +213,10 @@ class SqliteCache:
                 failure = error
                 row = Row.of(key, key_digest, error.as_json(), self._clock(), failed=True)
         except BaseException:
-            writer.claims.free(key_digest)
+            writer.claims.release(key_digest)
             raise
         written: Future[None] = Future()
-        written.add_done_callback(lambda _: writer.claims.free(key_digest))
+        written.add_done_callback(lambda _: writer.claims.release(key_digest))
         self._store(writer, row, written)
         if self._mode is not CacheMode.CACHE:
             await self._require_written(written)
@@ -232,7 +232,7 @@ class SqliteCache:
 
     async def _require_written(self, written: "Future[None]") -> None:
         try:
-            # Shielded: who cancels the request must not cancel what the writer is about to report.
+            # Shielded: cancelling the request must not cancel the future that the writer is about to set.
             await asyncio.shield(asyncio.wrap_future(written))
         except Exception as error:  # noqa: BLE001 - of SQLite, or of a key that is not JSON
             raise MachineError(f"cassette {self.path} cannot be written: {error}") from None
@@ -240,7 +240,7 @@ class SqliteCache:
     def _lose(self, error: Exception) -> None:
         """Tell the user that answers are lost; a cassette's requests raise instead."""
         if self._mode is CacheMode.CACHE:
-            self._say(f"cache {self.path}: answers are not remembered any more; the run goes on ({error})")
+            self._say(f"cache {self.path}: answers are no longer stored ({error}). The run continues.")
 
     def _hit(self, key: CacheKey, name: Hashable, entry: Entry) -> Json:
         self.counts.disk += 1
@@ -256,10 +256,10 @@ class SqliteCache:
         raise failure
 
     async def _claim(self, writer: Writer, key_digest: bytes) -> None:
-        """Wait for the claim on a key, or until its owner took too long."""
-        pause, give_up = _FIRST_POLL_SECONDS, time.monotonic() + self._settings.wait_seconds
+        """Wait for the claim on a key, at most `wait_seconds`."""
+        pause, deadline = _FIRST_POLL_SECONDS, time.monotonic() + self._settings.wait_seconds
         is_waiting = False
-        while not writer.claims.take(key_digest) and time.monotonic() < give_up:
+        while not writer.claims.take(key_digest) and time.monotonic() < deadline:
             self.counts.waited += not is_waiting
             is_waiting = True
             await asyncio.sleep(pause)
@@ -270,11 +270,11 @@ class SqliteCache:
             return None
         if self._writer is not None and (entry := self._writer.unwritten.get(key_digest)) is not None:
             return entry if self._is_valid(entry) else None
-        row_number = place(key_digest)
+        row_number = row_number_of(key_digest)
         try:
             row = self._cursor.execute(_FIND, (row_number, key_digest)).fetchone()
         except sqlite3.DatabaseError as error:
-            # The disk fails, or the file stays locked: a cache asks instead.
+            # The disk fails, or the file stays locked: a cache makes the request instead.
             if isinstance(error, sqlite3.OperationalError) and self._mode is CacheMode.CACHE:
                 return None
             raise unusable(self.path, error) from None

@@ -1,4 +1,4 @@
-"""What stands between a cache and its file: answers in memory, and the thread that writes.
+"""The layer between a cache and its file: answers in memory, and the thread that writes.
 
 One transaction of the thread stores all answers that arrived during the previous one.
 """
@@ -29,7 +29,7 @@ def memory_name(key: CacheKey) -> Hashable:
 
 
 class Memory:
-    """Keeps the most recently used entries in memory, at most `limit` characters of JSON in total."""
+    """Holds the most recently used entries, at most `limit` characters of JSON in total."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -54,13 +54,13 @@ class Memory:
 
 
 _MOST_ROWS: Final = 1000
-"""Of one transaction."""
+"""Most rows of one transaction."""
 
 
 class Writer:
-    """The writer thread, and the claims of those who ask.
+    """The writer thread, and the claims of pending requests.
 
-    A transaction that fails (a full disk) is dropped, its answers are counted in `forgotten`, and the thread goes on.
+    A transaction that fails (a full disk) is dropped, its answers are counted in `forgotten`, and the thread continues.
     """
 
     def __init__(self, path: Path, on_loss: Callable[[Exception], None], *, alone: bool) -> None:
@@ -69,10 +69,10 @@ class Writer:
         Args:
             path: An existing cache.
             on_loss: Called once, from the thread, when answers are lost.
-            alone: Refuse to write beside another that is alone.
+            alone: Refuse to write beside another with `alone`.
 
         Raises:
-            MachineError: The file of claims cannot be written, or somebody else is alone.
+            MachineError: The file of claims cannot be written, or another run has `alone`.
         """
         self._on_loss = on_loss
         self._connection = connect(path)
@@ -82,7 +82,7 @@ class Writer:
         except OSError as error:
             self._connection.close()
             if isinstance(error, BlockingIOError):
-                message = f"cassette {path} is being written by another run; name another file"
+                message = f"cassette {path} is being written by another run. Choose another file."
             else:
                 message = f"cache {path}: {claims} beside it cannot be written: {error.strerror}"
             raise MachineError(message) from None
@@ -107,7 +107,7 @@ class Writer:
         written.exception()
 
     def close(self) -> None:
-        """Write the rest, end the thread and give all claims back; closing twice is allowed."""
+        """Write the remaining rows, end the thread and release all claims; closing twice is allowed."""
         atexit.unregister(self.close)
         if self._thread.is_alive():
             self._inbox.put((None, None))
@@ -124,7 +124,7 @@ class Writer:
             rows = [row for row, _ in batch if row is not None]
             error = self._write(rows) if rows else None
             for row in rows:
-                with self._lock:  # for each row, so that nobody who puts one waits for all
+                with self._lock:  # for each row, so that no `put` waits for all
                     if self.unwritten.get(row.digest) is row.entry:
                         del self.unwritten[row.digest]
             for _, written in batch:

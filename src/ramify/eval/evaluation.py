@@ -18,7 +18,7 @@ from ramify.eval.results import AttemptTimes, TimedCall
 from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
-from ramify.runtime.call_clock import HeldUp
+from ramify.runtime.call_clock import EventLoopLag
 
 SCHEMA = 1
 _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")
@@ -262,7 +262,7 @@ def to_csv(evaluation: Evaluation) -> str:
     return text.getvalue()
 
 
-def summarise_times(times: Sequence[AttemptTimes], held_up: HeldUp) -> dict[str, Any]:
+def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dict[str, Any]:
     """The content of times.json: seconds of attempts, of each tool's calls (running, queued), of a blocked event loop.
 
     Args:

@@ -41,7 +41,7 @@ from ramify.rollout.plan import Planned
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, note_session, write_manifest
 from ramify.runs.recipe import RecipeRecord
-from ramify.runtime.call_clock import HeldUp
+from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.groups import done_of, grow_in_groups, in_groups, line_key
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
@@ -164,7 +164,7 @@ class _Run:
             write_manifest(folder, plan.manifest)
         return cls(plan, console, groups, done, unjudged)
 
-    def attempt_all(self) -> HeldUp:
+    def attempt_all(self) -> EventLoopLag:
         """Make all attempts that are not done; returns how long the event loop was blocked meanwhile.
 
         Raises:
@@ -277,7 +277,7 @@ class _Run:
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
-    def write(self, evaluation: Evaluation, held_up: HeldUp) -> None:
+    def write(self, evaluation: Evaluation, held_up: EventLoopLag) -> None:
         """Sort the results by problem, and write the table, the page and, last, summary.json.
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.

@@ -29,7 +29,7 @@ UNFINISHED = ".part"
 
 
 def dump_line(record: object) -> str:
-    """One line of JSON. It is ASCII only, so that any text (lone surrogates too) is read back unchanged.
+    """Return one line of JSON. It is ASCII only, so that any text (lone surrogates too) is read back unchanged.
 
     Raises:
         TypeError: A value that JSON cannot represent.
@@ -49,21 +49,21 @@ def require_new_folder(key: str, path: Path) -> None:
 
 
 def make_folder(key: str, path: Path) -> None:
-    """Make a folder and those above it; `key` names the setting in the message.
+    """Create a folder and those above it; `key` names the setting in the message.
 
     Raises:
-        ConfigError: It cannot be made, or nothing can be written into it.
+        ConfigError: It cannot be created or written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be made: {error.strerror}") from None
+        raise ConfigError(f"{key}: {path} cannot be created: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"{key}: {path} cannot be written")
 
 
 def entries(folder: Path) -> frozenset[str]:
-    """Names in a folder, without the lock and unfinished files: a folder with only these counts as empty."""
+    """Return the names in a folder, without the lock and unfinished files: a folder with only these counts as empty."""
     names = (entry.name for entry in folder.iterdir())
     return frozenset(name for name in names if name != LOCK and not name.endswith(UNFINISHED))
 
@@ -76,24 +76,24 @@ def require_plain_files(key: str, folder: Path) -> None:
     Raises:
         ConfigError: There is a link, a pipe, a device or a socket in it.
     """
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in sorted((*folders, *files)):
-            path = Path(place, name)
+            path = Path(parent, name)
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 kind = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
                 raise ConfigError(
-                    f"{key}: {path} is {kind}; a run reads and writes files of its own only: put them in its place, "
-                    "or remove it"
+                    f"{key}: {path} is {kind}; a run reads and writes files of its own only. Copy the files there, or "
+                    "remove it."
                 )
 
 
 @contextmanager
 def locked_folder(key: str, path: Path) -> Iterator[None]:
-    """Hold a folder for this process alone while the block runs; `key` names the setting in the message.
+    """Lock a folder for this process while the block runs; `key` names the setting in the message.
 
     Raises:
-        ConfigError: Another process holds it.
+        ConfigError: Another process has locked it.
     """
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
@@ -136,13 +136,13 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def claimed_folder(key: str, path: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Make a folder, and hold it for this process alone while the block runs; `key` names the setting.
+    """Create a folder, and lock it for this process while the block runs; `key` names the setting.
 
-    `check` raises if the folder may not be used. It is called before anything is written, and again once the folder is held,
+    `check` raises if the folder may not be used. It is called before anything is written, and again once the folder is locked,
     since another process may have used it in between. A folder that is new and still empty at the end is removed.
 
     Raises:
-        ConfigError: The folder cannot be made or written, or another process holds it.
+        ConfigError: The folder cannot be created or written, or another process has locked it.
     """
     check()
     is_new = not path.exists()
@@ -163,7 +163,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """As `replace_file`, for content that is too large to hold in memory at once."""
+    """Write a file as `replace_file` does, from content that is too large for memory."""
     with replacing(path) as file:
         for piece in pieces:
             file.write(piece)
@@ -171,7 +171,7 @@ def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """As `replace_file`, for content that is written bit by bit; with an exception the old file stays."""
+    """Open a file to write as `replace_file` does, piece by piece; after an exception the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
     unfinished.unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def replace_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
         DataError: The file does not exist or is not text.

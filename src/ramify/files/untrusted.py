@@ -8,19 +8,19 @@ from pathlib import Path
 from ramify.core.errors import DataError
 
 MAX_BYTES = 256 << 20
-"""Of a file that is read as a whole; no tokenizer, configuration, record or table of metrics comes near."""
+"""Most bytes of a file that is read as a whole; no tokenizer, configuration, record or table of metrics comes near."""
 
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")
 
 
 def read_small_file(path: Path) -> bytes:
-    """All bytes of a file.
+    """Return all bytes of a file.
 
     Raises:
         DataError: It is missing, cannot be read, is no regular file, or has more than `MAX_BYTES`.
     """
     try:
-        # A pipe that nobody writes to would wait here for ever.
+        # Opening a pipe without a writer would wait for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             about = os.fstat(file.fileno())
             if stat.S_ISDIR(about.st_mode):
@@ -32,10 +32,10 @@ def read_small_file(path: Path) -> bytes:
 
 
 def require_readable(file: Path) -> None:
-    """See that a file can be opened: safetensors calls one that is there and may not be read missing.
+    """Check that a file can be opened: safetensors calls one without read permission missing.
 
     Raises:
-        DataError: It cannot; says why.
+        DataError: It cannot be opened; says why.
     """
     try:
         file.open("rb").close()
@@ -44,7 +44,7 @@ def require_readable(file: Path) -> None:
 
 
 def require_plain_model(folder: Path) -> None:
-    """See that libraries which read a model folder meet regular files only, and small ones where they read them whole.
+    """Check that a model folder has only regular files, and small ones where libraries read them whole.
 
     Links are followed: the Hugging Face cache is made of them.
 

@@ -39,11 +39,11 @@ def load_function(path: Path, name: str) -> LoadedFunction:
         raise ConfigError(f"{path}: expected a Python file: {error.strerror or error}") from None
     sha256 = hashlib.sha256(source).hexdigest()
     module = _module(path, source, sha256)
-    found = module.__dict__.get(name)
-    if not callable(found):
+    function = module.__dict__.get(name)
+    if not callable(function):
         own = ", ".join(sorted(_own(module))) or "no function or class of its own"
-        raise ConfigError(f"{path}: no function or class {name!r}; it has {own}")
-    return LoadedFunction(found, path, sha256)
+        raise ConfigError(f"{path}: no function or class {name!r}. It has {own}.")
+    return LoadedFunction(function, path, sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ _WITHOUT_RESULT = (inspect.isclass, inspect.isgeneratorfunction, inspect.isasync
 
 
 def one_line(error: BaseException) -> str:
-    """Type and message of an exception; only the type if the message cannot be computed."""
+    """Return type and message of an exception; only the type if the message cannot be computed."""
     try:
         message = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - a user's exception class may raise anything here
@@ -176,17 +176,17 @@ def _new_home(error: BaseException) -> str:
 
 
 def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
-    """The file as a module, under a name that collides with no other module."""
-    place = hashlib.sha256(f"{path.resolve()}\0{sha256}".encode()).hexdigest()
-    name = f"_ramify_user_{place[:16]}"
+    """Run the file as a module, under a name that collides with no other module."""
+    digest = hashlib.sha256(f"{path.resolve()}\0{sha256}".encode()).hexdigest()
+    name = f"_ramify_user_{digest[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     try:
         code = compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        told = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ConfigError(f"{path}{line}: not Python: {told}") from None
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"{path}{line}: not Python: {reason}") from None
     module = types.ModuleType(name)
     module.__file__ = str(path)
     # Dataclasses and type hints look up their module by name.
@@ -213,7 +213,7 @@ def _own(module: types.ModuleType) -> list[str]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """The line of the file that was running at the error, as text for the message."""
+    """Return the line of the file that was running at the error, as text for the message."""
     last = ""
     trace = error.__traceback__
     while trace is not None:

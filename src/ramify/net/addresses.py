@@ -1,4 +1,4 @@
-"""Which addresses may be fetched for a policy, and looking up names. Web pages can link to any address, internal ones too.
+"""The addresses that may be fetched for a policy, and name lookups. Web pages can link to any address, internal ones too.
 
 Allowed are http and https without credentials, on ports 80, 443 and from 1024 on. The other low ports belong to mail,
 shells and the like, whose servers might read an HTTP request as commands. Names are never trusted: we resolve the host,
@@ -25,7 +25,7 @@ _AT_ONE_TIME: Final = 32
 
 
 class Lookups:
-    """Asks the machine's name service. Event loops can share one object.
+    """Looks names up with the machine's name service. Event loops can share one object.
 
     A lookup cannot be stopped and may take minutes. A few of them would use up the event loop's default threads, and
     the process would wait for those threads at its end. It does not wait for the daemon threads used here.
@@ -41,31 +41,31 @@ class Lookups:
         self._lock = threading.Lock()
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of `host`. A lookup that is cancelled before it began is skipped.
+        """Return the addresses of `host`. A lookup that is cancelled before it began is skipped.
 
         Raises:
             OSError, UnicodeError: The host has no address.
         """
-        found: Future[Sequence[str]] = Future()
+        outcome: Future[Sequence[str]] = Future()
         with self._lock:
-            self._waiting.append((found, host, port))
+            self._waiting.append((outcome, host, port))
             needs_thread = self._threads < self._most
             self._threads += needs_thread
         if needs_thread:
             threading.Thread(target=self._work, name="name lookup", daemon=True).start()
-        return await asyncio.wrap_future(found)
+        return await asyncio.wrap_future(outcome)
 
     def _work(self) -> None:
         while (task := self._next()) is not None:
-            found, host, port = task
-            if not found.set_running_or_notify_cancel():
+            outcome, host, port = task
+            if not outcome.set_running_or_notify_cancel():
                 continue
             try:
                 entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except Exception as error:  # noqa: BLE001 - passed on to the caller
-                found.set_exception(error)
+                outcome.set_exception(error)
             else:
-                found.set_result(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+                outcome.set_result(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
 
     def _next(self) -> tuple[Future[Sequence[str]], str, int] | None:
         with self._lock:
@@ -102,7 +102,7 @@ _UNICAST_V6: Final = IPv6Network("2000::/3")
 # Teredo and other protocol assignments, documentation, 6to4.
 _NOT_PUBLIC_V6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _HOLDS_V4: Final = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
-# Metadata services, which no recipe can open: they hand out the keys of the machine's own cloud account. IPv4: link-local,
+# Metadata services, which no recipe can open: they give out the keys of the machine's own cloud account. IPv4: link-local,
 # Azure, Alibaba, Oracle. IPv6: link-local, AWS, Google, Scaleway, Oracle, each with the network around its address.
 _METADATA: Final = tuple(
     map(
@@ -122,7 +122,7 @@ _NEVER: Final = (
 
 
 def is_allowed(address: Address, also: Sequence[Network] = ()) -> bool:
-    """Whether `address` may be fetched: it is public, or lies in one of the networks `also`.
+    """Return True if `address` may be fetched: it is public, or lies in one of the networks `also`.
 
     Link-local, multicast and metadata addresses are refused even if `also` contains them. An IPv6 address that embeds
     an IPv4 address (mapped, NAT64) is judged by the IPv4 address.
@@ -139,7 +139,7 @@ def is_allowed(address: Address, also: Sequence[Network] = ()) -> bool:
 
 
 def _ends_as_metadata(address: Address) -> bool:
-    """Whether an IPv6 address ends with the IPv4 address of a metadata service, as address translators write it."""
+    """Return True if an IPv6 address ends with a metadata service's IPv4 address, as address translators write it."""
     end = IPv4Address(int(address) & 0xFFFFFFFF)
     return address.version == 6 and any(_within(end, network) for network in _METADATA)
 
@@ -180,7 +180,7 @@ def check_url(text: str) -> str:
 class GuardedTransport:
     """Implements `ramify.net.wire.Transport`: resolves a host, checks its addresses, and connects to one that was checked.
 
-    No proxy is asked, since it would resolve names itself. Connections are not kept alive: one that was opened for a host
+    No proxy is used, since it would resolve names itself. Connections are not kept alive: one that was opened for a host
     must not serve another host with the same address.
     """
 
@@ -203,7 +203,7 @@ class GuardedTransport:
         """
         url = httpx.URL(check_url(request.url))
         host = url.raw_host.decode("ascii")
-        addresses = await self._checked(host, url.port or (443 if url.scheme == "https" else 80))
+        addresses = await self._allowed_addresses(host, url.port or (443 if url.scheme == "https" else 80))
         failed = ConnectFailedError(FailureKind.CONNECTION, f"the name {host} has no address")
         for address in addresses[:_MAX_ADDRESSES_TRIED]:
             try:
@@ -216,12 +216,12 @@ class GuardedTransport:
         """Close all connections."""
         await self._inner.close()
 
-    async def _checked(self, host: str, port: int) -> Sequence[str]:
+    async def _allowed_addresses(self, host: str, port: int) -> Sequence[str]:
         try:
-            found = await self._resolve(host, port)
+            resolved = await self._resolve(host, port)
         except (OSError, UnicodeError):
             raise ConnectFailedError(FailureKind.CONNECTION, f"the name {host} has no address") from None
-        addresses = [ip_address(text) for text in found]
+        addresses = [ip_address(text) for text in resolved]
         if not all(is_allowed(address, self._also) for address in addresses):
             raise _forbidden(f"{host} has an address that is not public")
         return [str(address) for address in addresses]

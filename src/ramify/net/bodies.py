@@ -33,15 +33,15 @@ async def read_body(response: Response, where: str, max_bytes: int) -> bytes:
 
 
 async def body_chunks(response: Response, where: str, max_bytes: int | None) -> AsyncGenerator[bytes]:
-    """Yield the decompressed body. Holds one chunk from the network and at most `max_bytes` of its decompressed content.
+    """Yield the decompressed body. Buffers one chunk from the network and at most `max_bytes` of its decompressed content.
 
     Args:
-        response: A response that was not read yet.
+        response: An unread response.
         where: Its address, for messages.
         max_bytes: Limit for the body, compressed and decompressed. None: no limit, for a stream without an end.
 
     Raises:
-        RequestFailedError: TOO_LARGE; MALFORMED if the encoding was not asked for, or the compressed data is broken or cut.
+        RequestFailedError: TOO_LARGE; MALFORMED if the encoding was not requested, or the compressed data is broken or cut.
     """
     decoder = _decoder(response.headers.get("content-encoding", ""), where)
     if decoder is not None and max_bytes is None:
@@ -78,7 +78,7 @@ def _decoder(encoding: str, where: str) -> _Decoder | None:
 
 
 def _decompress(decoder: _Decoder, chunk: bytes, room: int, where: str) -> bytes:
-    # zlib keeps whatever follows the end of the compressed data, without limit.
+    # zlib would buffer whatever follows the end of the compressed data, without limit.
     if decoder.eof and chunk:
         raise RequestFailedError(FailureKind.MALFORMED, f"{where}: more data follows the compressed body")
     try:

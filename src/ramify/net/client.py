@@ -22,7 +22,7 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Pace
 from ramify.net.secrets import hide, names_of, redact
 from ramify.net.wire import Request, Response, Transport, check_sendable, without_query
-from ramify.runtime.call_clock import place_in, queued
+from ramify.runtime.call_clock import queued, slot_of
 
 Params: TypeAlias = Mapping[str, str | int]
 _HEADERS: Final = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "ramify"}
@@ -41,8 +41,8 @@ class HttpSettings(HttpConfig):
             `backoff_seconds` is added.
         max_backoff_seconds: The longest wait, even if the service asks for a longer one.
         max_bytes: Limit for a decompressed body.
-        failures_to_open: Failed requests in a row after which the service counts as down. What counts are failures of
-            the service itself: no answer or a cut one, HTTP 429 and 5xx, an answer that breaks its documentation.
+        failures_to_open: Failed requests in a row after which the service counts as down. Only failures of
+            the service itself count: no answer or a cut one, HTTP 429 and 5xx, an answer that breaks its documentation.
             A request that its caller cancels counts too, if an attempt had failed or ran for at least half of
             `timeout_seconds`.
     """
@@ -54,7 +54,7 @@ class HttpSettings(HttpConfig):
 
 
 def _ignore(_error: RequestFailedError) -> None:
-    """For an answer that no client received: there is no breaker to inform."""
+    """Do nothing: an answer that no client received has no breaker to inform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Answer:
     content_type: str
     body: bytes = field(repr=False)
     location: str = field(default="", repr=False)
-    _take_back: Callable[[RequestFailedError], None] = field(default=_ignore, repr=False, compare=False)
+    _count_as_failed: Callable[[RequestFailedError], None] = field(default=_ignore, repr=False, compare=False)
 
     @property
     def where(self) -> str:
@@ -82,7 +82,7 @@ class Answer:
         return without_query(self.url)
 
     def json(self) -> Json:
-        """The body as JSON.
+        """Return the body as JSON.
 
         Raises:
             RequestFailedError: MALFORMED; REDIRECTS for a 3xx.
@@ -97,14 +97,14 @@ class Answer:
         return read
 
     def malformed(self, detail: str) -> RequestFailedError:
-        """The error to raise when the answer breaks the service's documentation; the request then counts as failed."""
+        """Return the error to raise when the answer breaks the service's documentation; the request then counts as failed."""
         error = RequestFailedError(FailureKind.MALFORMED, redact(f"{self.where}: {detail}"), self.status)
-        self._take_back(error)
+        self._count_as_failed(error)
         return error
 
 
 class Sink(Protocol):
-    """Receives a body that is too large to be kept in memory. Its methods run in the network thread."""
+    """Receives a body that is too large for memory. Its methods run in the network thread."""
 
     max_bytes: int
     """Limit for the body of one attempt."""
@@ -123,15 +123,15 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingRequest:
     """A pending request.
 
     Attributes:
         request: The HTTP request.
-        sink: Receives the body of a 2xx; None keeps it for the answer.
+        sink: Receives the body of a 2xx; None: it becomes the answer's body.
         wave: The number that `Breaker.admit` returned for the first attempt; None before that.
-        failure: Why the last attempt failed; "" if none has failed.
-        sent_at: When the current attempt began; None between attempts.
+        failure: The reason why the last attempt failed; "" if none has failed.
+        sent_at: Start of the current attempt; None between attempts.
     """
 
     request: Request
@@ -142,7 +142,7 @@ class _Asked:
 
 
 class HttpClient:
-    """Asks one service. Tasks of one event loop may share it.
+    """A client of one service. Tasks of one event loop may share it.
 
     Attributes:
         name: Name of the service.
@@ -194,29 +194,29 @@ class HttpClient:
     async def get(
         self, url: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Ask with GET; `params` are added to the query of `url`.
+        """Send a GET request; `params` are added to the query of `url`.
 
         Raises:
             RequestFailedError: This request failed.
             ServiceDownError: The service is down, refuses the key or demands payment, or the budget is spent.
         """
-        return await self._ask(_Asked(_request("GET", url, params, headers, None)))
+        return await self._ask(_PendingRequest(_request("GET", url, params, headers, None)))
 
     async def download(self, url: str, sink: Sink, *, headers: Mapping[str, str] | None = None) -> Answer:
-        """Ask with GET and write the body of a 2xx to `sink`; the answer's own body is then empty.
+        """Send a GET request and write the body of a 2xx to `sink`; the answer's own body is then empty.
 
         `timeout_seconds` limits the time to the answer's head, and then the time of each MiB, so that a large file may
         take long but a slow drip may not. Raises as `get` does, and whatever `sink` raises.
         """
         plain = {"accept-encoding": "identity", **(headers or {})}
-        return await self._ask(_Asked(_request("GET", url, None, plain, None), sink))
+        return await self._ask(_PendingRequest(_request("GET", url, None, plain, None), sink))
 
     async def post_json(
         self, url: str, body: Json, *, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Answer:
-        """Ask with POST; raises as `get` does."""
+        """Send a POST request; raises as `get` does."""
         content = json.dumps(body, allow_nan=False).encode()
-        return await self._ask(_Asked(_request("POST", url, params, headers, content)))
+        return await self._ask(_PendingRequest(_request("POST", url, params, headers, content)))
 
     async def close(self) -> None:
         """Close all connections; closing twice is allowed. Pending requests end with ServiceDownError."""
@@ -224,68 +224,70 @@ class HttpClient:
         await self._thread.run(self._transport.close())
         await self._thread.close()
 
-    async def _ask(self, asked: _Asked) -> Answer:
+    async def _ask(self, pending: _PendingRequest) -> Answer:
         """Try until an attempt succeeds, fails for good, or no attempt is left."""
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._settings.attempts),
             wait=self._wait,
-            retry=tenacity.retry_if_exception(_is_retriable),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, RequestFailedError) and error.kind.retriable
+            ),
             sleep=self._sleep,
             reraise=True,
         )
         try:
-            answer: Answer = await attempts(self._attempt, asked)
+            answer: Answer = await attempts(self._attempt, pending)
         except RequestFailedError as failed:
             error = failed
         except asyncio.CancelledError:
-            self._given_up(asked)
+            self._count_cancelled(pending)
             raise
         else:
             return answer
         if error.kind is FailureKind.REFUSED and not self._many_hosts:
             raise ServiceDownError(self._refusal(error))
-        if error.kind.is_services and asked.wave is not None:
-            self._breaker.failed(asked.wave, str(error))
+        if error.kind.is_services and pending.wave is not None:
+            self._breaker.failed(pending.wave, str(error))
         raise error
 
-    def _given_up(self, asked: _Asked) -> None:
+    def _count_cancelled(self, pending: _PendingRequest) -> None:
         """Count a cancelled request as failed if the service had enough time: a service that hangs shows only like this."""
-        waited = 0.0 if asked.sent_at is None else self._clock() - asked.sent_at
-        if asked.wave is not None and (asked.failure or waited >= self._settings.timeout_seconds / 2):
-            hung = f"{without_query(asked.request.url)}: no answer within {waited:.0f} s, when its caller gave up"
-            self._breaker.failed(asked.wave, asked.failure or hung)
+        waited = 0.0 if pending.sent_at is None else self._clock() - pending.sent_at
+        if pending.wave is not None and (pending.failure or waited >= self._settings.timeout_seconds / 2):
+            hung = f"{without_query(pending.request.url)}: no answer within {waited:.0f} s, when its caller gave up"
+            self._breaker.failed(pending.wave, pending.failure or hung)
 
-    async def _attempt(self, asked: _Asked) -> Answer:
-        """One attempt; records its failure in `asked`."""
+    async def _attempt(self, pending: _PendingRequest) -> Answer:
+        """Make one attempt; record its failure in `pending`."""
         try:
-            return await self._send(asked)
+            return await self._send(pending)
         except RequestFailedError as error:
             if self._is_closed:  # not the service's failure, so it is neither recorded nor counted
                 raise ServiceDownError(f"{self.name}: the client was closed during the request") from None
-            asked.failure, asked.sent_at = str(error), None
+            pending.failure, pending.sent_at = str(error), None
             raise
 
-    async def _send(self, asked: _Asked) -> Answer:
+    async def _send(self, pending: _PendingRequest) -> Answer:
         """Send once, when a slot is free."""
-        async with place_in(self._slots):
+        async with slot_of(self._slots):
             wave = self._breaker.admit()
-            asked.wave = wave if asked.wave is None else asked.wave
+            pending.wave = wave if pending.wave is None else pending.wave
             with queued():
                 await self._pace.wait()
             most = self._settings.max_requests
             if most is not None and self.requests >= most:
                 raise ServiceDownError(
-                    f"{self.name}: the budget of {most} requests is spent; raise max_requests or resume later"
+                    f"{self.name}: the budget of {most} requests is spent. Raise max_requests or resume later."
                 )
             self.requests += 1
-            asked.sent_at = self._clock()
+            pending.sent_at = self._clock()
             try:
-                answer = await self._thread.run(self._exchange(asked.request, asked.sink))
+                answer = await self._thread.run(self._exchange(pending.request, pending.sink))
             except TimeoutError:
                 limit = f"{self._settings.timeout_seconds:g} s"
                 detail = (
                     f"no whole answer within {limit}"
-                    if asked.sink is None
+                    if pending.sink is None
                     else f"nothing more within {limit}"
                 )
                 error = (FailureKind.TIMEOUT, detail)
@@ -294,14 +296,15 @@ class HttpClient:
                     raise
                 error = (FailureKind.CONNECTION, "closed")
             else:
-                wave, forgotten = asked.wave, self._breaker.succeeded()
+                wave, old_count = pending.wave, self._breaker.succeeded()
                 return replace(
-                    answer, _take_back=lambda error: self._breaker.take_back(forgotten, wave, str(error))
+                    answer,
+                    _count_as_failed=lambda error: self._breaker.retract_success(old_count, wave, str(error)),
                 )
-        raise RequestFailedError(error[0], f"{without_query(asked.request.url)}: {error[1]}")
+        raise RequestFailedError(error[0], f"{without_query(pending.request.url)}: {error[1]}")
 
     async def _exchange(self, request: Request, sink: Sink | None) -> Answer:
-        """Send the request and read the response. Runs in the network thread; of this client it uses only the transport."""
+        """Send the request and read the response. Runs in the network thread; it uses only the transport of this client."""
         where, most = without_query(request.url), self._settings.max_bytes
         if sink is not None:
             request = replace(request, headers={**request.headers, **sink.headers()})
@@ -326,7 +329,7 @@ class HttpClient:
         )
 
     async def _fill(self, sink: Sink, response: Response, where: str, deadline: asyncio.Timeout) -> None:
-        """Write the body to `sink`; the deadline moves on with each part that has arrived."""
+        """Write the body to `sink`; each part that arrives extends the deadline."""
         sink.begin(response.status)
         part = 0
         async for chunk in body_chunks(response, where, sink.max_bytes):
@@ -337,7 +340,7 @@ class HttpClient:
                 deadline.reschedule(asyncio.get_running_loop().time() + self._settings.timeout_seconds)
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
-        """Seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""
+        """Return the seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""
         error = state.outcome.exception() if state.outcome else None
         longest = self._settings.max_backoff_seconds
         if isinstance(error, RequestFailedError) and error.retry_after is not None:
@@ -349,15 +352,15 @@ class HttpClient:
     def _refusal(self, error: RequestFailedError) -> str:
         if error.status == HTTPStatus.PAYMENT_REQUIRED:
             account = f" of the key in {self.key_hint}" if self.key_hint else ""
-            return f"{self.name} wants to be paid ({error.detail}): top up the account{account}, then resume"
-        check = f"check the environment variable {self.key_hint}" if self.key_hint else "it may need a key"
-        return f"{self.name} refuses requests ({error.detail}): {check}"
+            return f"{self.name} demands payment ({error.detail}). Top up the account{account}, then resume."
+        check = f"Check the environment variable {self.key_hint}." if self.key_hint else "It may need a key."
+        return f"{self.name} refuses requests ({error.detail}). {check}"
 
 
 def get_once(
     name: str, settings: HttpSettings, url: str, *, headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """Ask one address with GET, and block until the answer is here: for callers that are not coroutines.
+    """Send one GET request and block until the answer is here: for callers that are not coroutines.
 
     Raises:
         RequestFailedError, ServiceDownError, MachineError: As `HttpClient` and its `get` do.
@@ -377,16 +380,12 @@ def _request(
     method: str, url: str, params: Params | None, headers: Mapping[str, str] | None, body: bytes | None
 ) -> Request:
     check_sendable(url)
-    if params:  # appended, since writing the whole query anew breaks other encodings and signatures
+    if params:  # appended, since re-encoding the whole query breaks other encodings and signatures
         url, mark, fragment = url.partition("#")
         url = f"{url}{'&' if '?' in url else '?'}{urlencode(params)}{mark}{fragment}"
     typed = {"content-type": "application/json"} if body else {}
     sent = {name.lower(): value for name, value in (headers or {}).items()}
     return Request(method=method, url=url, headers={**_HEADERS, **typed, **sent}, body=body)
-
-
-def _is_retriable(error: BaseException) -> bool:
-    return isinstance(error, RequestFailedError) and error.kind.retriable
 
 
 def _failure(response: Response, where: str, text: str) -> RequestFailedError:
@@ -397,29 +396,27 @@ def _failure(response: Response, where: str, text: str) -> RequestFailedError:
         kind = FailureKind.TOO_MANY
     else:
         kind = FailureKind.SERVER if status >= 500 else FailureKind.CLIENT
-    said = f": {text}" if text else ""
+    detail = f": {text}" if text else ""
     code = response.headers.get("x-error-code", "")
-    return RequestFailedError(kind, f"HTTP {status} from {where}{said}", status, _retry_after(response), code)
+    return RequestFailedError(
+        kind, f"HTTP {status} from {where}{detail}", status, _retry_after(response), code
+    )
 
 
 async def _error_text(response: Response, where: str) -> str:
-    """The beginning of the service's error text; "" for an HTML page."""
+    """Return the beginning of the service's error text; "" for an HTML page."""
     if "html" in response.headers.get("content-type", "").lower():
         return ""
     try:
         body = await read_body(response, where, 20 * _SHOWN)
     except RequestFailedError:
         return ""
-    return _shown(body.decode(errors="replace"))
-
-
-def _shown(text: str) -> str:
-    """The text on one line, redacted and then cut: half a key would not be recognised."""
-    return " ".join(redact(text).split())[:_SHOWN]
+    # Redacted before it is cut: half a key would not be recognised.
+    return " ".join(redact(body.decode(errors="replace")).split())[:_SHOWN]
 
 
 def _retry_after(response: Response) -> float | None:
-    """The Retry-After header (RFC 9110, 10.2.3) in seconds from now; None if it is neither a number nor an HTTP date."""
+    """Return the Retry-After header (RFC 9110, 10.2.3) in seconds from now; None if it is neither a number nor an HTTP date."""
     value = response.headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value)

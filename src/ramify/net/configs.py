@@ -1,4 +1,4 @@
-"""Settings of services, apart from their clients, because those import httpx and checking a recipe does not."""
+"""Settings of services, apart from their clients: checking a recipe need not import httpx."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from ramify.core.config import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig(Config):
-    """How to call a service.
+    """Limits of a service's client.
 
     Attributes:
         timeout_seconds: Limit for one attempt, from opening a connection to the last byte.

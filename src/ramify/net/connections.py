@@ -29,10 +29,10 @@ _SHOWN = 160
 
 
 def trusted(*, by_environment: bool) -> ssl.SSLContext:
-    """The HTTP library's own certificates, or those that SSL_CERT_FILE or SSL_CERT_DIR names.
+    """Return the HTTP library's own certificates, or those that SSL_CERT_FILE or SSL_CERT_DIR names.
 
     Args:
-        by_environment: Whether these variables count.
+        by_environment: Use these variables.
 
     Raises:
         MachineError: The file or folder that they name cannot be read.
@@ -41,11 +41,11 @@ def trusted(*, by_environment: bool) -> ssl.SSLContext:
     try:
         return _certificates(*named)
     except OSError as error:
-        found = next(
+        setting = next(
             f"{name} = {value}" for name, value in zip(_CERTIFICATE_VARIABLES, named, strict=True) if value
         )
         raise MachineError(
-            f"{found} names no certificates that can be read ({error.strerror or error}); mend or unset it"
+            f"{setting} names no certificates that can be read ({error.strerror or error}). Fix or unset it."
         ) from error
 
 
@@ -59,7 +59,7 @@ _PROXY_VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy")
 
 
 class HttpxTransport:
-    """Implements `ramify.net.wire.Transport` with httpx; it opens connections when they are needed."""
+    """Implements `ramify.net.wire.Transport` with httpx; it opens connections on demand."""
 
     def __init__(
         self,
@@ -106,28 +106,25 @@ class HttpxTransport:
         """Send a request; raises as `Transport.send` does."""
         where = without_query(request.url)
         try:
-            answer = await self._client.send(self._built(request), stream=True)
+            answer = await self._client.send(self._build(request), stream=True)
         except _ERRORS as failed:
             error = _as_ours(failed, where)
         else:
-            return self._read(answer, where)
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return Response(answer.status_code, headers, _raw(answer, where), answer.aclose)
         raise error
-
-    def _read(self, answer: httpx.Response, where: str) -> Response:
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        return Response(answer.status_code, headers, _raw(answer, where), answer.aclose)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
 
-    def _built(self, request: Request) -> httpx.Request:
+    def _build(self, request: Request) -> httpx.Request:
         built = self._client.build_request(
             request.method, request.url, headers=dict(request.headers), content=request.body
         )
         if request.connect_to is None:
             return built
-        # The certificate is checked for the host that was asked for, not for the address.
+        # The certificate is checked for the requested host, not for the address.
         return httpx.Request(
             built.method,
             built.url.copy_with(host=request.connect_to),
@@ -184,8 +181,8 @@ def _usable_proxies() -> Iterator[None]:
             raise
     # The library's own text is left out: it may contain the proxy's password.
     raise MachineError(
-        f"the environment variable {' or '.join(proxies)} names a proxy that cannot be used; "
-        "expected http://HOST:PORT, or unset it"
+        f"the environment variable {' or '.join(proxies)} names a proxy that cannot be used. "
+        "Set it to http://HOST:PORT or unset it."
     )
 
 
@@ -193,7 +190,7 @@ Result = TypeVar("Result")
 
 
 def wait_for(work: Coroutine[Any, Any, Result], name: str) -> Result:
-    """Run `work` in a loop and a thread of its own, and block until it ends; the caller may be in the midst of a loop.
+    """Run `work` in a loop and a thread of its own, and block until it ends; the caller may be inside another loop.
 
     The thread is a daemon, so that Ctrl-C need not wait for the network.
     """
@@ -233,18 +230,18 @@ class NetworkThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def close(self) -> None:
-        """Give running work one second to finish, cancel the rest, and end the thread; closing twice is allowed."""
+        """Wait a second for running work, cancel the rest, and end the thread; closing twice is allowed."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:
             return
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_all_end(), loop))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end_tasks(), loop))
         loop.call_soon_threadsafe(loop.stop)
         await asyncio.to_thread(thread.join)
         loop.close()
 
 
-async def _all_end() -> None:
+async def _end_tasks() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         _, late = await asyncio.wait(others, timeout=_PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""Why a request to a service came to nothing."""
+"""The failure of a request to a service."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from ramify.core.protocols import Json
 
 
 class FailureKind(StrEnum):
-    """What went wrong with a request."""
+    """Kinds of failed requests."""
 
     TIMEOUT = "timeout"
     CONNECTION = "connection"
@@ -25,18 +25,18 @@ class FailureKind(StrEnum):
     REDIRECTS = "redirects"
     """Too many, or one that leads nowhere."""
     CUT = "cut"
-    """A model's answer was cut by its most tokens."""
+    """A model's answer was cut at max_tokens."""
     FORBIDDEN = "forbidden"
-    """The address must not be asked (private, link-local, not http)."""
+    """The address must not be fetched (private, link-local, not http)."""
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed a second time."""
+        """True if the same request may succeed a second time."""
         return self in (FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.TOO_MANY, FailureKind.SERVER)
 
     @property
     def is_services(self) -> bool:
-        """Whether the service itself has a problem; the other failures concern one request or one page."""
+        """True if the service itself has a problem; the other failures concern one request or one page."""
         return self.retriable or self is FailureKind.MALFORMED
 
 
@@ -44,10 +44,10 @@ class RequestFailedError(Exception):
     """One request failed for good; a tool turns this into a typed result. The message contains no key or other secret.
 
     Attributes:
-        kind: What went wrong.
-        detail: One line for people.
+        kind: Kind of the failure.
+        detail: One line for the user.
         status: The HTTP status, if there was one.
-        retry_after: Seconds after which the service allows another request, if it said so.
+        retry_after: Seconds after which the service allows another request, if it names them.
         code: The service's own name of the error (its header X-Error-Code), "" if it has none.
     """
 
@@ -69,7 +69,7 @@ class RequestFailedError(Exception):
 
     @classmethod
     def from_json(cls, record: Json) -> "RequestFailedError":
-        """The error that `as_json` wrote.
+        """Read an error that `as_json` wrote.
 
         Raises:
             ValueError, TypeError, KeyError: The record has another form.

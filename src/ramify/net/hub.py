@@ -1,9 +1,9 @@
 """Fetches files of the Hugging Face hub, or of a mirror of it, into the hub's own cache.
 
-The listing comes first: the commit, and path, size and hash of each file. What it says is checked before it names anything on
-this machine, only listed files are asked for, and a content counts only once its size and hash are those of the listing.
+The listing comes first: the commit, and path, size and hash of each file. It is checked before it names anything on
+this machine, only listed files are requested, and a content counts only once its size and hash are those of the listing.
 huggingface_hub 1.33 names files after headers of the server (so that a bad mirror writes outside the cache), checks no hash
-and sets no deadline for a whole answer; so ramify asks by itself, and takes from huggingface_hub where its settings are.
+and sets no deadline for a whole answer; so ramify sends the requests itself, and reads only settings with huggingface_hub.
 HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_HUB_DOWNLOAD_TIMEOUT act as they do there.
 """
 
@@ -26,12 +26,12 @@ from ramify.net.hub_cache import (
     HubRepo,
     PartialContent,
     discard,
+    finish,
     is_commit,
-    keep,
     link,
     missing,
     partial_content,
-    remember_ref,
+    record_ref,
 )
 from ramify.net.secrets import hide, read_optional_key
 from ramify.net.wire import origin, without_query
@@ -41,11 +41,11 @@ _MAX_REDIRECTS: Final = 5
 _PATIENCE: Final = 3
 """An answer, or each MiB of a file, may take this many times HF_HUB_DOWNLOAD_TIMEOUT (10 s)."""
 Choose = Callable[[Sequence[str]], Sequence[str]]
-"""Returns the wanted ones of a repository's paths."""
+"""Chooses among the paths of a repository."""
 
 
 class HubProblem(StrEnum):
-    """Why the hub did not give something."""
+    """Reasons why the hub did not deliver."""
 
     GATED = "gated"
     NO_REPO = "no such repository, or a private one"
@@ -58,7 +58,7 @@ class HubProblem(StrEnum):
 
 
 class HubFailedError(Exception):
-    """The hub did not give something; `detail` is one line for people."""
+    """The hub did not deliver; `detail` is one line for the user."""
 
     def __init__(self, problem: HubProblem, detail: str) -> None:
         self.problem, self.detail = problem, detail
@@ -68,7 +68,7 @@ class HubFailedError(Exception):
         """Return the error that tells the user what to do; `kind` is the word for what has the `name`."""
         match self.problem:
             case HubProblem.GATED:
-                return DataError(f"{name}: gated; accept its terms on its page of the hub and set HF_TOKEN")
+                return DataError(f"{name}: gated. Accept its terms on its page of the hub and set HF_TOKEN.")
             case HubProblem.NO_REVISION:
                 return DataError(f"{name}: the {kind} has no such revision on the hub")
             case HubProblem.NO_REPO:
@@ -76,26 +76,28 @@ class HubFailedError(Exception):
             case HubProblem.UNREACHABLE:
                 return MachineError(f"{name}: the hub cannot be reached ({self.detail})")
             case HubProblem.STATUS:
-                return MachineError(f"{name}: {self.detail}; try again later")
+                return MachineError(f"{name}: {self.detail}. Try again later.")
             case HubProblem.STOPPED:
-                return MachineError(f"{name}: {self.detail}; run the command again, it goes on from there")
+                return MachineError(f"{name}: {self.detail}. Run the command again: the download resumes.")
             case HubProblem.CACHE:
-                return MachineError(f"{name}: {self.detail}; make room, or name another folder in HF_HOME")
+                return MachineError(
+                    f"{name}: {self.detail}. Free disk space or set HF_HOME to another folder."
+                )
             case HubProblem.UNTRUSTED:
                 return DataError(
-                    f"{name}: {self.detail}; nothing of it is used. Try again, or another mirror (HF_ENDPOINT)"
+                    f"{name}: {self.detail}. Nothing of it is used: try again, or set HF_ENDPOINT to another mirror."
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """The hub, its cache, and how they are asked.
+    """The hub, its cache, and the limits of requests.
 
     Attributes:
         endpoint: Address of the hub or of a mirror.
         cache: Folder of the cache.
         token: Sent to the endpoint's origin alone.
-        offline: Nothing may be asked.
+        offline: No request may be sent.
         seconds: Limit for an answer, and for each MiB of a file.
     """
 
@@ -143,22 +145,22 @@ def fetch_snapshot(repo: HubRepo, choose: Choose, settings: HubSettings | None =
     """Bring the chosen files of a repository into the cache, and block until they are there.
 
     Args:
-        repo: What to fetch.
+        repo: The repository.
         choose: Picks among the listed paths; what it raises is passed on.
         settings: None for those of the environment.
 
     Raises:
-        HubFailedError: They are not there.
-        DataError: The repository's name is none.
+        HubFailedError: The hub did not deliver.
+        DataError: The repository's name is invalid.
         MachineError: HF_TOKEN, a proxy or certificates of the environment cannot be used.
     """
     settings = settings or HubSettings.of_environment()
     if settings.offline:
         raise HubFailedError(HubProblem.UNREACHABLE, "HF_HUB_OFFLINE is set")
-    return wait_for(_fetched(repo, choose, settings), "hub")
+    return wait_for(_fetch(repo, choose, settings), "hub")
 
 
-async def _fetched(repo: HubRepo, choose: Choose, settings: HubSettings) -> Snapshot:
+async def _fetch(repo: HubRepo, choose: Choose, settings: HubSettings) -> Snapshot:
     limits = HttpSettings(
         timeout_seconds=settings.seconds, max_bytes=_LISTING_BYTES, backoff_seconds=0.2, in_flight=1
     )
@@ -182,12 +184,12 @@ class _Fetch:
     repo: HubRepo
 
     async def snapshot(self, choose: Choose) -> Snapshot:
-        """List, choose, download what is missing, and let it appear."""
+        """List, choose, and download the missing files; then link them into the snapshot."""
         folder = self.repo.folder(self.settings.cache)
         commit, entries = await self._listing()
-        paths = choose([path for path in entries if isinstance(path, str)])
+        paths = choose(list(entries))
         try:
-            files = [HubFile.listed(path, entries[path]) for path in paths]
+            files = [HubFile.of_listing(path, entries[path]) for path in paths]
         except ValueError as error:
             raise self._untrusted(str(error)) from None
         snapshot = folder / "snapshots" / commit
@@ -195,15 +197,15 @@ class _Fetch:
         _check_room(folder, absent)
         for file in absent:
             await self._download(folder, commit, file)
-        # All at once and last, so that a fetch that was cut leaves no snapshot that looks whole.
+        # All at once and last, so that an interrupted fetch leaves no snapshot that looks whole.
         snapshot.mkdir(parents=True, exist_ok=True)
         for file in absent:
             link(folder, snapshot, file)
-        remember_ref(folder, self.repo.ref, commit)
+        record_ref(folder, self.repo.ref, commit)
         return Snapshot(snapshot, commit, tuple(paths))
 
-    async def _listing(self) -> tuple[str, Mapping[object, Mapping[str, object]]]:
-        """Return the commit, and the entries of all files by their path, which are not checked yet."""
+    async def _listing(self) -> tuple[str, Mapping[str, Mapping[str, object]]]:
+        """Return the commit, and the unchecked entries of all files by their path."""
         repo = self.repo
         url = f"{self._url('api', f'{repo.kind}s', repo.name, 'revision')}/{quote(repo.ref, safe='')}?blobs=true"
         try:
@@ -225,10 +227,12 @@ class _Fetch:
             raise self._untrusted(f"answers with the commit {commit} instead")
         if not isinstance(siblings, list) or not all(isinstance(entry, dict) for entry in siblings):
             raise self._untrusted("lists no files")
-        return str(commit), {_hashable(entry.get("rfilename")): entry for entry in siblings}
+        return str(commit), {
+            path: entry for entry in siblings if isinstance(path := entry.get("rfilename"), str)
+        }
 
     async def _download(self, folder: Path, commit: str, file: HubFile) -> None:
-        """Bring a content into the cache, unless it is there; twice if what an earlier download left was damaged."""
+        """Bring a content into the cache, unless it is there; twice if the beginning from an earlier download was damaged."""
         blob = folder / "blobs" / file.hash
         prefix = "" if self.repo.kind == "model" else f"{self.repo.kind}s"
         url = self._url(*filter(None, (prefix, self.repo.name, "resolve", commit)), file.path)
@@ -237,25 +241,25 @@ class _Fetch:
         with partial_content(blob, file) as part:
             if part is None:
                 return
-            goes_on = part.size > 0
+            is_resumed = part.size > 0
             try:
                 await self._fill(part, url, file)
                 is_whole = part.is_whole()
-                if goes_on and not is_whole:
+                if is_resumed and not is_whole:
                     part.restart()
                     await self._fill(part, url, file)
                     is_whole = part.is_whole()
                 if not is_whole:
                     what = "its hash" if part.size == file.size else f"{part.size} bytes of {file.size}"
-                    raise self._untrusted(f"lists another {file.path} than it gives ({what})")
+                    raise self._untrusted(f"lists another {file.path} than it sends ({what})")
             except HubFailedError as error:
                 if error.problem is HubProblem.UNTRUSTED:
                     discard(blob)
                 raise
-            keep(blob)
+            finish(blob)
 
     async def _fill(self, part: PartialContent, url: str, file: HubFile) -> None:
-        """Download what is missing; a connection that breaks is opened anew as long as each brings a good deal."""
+        """Download the missing bytes; a broken connection is reopened as long as each brings at least `PART_BYTES`."""
         while part.size < file.size or not file.size:
             before = part.size
             try:
@@ -270,7 +274,7 @@ class _Fetch:
                 raise HubFailedError(HubProblem.STOPPED, detail)
 
     async def _get(self, url: str, part: PartialContent | None = None) -> Answer:
-        """Ask, and follow redirects; the token goes to the endpoint's origin alone."""
+        """Send a GET request, and follow redirects; the token goes to the endpoint's origin alone."""
         own = origin(self.settings.endpoint)
         for _ in range(_MAX_REDIRECTS + 1):
             token = self.settings.token if origin(url) == own else None
@@ -308,7 +312,7 @@ def _check_room(folder: Path, files: Sequence[HubFile]) -> None:
 
 
 def _problem(error: RequestFailedError) -> HubFailedError:
-    """Say in the hub's terms why a request failed; the real hub answers 401 for what does not exist."""
+    """Return a failed request in the hub's terms; the real hub answers 401 for a missing repository."""
     if error.code == "GatedRepo":
         return HubFailedError(HubProblem.GATED, error.detail)
     if error.code == "RevisionNotFound":
@@ -320,10 +324,6 @@ def _problem(error: RequestFailedError) -> HubFailedError:
     if error.kind in (FailureKind.TIMEOUT, FailureKind.CONNECTION):
         return HubFailedError(HubProblem.UNREACHABLE, error.detail)
     return HubFailedError(HubProblem.UNTRUSTED, error.detail)
-
-
-def _hashable(path: object) -> object:
-    return path if isinstance(path, str) else None
 
 
 def _token(file: Path, *, disabled: bool) -> str | None:

@@ -1,10 +1,10 @@
-"""The cache of the Hugging Face hub on this machine, in huggingface_hub's layout, so that either uses what the other fetched.
+"""The cache of the Hugging Face hub on this machine, in huggingface_hub's layout, so that each uses what the other fetched.
 
     models--ORG--NAME/blobs/HASH                      contents; HASH is the SHA-256 of a large file, else git's SHA-1
     models--ORG--NAME/snapshots/COMMIT/PATH           links to them
     models--ORG--NAME/refs/REVISION                   the commit that a branch or tag had when it was last fetched
 
-A content gets its place under `blobs` once its size and hash are those of the hub's listing. No name here comes from a server
+A content gets its name under `blobs` once its size and hash are those of the hub's listing. No name here comes from a server
 unless it was checked: a commit and a hash are hexadecimal digits, a path stays inside its snapshot.
 """
 
@@ -28,7 +28,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 1024, 255
 _MAX_SIZE = 2**50
 _PART = ".ramify-part"
-"""End of the name of a content that is not whole yet."""
+"""Suffix of an unfinished content."""
 
 
 def is_commit(text: object) -> bool:
@@ -70,13 +70,13 @@ class HubFile:
     hash: str
 
     @classmethod
-    def listed(cls, path: object, entry: Mapping[str, object]) -> "HubFile":
+    def of_listing(cls, path: str, entry: Mapping[str, object]) -> "HubFile":
         """Check an entry of a listing.
 
         Raises:
-            ValueError: The path leads out of its folder, or size or hash is missing or no such thing; says which.
+            ValueError: The path leads out of its folder, or size or hash is missing or invalid; says which.
         """
-        if not isinstance(path, str) or not _stays_inside(path):
+        if not _stays_inside(path):
             raise ValueError(f"lists {path!r:.100}, which is no path inside a repository")
         large = entry.get("lfs")
         size, digest = entry.get("size"), entry.get("blobId")
@@ -130,8 +130,8 @@ def cached_snapshot(cache: Path, repo: HubRepo) -> Path | None:
     return snapshot if is_commit(commit) and snapshot.is_dir() else None
 
 
-def remember_ref(folder: Path, ref: str, commit: str) -> None:
-    """Record which commit a branch or tag has.
+def record_ref(folder: Path, ref: str, commit: str) -> None:
+    """Record the commit of a branch or tag.
 
     Raises:
         OSError: The cache cannot be written.
@@ -146,13 +146,13 @@ def remember_ref(folder: Path, ref: str, commit: str) -> None:
 
 
 def missing(snapshot: Path, file: HubFile) -> bool:
-    """Return True unless the snapshot has the file with the listed size; its hash was checked when it came."""
+    """Return True unless the snapshot has the file with the listed size; its hash was checked after the download."""
     content = snapshot / file.path
     return not (content.is_file() and content.stat().st_size == file.size)
 
 
 def link(folder: Path, snapshot: Path, file: HubFile) -> None:
-    """Make a content appear in the snapshot.
+    """Link a content into the snapshot.
 
     Raises:
         OSError: The cache cannot be written.
@@ -170,7 +170,7 @@ def link(folder: Path, snapshot: Path, file: HubFile) -> None:
 
 
 def is_intact(pointer: Path) -> bool:
-    """Return True unless a file of a snapshot leads to a content whose name is another hash than its own."""
+    """Return True unless a file of a snapshot links to a content whose name is another hash than its own."""
     digest = pointer.resolve().name
     return not (_COMMIT.fullmatch(digest) or _SHA256.fullmatch(digest)) or digest == content_hash(
         pointer, len(digest)
@@ -186,7 +186,7 @@ def forget(pointer: Path) -> None:
 
 
 class PartialContent:
-    """Implements `ramify.net.client.Sink`: a content that grows in a file, and goes on where an earlier download ended."""
+    """Implements `ramify.net.client.Sink`: a content that grows in a file, and continues an earlier download."""
 
     def __init__(self, file: BinaryIO, listed: HubFile) -> None:
         self._file, self._listed = file, listed
@@ -196,7 +196,7 @@ class PartialContent:
 
     @property
     def size(self) -> int:
-        """Bytes that have come."""
+        """Bytes received."""
         return self._file.seek(0, os.SEEK_END)
 
     def headers(self) -> Mapping[str, str]:
@@ -220,11 +220,11 @@ class PartialContent:
         self._file.write(chunk)
 
     def restart(self) -> None:
-        """Drop what has come."""
+        """Drop the received bytes."""
         self._file.truncate(0)
 
     def is_whole(self) -> bool:
-        """Return True if what has come has the listed size and hash; it is then on the disk too."""
+        """Return True if the content has the listed size and hash; it is then on the disk too."""
         if self.size != self._listed.size:
             return False
         os.fsync(self._file.fileno())
@@ -254,8 +254,8 @@ def partial_content(blob: Path, listed: HubFile) -> Iterator[PartialContent | No
                 return
 
 
-def keep(blob: Path) -> None:
-    """Give the finished content its place.
+def finish(blob: Path) -> None:
+    """Move the finished content to its final name.
 
     Raises:
         OSError: The cache cannot be written.

@@ -26,7 +26,7 @@ class Pace:
         self._first = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for the next free time slot. Only the first in the queue takes one, so a cancelled task delays nobody."""
+        """Wait for the next free time slot. Only the first in the queue takes one, so a cancelled task delays no other."""
         if self._gap is None:
             return
         async with self._first:
@@ -40,21 +40,22 @@ class Pace:
 class Breaker:
     """A circuit breaker. It opens after a number of failed requests in a row.
 
-    While it is open, it lets one trial request through per rest period; a success closes it. Requests that were
+    While it is open, it lets one trial request through per `trial_seconds`; a success closes it. Requests that were
     pending together count as one failure, since one short outage fails them all: a failure counts only if its request
     began after the last counted failure.
     """
 
     def __init__(
-        self, name: str, failures_to_open: int | None, rest_seconds: float, clock: Callable[[], float]
+        self, name: str, failures_to_open: int | None, trial_seconds: float, clock: Callable[[], float]
     ) -> None:
         """Args:
         name: Name of the service.
         failures_to_open: Failures in a row that open the breaker; None: it never opens.
-        rest_seconds: Time from opening, or from the last trial, to the next trial.
+        trial_seconds: Time from opening, or from the last trial, to the next trial.
         clock: A monotonic clock, in seconds.
         """
-        self._name, self._limit, self._rest, self._clock = name, failures_to_open, rest_seconds, clock
+        self._name, self._limit, self._clock = name, failures_to_open, clock
+        self._trial_seconds = trial_seconds
         self._failures = 0
         self._last = ""
         self._next_trial = 0.0
@@ -62,7 +63,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the service counts as down."""
+        """True while the service counts as down."""
         return self._limit is not None and self._failures >= self._limit
 
     def admit(self) -> int:
@@ -76,7 +77,7 @@ class Breaker:
                 raise ServiceDownError(
                     f"{self._name} is down: {self._failures} requests in a row failed, the last with {self._last}"
                 )
-            self._next_trial = self._clock() + self._rest
+            self._next_trial = self._clock() + self._trial_seconds
         return self._wave
 
     def failed(self, wave: int, message: str) -> None:
@@ -84,7 +85,7 @@ class Breaker:
 
         Args:
             wave: The number that `admit` returned for it.
-            message: Why it failed.
+            message: The reason.
         """
         self._last = message
         if wave != self._wave:
@@ -92,14 +93,14 @@ class Breaker:
         self._wave += 1
         self._failures += 1
         if self._failures == self._limit:
-            self._next_trial = self._clock() + self._rest
+            self._next_trial = self._clock() + self._trial_seconds
 
     def succeeded(self) -> int:
         """Reset the count of failures; returns the old count."""
-        forgotten, self._failures = self._failures, 0
-        return forgotten
+        old_count, self._failures = self._failures, 0
+        return old_count
 
-    def take_back(self, forgotten: int, wave: int, message: str) -> None:
-        """Turn a request that counted as a success into a failure; `forgotten` is what `succeeded` returned for it."""
-        self._failures = max(self._failures, forgotten)
+    def retract_success(self, old_count: int, wave: int, message: str) -> None:
+        """Turn a request that counted as a success into a failure; `old_count` is what `succeeded` returned for it."""
+        self._failures = max(self._failures, old_count)
         self.failed(wave, message)

@@ -70,7 +70,7 @@ class _Bridge(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A body within its limits; what breaks them is a StreamError, which mcp turns into a failure of one request."""
+    """A body within its limits. Beyond them it raises a StreamError, which mcp turns into a failure of one request."""
 
     def __init__(self, response: Response, where: str, ends_at: float | None, max_bytes: int | None) -> None:
         self._response, self._where, self._ends_at, self._max_bytes = response, where, ends_at, max_bytes
@@ -79,7 +79,7 @@ class _Body(httpx2.AsyncByteStream):
         async with aclosing(body_chunks(self._response, self._where, self._max_bytes)) as chunks:
             while True:
                 try:
-                    # Not around the yield: the deadline must not cancel the reader in the midst of something else.
+                    # Not around the yield: the deadline must not cancel the reader's other work.
                     async with asyncio.timeout_at(self._ends_at):
                         chunk = await anext(chunks)
                 except StopAsyncIteration:

@@ -21,24 +21,26 @@ _LIBRARY_LOGGERS = (
 
 
 def read_key(variable: str) -> str:
-    """The key of a service, from the environment variable `variable`; from now on it is redacted.
+    """Return the key of a service, from the environment variable `variable`; from now on it is redacted.
 
     Raises:
         MachineError: The variable is unset or empty, or has characters that a header cannot carry.
     """
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise MachineError(f"the environment variable {variable} is not set; expected the key of the service")
+        raise MachineError(
+            f"the environment variable {variable} is not set. Set it to the key of the service."
+        )
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise MachineError(
-            f"the environment variable {variable} holds blanks, control or non-ASCII characters; expected a key"
+            f"the environment variable {variable} holds blanks, control or non-ASCII characters. Set it to a key."
         )
     _hide(variable, key)
     return key
 
 
 def read_optional_key(variable: str) -> str | None:
-    """As `read_key`, for a service that also answers without a key; None if the variable is unset or empty."""
+    """Read a key as `read_key` does; None if the variable is unset or empty: the service also answers without one."""
     return read_key(variable) if os.environ.get(variable, "").strip() else None
 
 
@@ -59,12 +61,12 @@ def hide(secrets: Sequence[str]) -> None:
 
 
 def names_of(secrets: Sequence[str]) -> tuple[str, ...]:
-    """The environment variables that these secrets were read from; secrets from elsewhere are left out."""
+    """Return the environment variables that these secrets were read from; secrets from elsewhere are skipped."""
     return tuple(_names[secret] for secret in secrets if _names.get(secret, _UNREAD) != _UNREAD)
 
 
 def redact(text: str) -> str:
-    """The text with every known key replaced by "[key NAME]", also where the key is URL-encoded."""
+    """Return the text with every known key replaced by "[key NAME]", also where the key is URL-encoded."""
     for secret in sorted(_names, key=len, reverse=True):
         if secret in text:
             name = _names[secret]
@@ -73,9 +75,9 @@ def redact(text: str) -> str:
 
 
 def shown(text: str, keep: str = "") -> str:
-    """A text made safe for a terminal or a log: without keys, credentials in addresses, and control characters.
+    """Return a text made safe for a terminal or a log: without keys, credentials in addresses, and control characters.
 
-    `keep` lists control characters that stay, such as line breaks.
+    `keep` lists control characters that are not escaped, such as line breaks.
     """
     return printable(_CREDENTIALS.sub(r"\1[credentials]@", redact(text)), keep)
 
@@ -85,7 +87,7 @@ def _hide(name: str, secret: str) -> None:
         _names[spelling] = name
 
 
-class _Shown(logging.Formatter):
+class _SafeFormatter(logging.Formatter):
     """Formats warnings of ramify and of libraries on standard error if the program configured no logging."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -93,18 +95,18 @@ class _Shown(logging.Formatter):
 
 
 if logging.lastResort is not None:
-    logging.lastResort.setFormatter(_Shown())
+    logging.lastResort.setFormatter(_SafeFormatter())
 
 
-class _Redacted(logging.Filter):
-    """httpx logs whole addresses, and some services take their key in the address."""
+class _RedactingFilter(logging.Filter):
+    """Redacts the addresses that httpx logs: some services take their key in the address."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact(record.getMessage()), None
         return True
 
 
-_filter = _Redacted()
+_filter = _RedactingFilter()
 for _logger in _LIBRARY_LOGGERS:
     logging.getLogger(_logger).addFilter(_filter)
 
@@ -118,9 +120,8 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c in keep or c.isprintable() or unicodedata.category(c) == "Zs" else _spelled(c) for c in text
+        c
+        if c in keep or c.isprintable() or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape").decode("ascii")
+        for c in text
     )
-
-
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

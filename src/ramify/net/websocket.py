@@ -18,13 +18,13 @@ async def open_websocket(url: str, max_bytes: int) -> ClientConnection:
         max_bytes: Limit for a message, over all its frames; a larger one ends the connection.
 
     Raises:
-        ConnectionError: There is none to be had; the message is one line.
+        ConnectionError: The connection failed; the message is one line.
     """
     parts = urlsplit(url)
     is_secure = parts.scheme == "https"
     address = parts._replace(scheme="wss" if is_secure else "ws").geturl()
     try:
-        # Pings keep proxies from ending an idle connection; a server that is too busy to answer them is not given up. Few
+        # Pings keep proxies from ending an idle connection; a server that is too busy to answer them is not dropped. Few
         # frames wait to be read, since each may be as large as a message.
         return await connect(
             address,

@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 
 def without_query(url: str) -> str:
-    """Scheme, host, port and path of an address, for messages; its query, user and password may be secret."""
+    """Return scheme, host, port and path of an address, for messages; its query, user and password may be secret."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -82,7 +82,7 @@ def without_query(url: str) -> str:
 
 
 def check_sendable(url: str) -> None:
-    """Check what every HTTP library needs of an address.
+    """Check that an HTTP library can send a request to an address.
 
     Raises:
         RequestFailedError: CLIENT; FORBIDDEN for another scheme than http and https.
@@ -103,7 +103,7 @@ def check_sendable(url: str) -> None:
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of an address. A key that belongs to one origin must not be sent to another."""
+    """Return scheme, host and port of an address. A key that belongs to one origin must not be sent to another."""
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or default

@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from ramify.core.errors import Interrupted
-from ramify.runtime.call_clock import HeldUp
+from ramify.runtime.call_clock import EventLoopLag
 
 NOTICEABLE_SECONDS = 0.005
 """An iteration of the loop that takes longer than this blocks everything else noticeably."""
@@ -25,9 +25,9 @@ NOTICEABLE_SECONDS = 0.005
 
 @dataclass(slots=True)
 class LoopDelays:
-    """How long the event loop was blocked, because a callback ran or another thread kept the interpreter busy.
+    """Time for which the event loop was blocked: a callback ran, or another thread occupied the interpreter.
 
-    `seconds` is the total since the loop was made.
+    `seconds` is the total since the loop was created.
     """
 
     seconds: float = 0.0
@@ -40,11 +40,11 @@ class LoopDelays:
             self.seconds += seconds
             self._longest = max(self._longest, seconds)
 
-    def take(self) -> HeldUp:
-        """The blocked time since the last call of this method."""
-        held_up = HeldUp(self.seconds - self._taken, self._longest)
+    def take(self) -> EventLoopLag:
+        """Return the blocked time since the last call of this method."""
+        lag = EventLoopLag(self.seconds - self._taken, self._longest)
         self._taken, self._longest = self.seconds, 0.0
-        return held_up
+        return lag
 
 
 class _TimedSelector(selectors.DefaultSelector):
@@ -74,7 +74,7 @@ class TimedEventLoop(asyncio.SelectorEventLoop):
 
 
 def seconds_held_up() -> float:
-    """Seconds for which the running event loop has been blocked so far; 0 for a loop that does not measure it."""
+    """Return the seconds for which the running event loop has been blocked so far; 0 for a loop that does not measure it."""
     loop = asyncio.get_running_loop()
     return loop.delays.seconds if isinstance(loop, TimedEventLoop) else 0.0
 
@@ -82,14 +82,14 @@ def seconds_held_up() -> float:
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 5.0
-"""How long the end of a loop waits for tasks that were cancelled."""
+"""Time that the end of a loop waits for cancelled tasks."""
 
 
 class AgentLoop:
     """Runs coroutines in its thread for callers in other threads.
 
     Attributes:
-        delays: How long the event loop was blocked.
+        delays: Time for which the event loop was blocked.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class AgentLoop:
         """Run `work` in the loop; return or raise what it does. The calling thread receives signals meanwhile."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def settle(self) -> None:
+    def freeze_objects(self) -> None:
         """Exclude all objects that exist now from garbage collection until `end`.
 
         With torch and transformers loaded, collecting them takes 0.2 to 0.4 s, during which nothing else runs.
@@ -116,12 +116,12 @@ class AgentLoop:
         self._loop.call_soon_threadsafe(task.cancel)
 
     def end(self, patience_seconds: float) -> None:
-        """Cancel the tasks that still run, wait for them, and end the thread.
+        """Cancel the running tasks, wait for them, and end the thread.
 
-        If a task does not end in time, the loop is left as it is and ends with the process.
+        If a task does not end in time, the loop ends with the process.
         """
         gc.unfreeze()
-        if self.run(self._all_end(patience_seconds)):
+        if self.run(self._end_tasks(patience_seconds)):
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
         else:
@@ -141,8 +141,8 @@ class AgentLoop:
         self._started.set_result(None)
         await self._ended.wait()
 
-    async def _all_end(self, seconds: float) -> bool:
-        """Cancel every other task; returns whether all of them ended in time."""
+    async def _end_tasks(self, seconds: float) -> bool:
+        """Cancel every other task; return True if all of them ended in time."""
         others = asyncio.all_tasks() - {asyncio.current_task(), self._main}
         for task in others:
             abandon(task)
@@ -161,13 +161,13 @@ def abandon(task: "asyncio.Task[Any]") -> None:
 
 
 def _forget(ended: "asyncio.Task[Any]") -> None:
-    """Retrieve the task's result, or asyncio complains that nobody did."""
+    """Retrieve the task's result, so that asyncio does not log it as never retrieved."""
     ended.cancelled() or ended.exception()
 
 
 @contextmanager
 def agent_loop(patience_seconds: float = PATIENCE_SECONDS) -> Iterator[AgentLoop]:
-    """A loop for the duration of the block; at its end it waits at most `patience_seconds` for cancelled tasks.
+    """Run a loop for the duration of the block; at its end wait at most `patience_seconds` for cancelled tasks.
 
     asyncio's own shutdown waits for ever, so a single call that ignores its cancellation would keep the process alive.
     """
@@ -179,7 +179,7 @@ def agent_loop(patience_seconds: float = PATIENCE_SECONDS) -> Iterator[AgentLoop
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""What a terminal sends, and what a cluster sends before it takes the machine away."""
+"""The signals of a terminal, and of a cluster before it takes the machine away."""
 
 
 class StopOnSignal:
@@ -189,7 +189,7 @@ class StopOnSignal:
     """
 
     def __init__(self, loop: AgentLoop | None = None) -> None:
-        """`loop` is the loop in which `run` runs coroutines."""
+        """Prepare to handle signals; `run` runs coroutines in `loop`."""
         self._loop = loop
         self._number: int | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -203,28 +203,28 @@ class StopOnSignal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._give_back()
+        self._restore_handlers()
 
     def check(self) -> None:
         """Mark a point at which the run can stop safely.
 
         Raises:
-            Interrupted: A stop was asked for.
+            Interrupted: A signal has arrived.
         """
         if self._number is not None:
             raise Interrupted(self._number)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the agent's loop to its end, or until a stop is asked for.
+        """Run a coroutine in the agent's loop to its end, or until a signal arrives.
 
         Raises:
-            Interrupted: A stop was asked for; the coroutine was cancelled.
+            Interrupted: A signal arrived; the coroutine was cancelled.
         """
 
         async def watched() -> Result:
             self._task = task = asyncio.current_task()
             assert task is not None
-            if self._number is not None:  # asked for before there was a task to cancel
+            if self._number is not None:  # the signal came before there was a task to cancel
                 task.cancel()
             try:
                 return await work
@@ -242,10 +242,10 @@ class StopOnSignal:
         del frame
         self._number = number
         # A second signal has its default effect.
-        self._give_back()
+        self._restore_handlers()
         if self._loop is not None and self._task is not None:
             self._loop.cancel(self._task)
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)

@@ -16,7 +16,7 @@ _SHORTEST_WAIT = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUp:
+class EventLoopLag:
     """Seconds for which an event loop was blocked: in total, and the longest single time."""
 
     seconds: float
@@ -24,12 +24,8 @@ class HeldUp:
 
     @property
     def is_noticeable(self) -> bool:
-        """Whether tools and servers waited long enough to report it."""
+        """True if tools and servers waited long enough to report it."""
         return self.longest > 0.02
-
-
-def _never() -> float:
-    return 0.0
 
 
 class CallClock:
@@ -40,7 +36,7 @@ class CallClock:
         held_up: Seconds for which the event loop has been blocked so far, on the same clock.
     """
 
-    def __init__(self, now: Callable[[], float], held_up: Callable[[], float] = _never) -> None:
+    def __init__(self, now: Callable[[], float], held_up: Callable[[], float] = lambda: 0.0) -> None:
         self._now, self._held_up = now, held_up
         self._own = self._in_queue = self._late = 0.0
         self._queues = 0
@@ -65,12 +61,12 @@ class CallClock:
         return self._late
 
     def enter_queue(self) -> None:
-        """The call starts to wait for its turn. Queues may be nested."""
+        """Stop the clock while the call waits for its turn. Queues may be nested."""
         self._count()
         self._queues += 1
 
     def leave_queue(self) -> None:
-        """The call goes on, if this was the outermost queue."""
+        """Restart the clock, if this was the outermost queue."""
         self._count()
         self._queues -= 1
 
@@ -99,7 +95,7 @@ _CURRENT: ContextVar[CallClock | None] = ContextVar("ramify_call_clock", default
 
 
 def current_clock() -> CallClock:
-    """The clock of the call that runs in this task; a fresh one if there is none."""
+    """Return the clock of the call that runs in this task; a fresh one if there is none."""
     return _CURRENT.get() or CallClock(asyncio.get_running_loop().time)
 
 
@@ -123,8 +119,8 @@ def queued() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def place_in(semaphore: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Hold one of the semaphore's places; waiting for it counts as time in a queue."""
+async def slot_of(semaphore: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Hold one slot of the semaphore; waiting for it counts as time in a queue."""
     with queued():
         await semaphore.acquire()
     try:

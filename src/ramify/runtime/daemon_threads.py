@@ -1,6 +1,6 @@
 """Threads for blocking functions: limited in number, and abandoned when they are late.
 
-A thread cannot be stopped. One that nobody waits for any more is abandoned: another takes its place, and it does not
+A thread cannot be stopped. One whose caller has stopped waiting is abandoned: another one replaces it, and it does not
 keep the process alive at exit.
 """
 
@@ -46,7 +46,7 @@ class DaemonThreads:
     """At most `limit` threads, not counting abandoned ones; further jobs are queued."""
 
     def __init__(self, name: str, limit: int) -> None:
-        """`name` starts each message, and is the name of the threads."""
+        """Start no thread yet; `name` begins each message, and names the threads."""
         self._name = name
         self._limit = limit
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class DaemonThreads:
 
     @property
     def late(self) -> int:
-        """How many jobs were abandoned while they ran, in total."""
+        """Number of jobs that were abandoned while they ran."""
         return self._late
 
     def submit(self, action: Callable[[], Value]) -> Job[Value]:
@@ -71,26 +71,26 @@ class DaemonThreads:
         with self._lock:
             if self._running_late >= MOST_LATE:
                 raise MachineError(
-                    f"{self._name}: {self._running_late} calls still run long after their deadline; mend the function, "
-                    "or give it time limits of its own"
+                    f"{self._name}: {self._running_late} calls still run long after their deadline. Fix the function, "
+                    "or give it time limits of its own."
                 )
             self._waiting.append(job)
             self._start()
         return job
 
     async def result(self, job: Job[Value]) -> Value:
-        """What the job returns or raises. Cancelling removes the job from the queue, or abandons its thread."""
+        """Return or raise what the job does. Cancelling removes the job from the queue, or abandons its thread."""
         try:
             if not job.begun.done():
                 with queued():
-                    # Shielded: the thread that takes the job reports to it whether or not somebody still waits.
+                    # Shielded: the thread that takes the job reports to it even if the caller no longer waits.
                     await asyncio.shield(asyncio.wrap_future(job.begun))
             return await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
-            self._let_go(job)
+            self._abandon(job)
             raise
 
-    def _let_go(self, job: Job[Any]) -> None:
+    def _abandon(self, job: Job[Any]) -> None:
         with self._lock:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -113,11 +113,11 @@ class DaemonThreads:
         try:
             thread.start()
         except RuntimeError as error:
-            raise MachineError(f"{self._name}: the system gives no more threads: {error}") from None
+            raise MachineError(f"{self._name}: the system starts no more threads: {error}") from None
         self._working += 1
 
     def _next(self) -> Job[Any] | None:
-        """The first job in the queue that nobody has cancelled."""
+        """Take the first job in the queue that was not cancelled."""
         while self._waiting:
             job = self._waiting.popleft()
             if job.future.set_running_or_notify_cancel():

@@ -4,7 +4,7 @@ A job is a module that calls `serve` when it is run as a program. `LimitedProces
 without this program's environment and descriptors, and again after it died. The job ends when this program ends, even
 by kill -9; in the middle of a request, when that ends or reaches a limit.
 
-Its arguments are the limits and a seccomp filter. A request is a line, with the number of bytes that follow it and JSON,
+The arguments of a job are the limits and a seccomp filter. A request is a line, with the number of bytes that follow it and JSON,
 and those bytes; an answer is a line, the JSON of [ending, value].
 """
 
@@ -114,7 +114,7 @@ class LimitedProcesses:
     def _reset(self) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        # As a semaphore it costs a twentieth of threading's.
+        # A queue as a semaphore costs a twentieth of threading's.
         self._slots: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(self._processes):
             self._slots.put(None)
@@ -122,7 +122,7 @@ class LimitedProcesses:
         self._idle: list[subprocess.Popen[bytes]] = []
 
     def ask(self, request: Any, body: bytes = b"") -> Any:  # noqa: ANN401 - any JSON value
-        """Return the answer to a request, a JSON value and bytes. If something killed the process, another one is asked.
+        """Return the answer to a request, a JSON value and bytes. If something killed the process, another one gets the request.
 
         Raises:
             UnansweredError: The request went over a limit, or its process died.
@@ -164,7 +164,7 @@ class LimitedProcesses:
             line = _exchange(process, frame, self._limits.answer_bytes + 16, deadline)
         finally:  # after Ctrl-C in mid-answer, too: the rest would be taken for the next answer
             is_complete = line is not None and line.endswith(b"\n")
-            is_closed, status = self._put_back(process, is_complete)
+            is_closed, status = self._return(process, is_complete)
         if line is None:
             return Ending.WALL_TIME, None, status
         if is_complete:
@@ -178,8 +178,8 @@ class LimitedProcesses:
         is_killed = status in (-signal.SIGKILL, -signal.SIGTERM) and not is_closed
         return Ending.KILLED if is_killed else Ending.DIED, None, status
 
-    def _put_back(self, process: "subprocess.Popen[bytes]", is_usable: bool) -> tuple[bool, int]:
-        """Keep a process, or end it; return whether `close` got at it, and the exit status of one that was ended."""
+    def _return(self, process: "subprocess.Popen[bytes]", is_usable: bool) -> tuple[bool, int]:
+        """Make a process idle, or end it; return True if `close` killed it, and the exit status of an ended one."""
         with self._lock:
             is_closed = process not in self._live
             if is_usable and not is_closed:
@@ -215,10 +215,10 @@ def _exchange(process: "subprocess.Popen[bytes]", frame: bytes, most: int, deadl
     """Return the line of the answer, cut off if the process died; None if there is none in time."""
     assert process.stdin is not None
     assert process.stdout is not None
-    rest = memoryview(frame)
-    while rest:
+    unsent = memoryview(frame)
+    while unsent:
         try:
-            rest = rest[os.write(process.stdin.fileno(), rest) :]
+            unsent = unsent[os.write(process.stdin.fileno(), unsent) :]
         except BlockingIOError:
             if not _wait(process.stdin, select.POLLOUT, deadline):
                 return None
@@ -250,7 +250,7 @@ def serve(answer: _Answer, *, forks: bool, warm_up: Callable[[], object] = lambd
 
     Args:
         answer: Makes the answer, a JSON value, from a request. If it raises, the process or its fork ends.
-        forks: Fork for every request, so that none meets what another left behind. A fork costs some milliseconds.
+        forks: Fork for every request, so that no request can leave anything behind for the next. A fork costs some milliseconds.
         warm_up: Called once, with the limit on memory.
     """
     limits, system_calls = Limits(**json.loads(sys.argv[1])), base64.b64decode(sys.argv[2])
@@ -261,7 +261,7 @@ def serve(answer: _Answer, *, forks: bool, warm_up: Callable[[], object] = lambd
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_AS, limits.memory_bytes)
     requests = os.fdopen(os.dup(0), "rb")
-    # Left to the kernel to close, so that whoever reads the end can read the exit status, too.
+    # The kernel closes it, so that the parent finds the exit status when it reads the end.
     answers = os.fdopen(os.dup(1), "wb", closefd=False)
     # What a library prints must not be taken for an answer.
     null = os.open(os.devnull, os.O_RDWR)
@@ -298,7 +298,7 @@ def _answer_in_fork(
     if child == 0:
         ending = Ending.DIED
         try:
-            os.closerange(3, writing)  # the pipes to the program that asks, above all
+            os.closerange(3, writing)  # above all the pipes to the parent program
             _confine(limits, system_calls)
             ending, value = attempt()
             with os.fdopen(writing, "wb", closefd=False) as pipe:
@@ -306,7 +306,7 @@ def _answer_in_fork(
         finally:
             os._exit(ending)
     os.close(writing)
-    signal.alarm(math.ceil(limits.wall_seconds) + 1)  # nobody may be left to kill this process
+    signal.alarm(math.ceil(limits.wall_seconds) + 1)  # the parent may be gone and not kill this process
     with os.fdopen(reading, "rb") as pipe:
         value = pipe.read(limits.answer_bytes + 1)
     signal.alarm(0)
@@ -324,7 +324,7 @@ def _answer_in_fork(
 def _confine(limits: Limits, system_calls: bytes) -> None:
     """Bind a fork to the life of its parent, its processor time, and a seccomp filter if the kernel has seccomp."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Unlike the timer, nothing can take it back.
+    # Unlike the timer, it cannot be undone.
     _limit(resource.RLIMIT_CPU, math.ceil(limits.cpu_seconds) + 1)
     if system_calls:
         program = _Program(len(system_calls) // 8, system_calls)

@@ -77,7 +77,7 @@ class Stops:
     def _stop(self, frame: FrameType | None) -> None:
         """Raise `Stopped`, but not during an import: extension modules may abort the process at an exception."""
         assert self.number is not None
-        functions, imports = _under_way(frame)
+        functions, imports = _stack(frame)
         if imports and all(path.startswith(_MAKE_NOTHING) for path in functions):
             os.write(2, f"{self.line}\n".encode())
             os._exit(128 + self.number)
@@ -91,15 +91,15 @@ class Stops:
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
     def _on_unraisable(self, event: object) -> None:
-        """Python drops exceptions in a `__del__` or a callback of the garbage collector: raise `Stopped` again soon."""
+        """Raise `Stopped` again soon: Python drops exceptions in a `__del__` or a callback of the garbage collector."""
         if isinstance(getattr(event, "exc_value", None), Stopped):
             self._stop_soon()
         else:
             self._unraisable(event)  # type: ignore[arg-type]
 
 
-def _under_way(frame: FrameType | None) -> tuple[list[str], bool]:
-    """The files of ramify's functions on the stack, and whether an import is running."""
+def _stack(frame: FrameType | None) -> tuple[list[str], bool]:
+    """Return the files of ramify's functions on the stack, and True if an import is running."""
     files: list[str] = []
     imports = False
     while frame is not None:

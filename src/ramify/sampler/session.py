@@ -40,7 +40,7 @@ def sampling(
         try:
             sampler = open_sampler()
             opened = sampler
-            loop.settle()
+            loop.freeze_objects()
             yield SamplingSession(loop, stop, sampler)
         except Interrupted as stopped:
             if not if_stopped:

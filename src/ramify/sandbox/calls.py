@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from ramify.sandbox.folders import Slot
-from ramify.sandbox.frames import Sealed
+from ramify.sandbox.frames import SealedBuffer
 
 _FLOOD_FACTOR = 16
 _ORPHAN_SECONDS = 2.0
 
 
 class Stream:
-    """The kept part of one output stream: its head, or its tail for standard error.
+    """A buffer with the head of an output stream, or with the tail of standard error.
 
-    The stream should begin with `num_expected` marks. They are counted, not kept. If something else breaks their
-    sequence, nothing is kept.
+    The stream should begin with `num_expected` marks, which are counted and dropped. If something else breaks their
+    sequence, all output is dropped.
     """
 
     def __init__(
-        self, kept: Sealed, limit: int, keep_tail: bool, mark: bytes = b"", num_expected: int = 0
+        self, buffer: SealedBuffer, limit: int, keep_tail: bool, mark: bytes = b"", num_expected: int = 0
     ) -> None:
-        self.kept, self.limit = kept, limit
+        self.buffer, self.limit = buffer, limit
         self.num_bytes = self.num_marks = 0
         self._mark, self._num_expected = mark, num_expected
         self._matched = 0
@@ -46,12 +46,12 @@ class Stream:
             self.num_marks += self._matched == 0
         if self._keep_tail:
             data = data[-self.limit :]
-            self.kept.drop(max(0, self.kept.num_bytes + len(data) - self.limit))
-        self.kept.add(data[: self.limit - self.kept.num_bytes])
+            self.buffer.drop(max(0, self.buffer.num_bytes + len(data) - self.limit))
+        self.buffer.add(data[: self.limit - self.buffer.num_bytes])
 
     @property
     def flooded(self) -> bool:
-        """Whether the program wrote so much that it should be killed."""
+        """True if the program wrote so much that it should be killed."""
         return self.num_bytes > _FLOOD_FACTOR * self.limit
 
 
@@ -59,7 +59,7 @@ class Stream:
 class Call:
     """A running child: its deadline, its standard output and error, and the reason if it was killed.
 
-    `limit` is the number of bytes kept of each stream.
+    `limit` is the size of each stream's buffer in bytes.
     """
 
     id: int
@@ -72,7 +72,7 @@ class Call:
     reason: str | None = None
 
     def answer(self, kind: str, note: str) -> dict[str, Any]:
-        """The head of the answer's frame; the kept parts of the two streams are the body."""
+        """Return the head of the answer's frame; the buffers of the two streams are the body."""
         stdout, stderr = self.streams
         return {
             "id": self.id,
@@ -82,13 +82,13 @@ class Call:
             "limit": self.limit,
             "num_cells": self.num_cells,
             "num_marks": stdout.num_marks,
-            "stdout_kept": stdout.kept.num_bytes,
+            "stdout_kept": stdout.buffer.num_bytes,
             "stdout_bytes": stdout.num_bytes,
             "stderr_bytes": stderr.num_bytes,
         }
 
     def outcome(self, status: int) -> tuple[str, str]:
-        """The result's status for an exit status (negative: a signal), and a note to add to standard error."""
+        """Return the result's status for an exit status (negative: a signal), and a note to add to standard error."""
         if self.reason == "timeout" or status == -signal.SIGXCPU:
             return "timeout", ""
         if self.reason == "flood":
@@ -100,9 +100,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a new child needs; `body` and `mark` come from its request."""
+    """The inputs of a new child; `body` and `mark` come from its request."""
 
-    body: Sealed
+    body: SealedBuffer
     mark: str
     slot: Slot
     processor_seconds: tuple[int, int]
@@ -114,7 +114,7 @@ class Birth:
 def end_orphans() -> None:
     """Kill and reap all descendants of this process, for a bounded time.
 
-    All are stopped first, until no new ones appear. If they were killed one by one, the others would go on forking.
+    All are stopped first, until no new ones appear. If they were killed one by one, the others would continue to fork.
     """
     stopped: set[int] = set()
     end = time.monotonic() + _ORPHAN_SECONDS
@@ -122,23 +122,23 @@ def end_orphans() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        found = _descendants()
-        if not found:
+        running = _descendants()
+        if not running:
             return
-        for pid in found:
+        for pid in running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL if found <= stopped else signal.SIGSTOP)
-        stopped = found
+                os.kill(pid, signal.SIGKILL if running <= stopped else signal.SIGSTOP)
+        stopped = running
         time.sleep(0.001)
 
 
 def _descendants() -> set[int]:
-    found: set[int] = set()
+    descendants: set[int] = set()
     pending = [os.getpid()]
     while pending:
         pid = pending.pop()
         with contextlib.suppress(OSError):
             children = {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-            pending.extend(children - found)
-            found |= children
-    return found
+            pending.extend(children - descendants)
+            descendants |= children
+    return descendants

@@ -1,4 +1,4 @@
-"""Folders that hostile code may fill, move and replace, and handing them out to snippets. Standard library only."""
+"""Folders that hostile code may fill, move and replace, and their assignment to snippets. Standard library only."""
 
 import contextlib
 import os
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ramify.sandbox.kernel import Landlock
 
-_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HELD = _LISTED | getattr(os, "O_PATH", 0)
+_LIST_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_FLAGS = _LIST_FLAGS | getattr(os, "O_PATH", 0)
 
 
 class Folder:
-    """A folder, held open since before anyone else could reach it.
+    """A folder, opened before any other program could reach it.
 
     Whatever appears at its path later (a link to another folder, say), only the contents of this folder are removed.
     """
@@ -24,23 +24,23 @@ class Folder:
             OSError: There is no folder; a link to a folder does not count.
         """
         self.path = path
-        self.descriptor = os.open(path, _LISTED)
+        self.descriptor = os.open(path, _LIST_FLAGS)
 
     @property
     def is_usable(self) -> bool:
-        """Whether the folder is still at its path, and empty."""
+        """True if the folder is still at its path, and empty."""
         with contextlib.suppress(OSError):
-            found = Path(self.path).lstat()
+            status = Path(self.path).lstat()
             with os.scandir(self.descriptor) as entries:
-                return os.path.samestat(found, os.fstat(self.descriptor)) and next(entries, None) is None
+                return os.path.samestat(status, os.fstat(self.descriptor)) and next(entries, None) is None
         return False
 
     def empty(self) -> None:
         """Remove the contents, as far as the system permits; entries that are already gone are no error.
 
         Walks the tree with one folder open at a time, down by name and up by "..", so neither its depth nor the length
-        of its paths matters. Links are not followed. The walk stops where ".." is not the folder it came from: somebody
-        is moving folders meanwhile.
+        of its paths matters. Links are not followed. The walk stops where ".." is not the folder it came from: another
+        program is moving folders meanwhile.
         """
         here = os.dup(self.descriptor)
         try:
@@ -55,7 +55,7 @@ class Folder:
                 done = way.pop()
                 if not way:
                     return
-                here = _exchange(here, os.open("..", _LISTED, dir_fd=here))
+                here = _exchange(here, os.open("..", _LIST_FLAGS, dir_fd=here))
                 if _identity(here) != way[-1].identity:
                     return
                 with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class Folder:
     def remove_itself(self) -> None:
         """Empty the folder, remove it wherever it is now, and close it.
 
-        For a folder whose parent others can move: by now its path may lead to somebody else's folder.
+        For a folder whose parent others can move: by now its path may lead to a folder of another program.
         """
         self.empty()
         own = os.fstat(self.descriptor)
@@ -88,7 +88,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entered:
+class _OpenFolder:
     """A folder on the way down, its files already removed: its name, its identity, and the subfolders still to do."""
 
     name: str
@@ -96,36 +96,36 @@ class _Entered:
     pending: list[str] = field(default_factory=list)
 
 
-def _enter(name: str, folder: int) -> _Entered:
-    """Remove the files of an open folder."""
+def _enter(name: str, folder: int) -> _OpenFolder:
+    """Remove the files of an open folder, and list its subfolders."""
     with contextlib.suppress(OSError):
         # Even the owner cannot change the folder without these rights.
         os.fchmod(folder, 0o700)
-    entered = _Entered(name, _identity(folder))
+    opened = _OpenFolder(name, _identity(folder))
     for entry, is_folder in _entries(folder):
         if is_folder:
-            entered.pending.append(entry)
+            opened.pending.append(entry)
             continue
         with contextlib.suppress(OSError):
             os.unlink(entry, dir_fd=folder)
-    return entered
+    return opened
 
 
 def _open(name: str, folder: int) -> int:
     """Open a subfolder, even one that its owner may not list."""
     try:
-        return os.open(name, _LISTED, dir_fd=folder)
+        return os.open(name, _LIST_FLAGS, dir_fd=folder)
     except PermissionError:
-        place = os.open(name, _HELD, dir_fd=folder)
+        handle = os.open(name, _PATH_FLAGS, dir_fd=folder)
         try:
             # Not by name: a link could have replaced it.
-            Path(f"/proc/self/fd/{place}").chmod(0o700)
+            Path(f"/proc/self/fd/{handle}").chmod(0o700)
         except FileNotFoundError:
             # The sandbox's own root has no /proc, but also nothing that a link could lead to.
             os.chmod(name, 0o700, dir_fd=folder)
         finally:
-            os.close(place)
-        return os.open(name, _LISTED, dir_fd=folder)
+            os.close(handle)
+        return os.open(name, _LIST_FLAGS, dir_fd=folder)
 
 
 def _exchange(old: int, new: int) -> int:
@@ -134,8 +134,8 @@ def _exchange(old: int, new: int) -> int:
 
 
 def _identity(folder: int) -> tuple[int, int]:
-    found = os.fstat(folder)
-    return found.st_dev, found.st_ino
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _entries(folder: int) -> list[tuple[str, bool]]:
@@ -155,9 +155,9 @@ class Slot:
 
 
 class Slots:
-    """Hands out empty folders. A folder that comes back with files in it is emptied by a child process.
+    """Assigns empty folders. A folder that is released with files in it is emptied by a child process.
 
-    `lost` says that a folder could not be emptied, or is no longer at its path; that folder is not used again.
+    `lost`: a folder could not be emptied, or is no longer at its path; it is not used again.
     """
 
     def __init__(self, base: str, count: int, landlock: Landlock | None) -> None:
@@ -172,7 +172,7 @@ class Slots:
             self._all.append(Slot(Folder(path), landlock.rules_for(path) if landlock else None))
         self.free.extend(self._all)
 
-    def give_back(self, slot: Slot) -> None:
+    def release(self, slot: Slot) -> None:
         """Take a folder whose snippet has ended."""
         if slot.folder.is_usable:
             self.free.append(slot)

@@ -19,9 +19,9 @@ def _postpone(**hooks: Callable[[], object]) -> None:
 os.register_at_fork = _postpone  # type: ignore[assignment]
 
 
-def settle(wanted: bool) -> None:
-    """Stop postponing hooks; register the postponed ones if `wanted`."""
+def stop_postponing(register: bool) -> None:
+    """Stop postponing hooks; register or drop the postponed ones."""
     os.register_at_fork = _register
-    if wanted:
+    if register:
         for hooks in _postponed:
             _register(**hooks)

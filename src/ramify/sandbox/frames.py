@@ -16,7 +16,7 @@ from typing import Any
 _WIPE_ON_FORK, _KEEP_ON_FORK = 18, 19
 
 
-class Sealed:
+class SealedBuffer:
     """A buffer of `size` bytes, of which the first `num_bytes` are in use; it is empty in forked children.
 
     A child is a copy of the zygote, with everything in its heap, freed or not, and a program can search its own memory.
@@ -36,7 +36,7 @@ class Sealed:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more fits."""
+        """True if nothing more fits."""
         return self.num_bytes == self.size
 
     @property
@@ -75,7 +75,7 @@ class Sealed:
         self._advise(_KEEP_ON_FORK)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._view.release()
         self._memory.close()
 
@@ -92,24 +92,24 @@ _INBOX_BYTES = 1 << 18
 
 
 def encode_head(head: Mapping[str, Any], body_bytes: int) -> bytes:
-    """The start of a frame, up to its body."""
+    """Return the start of a frame, up to its body."""
     text = json.dumps(head).encode("ascii")
     return _LENGTHS.pack(len(text), body_bytes) + text
 
 
 def encode(head: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """One frame."""
+    """Return one frame."""
     return encode_head(head, len(body)) + body
 
 
 def lengths(prefix: bytes) -> tuple[int, int]:
-    """The lengths of head and body."""
+    """Return the lengths of head and body."""
     head, body = _LENGTHS.unpack(prefix)
     return head, body
 
 
 def decode(head: bytes) -> dict[str, Any]:
-    """The JSON object of a head."""
+    """Return the JSON object of a head."""
     read: dict[str, Any] = json.loads(head)
     return read
 
@@ -117,7 +117,7 @@ def decode(head: bytes) -> dict[str, Any]:
 def request(
     identifier: int, code: str, timeout_seconds: float, cells: Sequence[str] = (), mark: str = ""
 ) -> bytes:
-    """The frame that requests a run of a program; `mark` serves to count the cells that ran (see `snippet`)."""
+    """Return the frame that requests a run of a program; `mark` counts the cells that ran (see `snippet`)."""
     head = {"id": identifier, "timeout": timeout_seconds, "num_cells": len(cells), "mark": mark}
     text = code.encode("utf-8", "surrogatepass")
     others = json.dumps(cells).encode("ascii") if cells else b""
@@ -125,7 +125,7 @@ def request(
 
 
 def programs(body: memoryview) -> tuple[str, tuple[str, ...]]:
-    """The program and the cells in a request's body. Fast without cells, since every child does this."""
+    """Return the program and the cells in a request's body. Fast without cells, since every child does this."""
     end = _CODE_LENGTH_BYTES + int.from_bytes(body[:_CODE_LENGTH_BYTES], "big")
     code = str(body[_CODE_LENGTH_BYTES:end], "utf-8", "surrogatepass")
     return code, tuple(json.loads(bytes(body[end:]))) if end < len(body) else ()
@@ -153,16 +153,16 @@ class Inbox:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._buffer = Sealed(_INBOX_BYTES)
+        self._buffer = SealedBuffer(_INBOX_BYTES)
         self._head: dict[str, Any] | None = None
-        self._body = Sealed(0)
+        self._body = SealedBuffer(0)
 
     def read(self) -> bool:
         """Read once; False at the end of the input."""
         return self._buffer.read_from(self._descriptor) > 0
 
-    def take(self) -> Iterator[tuple[dict[str, Any], Sealed]]:
-        """The complete frames so far, in order."""
+    def take(self) -> Iterator[tuple[dict[str, Any], SealedBuffer]]:
+        """Yield the complete frames so far, in order."""
         while self._take_head() and self._take_body():
             assert self._head is not None
             head, self._head = self._head, None
@@ -180,7 +180,7 @@ class Inbox:
                 return False
             self._head = decode(bytes(used[PREFIX_BYTES:end]))
         self._buffer.drop(end)
-        self._body = Sealed(body_bytes)
+        self._body = SealedBuffer(body_bytes)
         return True
 
     def _take_body(self) -> bool:
@@ -195,11 +195,11 @@ class Outbox:
     """Sends frames as fast as the reader takes them. `spare` collects the buffers of written bodies, emptied for reuse."""
 
     def __init__(self, descriptor: int) -> None:
-        self.spare: list[Sealed] = []
+        self.spare: list[SealedBuffer] = []
         self._descriptor = descriptor
-        self._parts: deque[tuple[memoryview, Sealed | None]] = deque()
+        self._parts: deque[tuple[memoryview, SealedBuffer | None]] = deque()
 
-    def add(self, head: Mapping[str, Any], *bodies: Sealed) -> None:
+    def add(self, head: Mapping[str, Any], *bodies: SealedBuffer) -> None:
         """Queue a frame."""
         size = sum(body.num_bytes for body in bodies)
         self._parts.append((memoryview(encode_head(head, size)), None))
@@ -207,7 +207,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is written."""
+        """True if everything is written."""
         return not self._parts
 
     def write(self) -> None:

@@ -1,4 +1,4 @@
-"""How a snippet's process confines itself before it runs foreign code. Standard library only.
+"""The jail that a snippet's process enters before it runs foreign code. Standard library only.
 
 Level 0: resource limits, no capabilities. Level 1: + seccomp. Level 2: + Landlock. At levels 0 and 1 a snippet can
 read and write whatever the user can, and see the user's processes in /proc. From level 2 on it can write only its own
@@ -36,7 +36,7 @@ class Limits:
         memory_bytes: Address space.
         file_bytes: Size of each file that it writes.
         folder_bytes: Total size of its files. Holds from level 3 on, where the files are in memory.
-        output_bytes: Bytes kept of each output stream; a snippet that writes 16 times as much is killed.
+        output_bytes: Bytes returned of each output stream; a snippet that writes 16 times as much is killed.
         num_files: Open files.
         num_processes: Threads (and processes, at level 0).
     """
@@ -80,7 +80,7 @@ class Jail:
         self._most_seconds = _both(resource.RLIMIT_CPU, _ENDLESS)[1]
 
     def _prepare_zygote(self) -> None:
-        """Protect the zygote: children cannot inspect it, their orphans fall to it, and it has few rights."""
+        """Protect the zygote: children cannot inspect it, it inherits their orphans, and it has few rights."""
         kernel.forbid_inspection()
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         rights = _CAP_SETUID if self._has_spare_uids else 0
@@ -91,7 +91,7 @@ class Jail:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
     def processor_seconds(self, timeout_seconds: float) -> tuple[int, int]:
-        """Soft and hard limit of a snippet's CPU time; the soft limit's signal distinguishes a timeout from other kills."""
+        """Return soft and hard limit of a snippet's CPU time; the soft limit's signal distinguishes a timeout from other kills."""
         soft = min(2 * math.ceil(timeout_seconds) + 1, self._most_seconds)
         return soft, min(soft + 1, self._most_seconds)
 
@@ -135,7 +135,7 @@ def volunteer_when_memory_ends() -> None:
 
 
 def _both(kind: int, value: int) -> tuple[int, int]:
-    """`value` as soft and hard limit, or the current hard limit if that is lower."""
+    """Return `value` as soft and hard limit, or the current hard limit if that is lower."""
     ceiling = resource.getrlimit(kind)[1]
     if ceiling != resource.RLIM_INFINITY:
         value = min(value, ceiling)

@@ -1,6 +1,6 @@
 """System calls for which Python has no function, and Landlock rules. Standard library only.
 
-What fails raises a JailError.
+A call that fails raises a JailError.
 """
 
 import ctypes
@@ -95,13 +95,13 @@ class Capabilities:
 
 
 def advise(address: int, size: int, advice: int) -> bool:
-    """Call `madvise`; returns whether the kernel followed the advice."""
+    """Call `madvise`; return True if the kernel followed the advice."""
     result: int = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
     return result == 0
 
 
 def num_tasks() -> int:
-    """The number of tasks on the whole machine."""
+    """Return the number of tasks on the whole machine."""
     answer = ctypes.create_string_buffer(256)
     _checked("sysinfo", _libc.sysinfo(answer))
     number: int = struct.unpack_from("=H", answer, _SYSINFO_TASKS)[0]
@@ -154,7 +154,7 @@ _ALL_OF_ABI_1 = (1 << 13) - 1
 
 
 class Landlock:
-    """Which files a process may still open. Makes one ruleset for each folder that snippets run in, so that a child only has to apply it."""
+    """The files that a process may still open: one ruleset for each folder that snippets run in, which a child only applies."""
 
     def __init__(self, readable: Sequence[str], hidden: Sequence[str]) -> None:
         """Open the paths that every snippet may read.
@@ -175,23 +175,23 @@ class Landlock:
             self._add(path, hidden)
 
     def _add(self, path: str, hidden: Sequence[str]) -> None:
-        """Grant one path. A grant covers everything below a folder, so beside a hidden folder each sibling is granted."""
+        """Allow one path. A rule covers everything below a folder, so beside a hidden folder each sibling gets a rule."""
         rights = _READ_FILE | (_READ_DIR if Path(path).is_dir() else 0)
         if path == "/dev/null":
             rights |= _WRITE_FILE
-        if any(one.startswith(f"{path}/") for one in hidden):
+        if any(folder.startswith(f"{path}/") for folder in hidden):
             rights = _READ_DIR
             with os.scandir(path) as entries:
-                # The target of a link is granted at its own path, or not at all.
+                # The target of a link is allowed at its own path, or not at all.
                 below = [
                     entry.path for entry in entries if not entry.is_symlink() and entry.path not in hidden
                 ]
-            for one in below:
-                self._add(one, hidden)
+            for child in below:
+                self._add(child, hidden)
         self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
 
     def rules_for(self, folder: str) -> int:
-        """The descriptor of a ruleset: write `folder`, read the readable paths, nothing else."""
+        """Return the descriptor of a ruleset: write `folder`, read the readable paths, nothing else."""
         handled, writable = _ALL_OF_ABI_1, _READ_FILE | _WRITE_FILE | _READ_DIR | _MAKE_AND_REMOVE
         for abi, right in ((2, _REFER), (3, _TRUNCATE)):
             if self._abi >= abi:

@@ -32,7 +32,7 @@ _MENTIONS = {name: re.compile(rf"\b{name}\b") for name in _NAMES}
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """What a zygote loads.
+    """The packages that a zygote loads.
 
     Attributes:
         modules: Imported before the first snippet; submodules that the installed version lacks are skipped.
@@ -46,7 +46,7 @@ class Packages:
 
 
 def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
-    """The names of packages that occur in a program or in the cells before it.
+    """Return the names of packages that occur in a program or in the cells before it.
 
     This looks for the word, not for an import: parsing untrusted code could crash our process, and a word that is not
     an import only costs a slower start. A program that builds the name at run time finds only the standard library.
@@ -60,14 +60,14 @@ def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
 @functools.cache
 def everything() -> Packages:
     """All installed packages, with the submodules that they would import later: for a zygote of many snippets."""
-    found = scientific(_NAMES)
-    parts = [part for part in _LATE_PARTS.split() if part.split(".")[0] in found.modules]
-    return replace(found, modules=(*found.modules, *parts))
+    packages = scientific(_NAMES)
+    parts = [part for part in _LATE_PARTS.split() if part.split(".")[0] in packages.modules]
+    return replace(packages, modules=(*packages.modules, *parts))
 
 
 @functools.cache
 def scientific(names: Iterable[str]) -> Packages:
-    """The installed packages among `names`."""
+    """Return the installed packages among `names`."""
     modules: list[str] = []
     paths: list[str] = []
     folders: list[str] = []
@@ -79,7 +79,7 @@ def scientific(names: Iterable[str]) -> Packages:
         modules.append(name)
         paths.append(str(folder.parent))
         libraries = folder.parent / f"{name}.libs"
-        folders.extend(str(place) for place in (folder, libraries) if place.exists())
+        folders.extend(str(path) for path in (folder, libraries) if path.exists())
     return Packages(tuple(modules), tuple(dict.fromkeys(paths)), tuple(folders))
 
 
@@ -91,7 +91,7 @@ def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = ""
 
     Args:
         head: The head of the answer's frame.
-        body: The kept standard output, then the kept standard error.
+        body: Standard output, then standard error, each as far as it was buffered.
         level: Isolation level of the zygote.
         mark: The mark of the request, if it had cells (see `snippet`).
     """
@@ -100,17 +100,17 @@ def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = ""
     failed = failed_cell(head["num_marks"], head["num_cells"])
     if failed is not None and status is SandboxStatus.OK:
         status, note = SandboxStatus.ERROR, NOT_REPLAYED
-    shown = _text(body[:cut], head["stdout_bytes"], limit, head["folder"], keep_tail=False)
+    stdout = _text(body[:cut], head["stdout_bytes"], limit, head["folder"], keep_tail=False)
     errors = _text(body[cut:], head["stderr_bytes"], limit, head["folder"], keep_tail=True)
     if head["num_cells"]:
         errors = own_errors(errors, mark, failed)
-    said = "\n".join(filter(None, (errors, note)))
-    return SandboxResult(status, shown, said, level, failed_cell=failed)
+    stderr = "\n".join(filter(None, (errors, note)))
+    return SandboxResult(status, stdout, stderr, level, failed_cell=failed)
 
 
-def _text(kept: bytes, num_bytes: int, limit: int, folder: str, *, keep_tail: bool) -> str:
-    """A stream's kept bytes as text. The snippet's folder is shown under one fixed name, so equal calls give equal text."""
-    text = kept.decode("utf-8", "replace").replace(folder, _SHOWN_FOLDER)
+def _text(output: bytes, num_bytes: int, limit: int, folder: str, *, keep_tail: bool) -> str:
+    """Decode a stream's output. The snippet's folder gets one fixed name, so that equal calls give equal text."""
+    text = output.decode("utf-8", "replace").replace(folder, _SHOWN_FOLDER)
     if num_bytes <= limit:
         return text
     note = f"[output cut at {limit} bytes]"
@@ -118,7 +118,7 @@ def _text(kept: bytes, num_bytes: int, limit: int, folder: str, *, keep_tail: bo
 
 
 def _in_bubblewrap(command: Sequence[str], readable: Sequence[str], num_folders: int) -> list[str]:
-    """Level 4: the command line that runs `command` with its own namespaces and a root of only `readable`, devices and `ROOM`.
+    """Return the command line that, at level 4, runs `command` with its own namespaces and a root of only `readable`, devices and `ROOM`.
 
     Args:
         command: An absolute path and arguments; the program must lie in `readable`.
@@ -170,14 +170,14 @@ _INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", sys.executable)
 """The base interpreter. That of a virtual environment needs files outside its own installation."""
 
 
-def new_place() -> str:
-    """A path for a new folder that nobody can guess. Does not create it, so the caller knows what to remove beforehand."""
+def new_folder_path() -> str:
+    """Return an unguessable path. The folder is not created, so the caller knows beforehand what to remove."""
     return f"{os.path.realpath(tempfile.gettempdir())}/ramify-{os.urandom(8).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What kind of zygote to start.
+    """Settings of a zygote.
 
     Attributes:
         level: 0 to 4.
@@ -193,11 +193,11 @@ class Start:
 
     @property
     def needs_base(self) -> bool:
-        """Whether snippets run in folders of the machine, rather than in file systems of their own."""
+        """True if snippets run in folders of the machine, False if in file systems of their own."""
         return self.level < 3
 
     def command(self, executable: str = _INTERPRETER) -> list[str]:
-        """The command line of the zygote.
+        """Return the command line of the zygote.
 
         Raises:
             JailError: The level needs a program that is missing.
@@ -212,7 +212,7 @@ class Start:
         return _in_bubblewrap(plain, readable, self.num_slots)
 
     def settings(self, seccomp_program: bytes, base: str | None) -> dict[str, Any]:
-        """The head of the first frame. `base` is a folder that belongs to this zygote and is removed with it."""
+        """Return the head of the first frame. `base` is a folder that belongs to this zygote and is removed with it."""
         limits = self.limits
         if self.packages.modules:
             limits = replace(limits, memory_bytes=limits.memory_bytes + _PACKAGES_BYTES)

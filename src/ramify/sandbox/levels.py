@@ -48,7 +48,7 @@ print("level", level)
 
 
 def detect_level(at_most: int = MAX_LEVEL) -> int:
-    """The highest level up to `at_most` that works here, tested in child processes.
+    """Return the highest level up to `at_most` that works here, tested in child processes.
 
     Raises:
         MachineError: Not even level 0 works.
@@ -63,32 +63,32 @@ def detect_level(at_most: int = MAX_LEVEL) -> int:
 
 
 def shortfall(required: int, reached: int) -> str:
-    """One line: what this machine lacks for the level `required`, and how to accept the level that it reaches."""
+    """Return a line with what this machine lacks for the level `required`, and how to accept the level it reaches."""
     missing = (why_not(reached + 1) if reached < MAX_LEVEL else None) or "it was not tried"
     careful = ", which guards against accidents, not against attacks" if reached < FIRST_GUARDED else ""
     return (
-        f"sandbox.min_level = {required}: this machine reaches level {reached} (not level {reached + 1}: {missing}); "
-        f"set sandbox.min_level = {reached} to accept that level{careful}"
+        f"sandbox.min_level = {required}: this machine reaches level {reached} (not level {reached + 1}: {missing}). "
+        f"Set sandbox.min_level = {reached} to accept that level{careful}."
     )
 
 
 @functools.cache
 def why_not(level: int) -> str | None:
-    """Try one level; None if it holds, else what was missing. The result is cached."""
+    """Try one level. Return None if it works, else what is missing; the result is cached."""
     try:
         program = seccomp_program(level)
     except (ImportError, RuntimeError) as error:
         return f"seccomp: {error}"
-    place = launch.new_place()
+    folder = launch.new_folder_path()
     try:
-        Path(place).mkdir(mode=0o700)
-        return _try(launch.Start(level), program, place)
+        Path(folder).mkdir(mode=0o700)
+        return _try(launch.Start(level), program, folder)
     except OSError as error:
         return f"no process could be started: {error.strerror}"
     except JailError as error:
         return str(error)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _try(start: launch.Start, program: bytes, base: str) -> str | None:
@@ -119,7 +119,7 @@ def _compiled() -> bytes:
 
 
 def seccomp_program(level: int) -> bytes:
-    """The seccomp program of a level, compiled once; empty at level 0.
+    """Return the seccomp program of a level, compiled once; empty at level 0.
 
     Raises:
         ImportError: pyseccomp is not installed.
@@ -142,8 +142,8 @@ def _try_out(process: "subprocess.Popen[bytes]", settings: dict[str, Any]) -> st
         while "status" not in head:
             head, body = _read(process.stdout)
     except (EOFError, OSError):
-        said = (process.communicate()[1] or b"").decode(errors="replace").strip().splitlines()
-        return f"the sandbox process died ({said[-1]})" if said else "the sandbox process died"
+        lines = (process.communicate()[1] or b"").decode(errors="replace").strip().splitlines()
+        return f"the sandbox process died ({lines[-1]})" if lines else "the sandbox process died"
     result = read_answer(head, body, settings["level"])
     if result.status is not SandboxStatus.OK:
         last = (result.stderr.splitlines() or [result.status])[-1]

@@ -1,4 +1,4 @@
-"""What a sandbox has and sees of the machine: user ids, readable paths, and namespaces. Standard library only.
+"""The parts of the machine that a sandbox sees: user ids, readable paths, and namespaces. Standard library only.
 
 At level 3 the zygote gets its own namespaces and an almost empty root, created once. It becomes process 1, so nothing
 outlives it. Its children see neither /proc nor the machine's files, network, host name or shared memory. An ordinary
@@ -19,7 +19,7 @@ SPARE_UID, NUM_SPARE_UIDS = 0x60000000, (1 << 22) + 1
 
 
 def has_spare_uids() -> bool:
-    """Whether this process can use these ids; it tries the first and the last."""
+    """Return True if this process can use these ids; it tries the first and the last."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     real = os.getresuid()[0]
@@ -39,28 +39,28 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
 def readable(packages: Sequence[str]) -> list[str]:
-    """The existing paths among the system's libraries, the interpreter's installation and `packages`.
+    """Return the existing paths among the system's libraries, the interpreter's installation and `packages`.
 
     No path lies below another.
     """
-    wanted = (*_SYSTEM, f"{sys.base_prefix}/lib", str(Path(os.__file__).parent), *packages)
-    found: list[str] = []
-    for path in sorted(wanted):
-        if Path(path).exists() and not any(path == above or path.startswith(f"{above}/") for above in found):
-            found.append(path)
-    return found
+    candidates = (*_SYSTEM, f"{sys.base_prefix}/lib", str(Path(os.__file__).parent), *packages)
+    paths: list[str] = []
+    for path in sorted(candidates):
+        if Path(path).exists() and not any(path == above or path.startswith(f"{above}/") for above in paths):
+            paths.append(path)
+    return paths
 
 
 def installed() -> list[str]:
-    """The folders of installed packages (site-packages and the like) below the paths that every snippet may read."""
+    """Return the folders of installed packages (site-packages and the like) below the paths that every snippet may read."""
     patterns = (f"{below}{name}" for below in ("", "python*/") for name in _INSTALLED)
     return sorted(
-        {str(found) for pattern in patterns for place in readable(()) for found in Path(place).glob(pattern)}
+        {str(match) for pattern in patterns for path in readable(()) for match in Path(path).glob(pattern)}
     )
 
 
 def devices() -> list[str]:
-    """The devices that exist."""
+    """Return the devices that exist."""
     return [path for path in _DEVICES if Path(path).exists()]
 
 
@@ -86,7 +86,7 @@ def enter(packages: Sequence[str], num_folders: int, folder_bytes: int) -> None:
         folder_bytes: Size of each of these file systems.
 
     Raises:
-        JailError: This machine forbids or lacks something that is needed.
+        JailError: This machine forbids or lacks a requirement.
     """
     _leave()
     pid = os.fork()
@@ -145,7 +145,7 @@ def _map_ids(
     if os.geteuid() != 0:
         (process / "setgroups").write_text("deny")
     for name, ranges in (("uid_map", users), ("gid_map", groups)):
-        lines = "\n".join(" ".join(map(str, one)) for one in ranges)
+        lines = "\n".join(" ".join(map(str, each)) for each in ranges)
         (process / name).write_bytes(lines.encode())
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
-from ramify.runtime.call_clock import CallClock, current_clock, place_in, queued
+from ramify.runtime.call_clock import CallClock, current_clock, queued, slot_of
 from ramify.sandbox import frames, launch, snippet
 from ramify.sandbox.folders import Folder
 from ramify.sandbox.jail import Limits
@@ -49,7 +49,7 @@ class _Pending:
             (self.clock.enter_queue if waits else self.clock.leave_queue)()
 
     def end(self, frame: Frame | None) -> None:
-        """Set the answer, unless it is set or the caller has given up."""
+        """Set the answer, unless it is set or the caller was cancelled."""
         if not self.answer.done():
             self.answer.set_result(frame)
 
@@ -62,7 +62,7 @@ class ZygoteProcess:
 
     def __init__(self, start: launch.Start) -> None:
         self._start = start
-        self._place = launch.new_place() if start.needs_base else None
+        self._path = launch.new_folder_path() if start.needs_base else None
         self._base: Folder | None = None
         # Not asyncio's subprocess: if that is cancelled while it starts bubblewrap, the process stays behind.
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,9 +82,9 @@ class ZygoteProcess:
             EOFError: The process ended at once, or could not set up its jail.
             JailError: The level needs a program that is missing.
         """
-        if self._place is not None:
-            Path(self._place).mkdir(mode=0o700)
-            self._base = Folder(self._place)
+        if self._path is not None:
+            Path(self._path).mkdir(mode=0o700)
+            self._base = Folder(self._path)
         self._process = subprocess.Popen(
             self._start.command(),
             stdin=subprocess.PIPE,
@@ -99,16 +99,16 @@ class ZygoteProcess:
         await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self._incoming), self._process.stdout
         )
-        settings = self._start.settings(seccomp_program(self._start.level), self._place)
+        settings = self._start.settings(seccomp_program(self._start.level), self._path)
         self._send(frames.encode(settings))
         ready, _ = await self._receive()
         if not ready["ready"]:
             raise EOFError(ready["reason"])
-        self._reader = asyncio.create_task(self._deal_out())
+        self._reader = asyncio.create_task(self._dispatch())
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is pending."""
+        """True while a call is pending."""
         return bool(self._pending)
 
     async def run(
@@ -151,9 +151,9 @@ class ZygoteProcess:
         if self._base is not None:
             base, self._base = self._base, None
             await asyncio.to_thread(base.remove)
-        elif self._place is not None:
+        elif self._path is not None:
             with contextlib.suppress(OSError):  # never created, or already removed
-                Path(self._place).rmdir()
+                Path(self._path).rmdir()
 
     async def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> None:
         """Wait for the process and its last answers, for a bounded time."""
@@ -162,7 +162,7 @@ class ZygoteProcess:
         if self._reader is not None:
             await asyncio.wait([self._reader], timeout=_STOP_SECONDS)
 
-    async def _deal_out(self) -> None:
+    async def _dispatch(self) -> None:
         """Pass each answer to the call that waits for it, until the zygote ends."""
         with contextlib.suppress(EOFError, OSError):
             while True:
@@ -187,7 +187,7 @@ class ZygoteProcess:
         if self._process is not None:
             self._process.kill()
         if self._child is not None:
-            # At level 0 a program can kill its zygote and live on.
+            # At level 0 a program can kill its zygote and survive it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child, signal.SIGKILL)
             self._child = None
@@ -208,7 +208,7 @@ class ZygoteProcess:
 def open_sandbox(
     min_level: int, max_level: int = MAX_LEVEL, limits: Limits | None = None
 ) -> "ProcessSandbox":
-    """A sandbox of the highest level that this machine reaches, at most `max_level`.
+    """Return a sandbox of the highest level that this machine reaches, at most `max_level`.
 
     It starts its processes at the first call, and belongs to the event loop of that call. From now on the user's other
     programs cannot inspect this process (`kernel.forbid_inspection`).
@@ -252,7 +252,7 @@ class ProcessSandbox:
             note = f"killed: {what} longer than {_MAX_CODE_CHARS} characters"
             return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
         names = mentioned(code, cells)
-        async with place_in(self._running):
+        async with slot_of(self._running):
             return await self._run(code, timeout_seconds, cells, names)
 
     async def _run(
@@ -289,7 +289,7 @@ class ProcessSandbox:
     async def _ask(
         self, zygote: ZygoteProcess, code: str, timeout_seconds: float, cells: Sequence[str]
     ) -> SandboxResult | None:
-        """The result, or None if the zygote takes no more calls."""
+        """Return the result, or None if the zygote takes no more calls."""
         mark = snippet.new_mark() if cells else ""
         answer = await zygote.run(code, timeout_seconds, cells, mark)
         if answer is None:
@@ -325,7 +325,7 @@ class ProcessSandbox:
 
 
 def _is_over(start: asyncio.Task[ZygoteProcess]) -> bool:
-    """Whether a zygote could not be started, has died, or takes no more calls."""
+    """Return True for a zygote that could not be started, has died, or takes no more calls."""
     if not start.done():
         return False
     return start.cancelled() or start.exception() is not None or start.result().dead or start.result().retired

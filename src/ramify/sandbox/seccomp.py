@@ -33,7 +33,7 @@ rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimed
 pause alarm setitimer getitimer sched_yield sched_get_priority_max sched_get_priority_min getrlimit setrlimit
 getrusage
 """
-# Allowed only for the process itself: for another one they tell whether it exists.
+# Allowed only for the process itself: for another process they reveal whether it exists.
 _ABOUT_ONESELF: Final = "getpgid getsid sched_getparam sched_getscheduler"
 _CLOCKS: Final = """
 nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times sysinfo uname getcpu getrandom
@@ -54,7 +54,7 @@ _PR_SET_NAME, _PR_GET_NAME = 15, 16
 
 
 def compile_filter() -> bytes:
-    """The BPF program for this machine's processor."""
+    """Return the BPF program for this machine's processor."""
     calls = pyseccomp.SyscallFilter(defaction=pyseccomp.ERRNO(errno.EPERM))
     for name in f"{_FILES} {_MEMORY} {_THREADS} {_CLOCKS} {_PAIRS}".split():
         _add(calls, pyseccomp.ALLOW, name)

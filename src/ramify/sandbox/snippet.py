@@ -62,7 +62,7 @@ def perform(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -
 
 
 def prepare() -> dict[str, Any]:
-    """In the zygote, create the main module and everything else that all snippets share; returns the module's names."""
+    """Create the main module and everything else that all snippets share, in the zygote; return the module's names."""
     seed()
     module = types.ModuleType("__main__")
     names = module.__dict__
@@ -82,19 +82,19 @@ def seed() -> None:
 
 
 def new_mark() -> str:
-    """A new mark that no program can guess."""
+    """Return a new mark that no program can guess."""
     return f"\x1e{os.urandom(8).hex()}"
 
 
 def failed_cell(num_marks: int, num_cells: int) -> int | None:
-    """The index of the cell that did not finish, or None; `num_marks` is the number of marks on standard output."""
+    """Return the index of the cell that did not finish, or None; `num_marks` is the number of marks on standard output."""
     return num_marks - 1 if 0 < num_marks <= num_cells else None
 
 
 def own_errors(text: str, mark: str, failed: int | None) -> str:
-    """The standard error of the program itself, or of the cell `failed`, with Python's traceback."""
-    before, found, after = text.partition(mark)
-    return after if found else before if failed is None else ""
+    """Return the standard error of the program itself, or of the cell `failed`, with Python's traceback."""
+    before, separator, after = text.partition(mark)
+    return after if separator else before if failed is None else ""
 
 
 def _execute(code: str, file_name: str, names: dict[str, Any]) -> object:
@@ -136,7 +136,7 @@ def _replay(cells: Sequence[str], mark: bytes, names: dict[str, Any]) -> None:
                 _flush(streams)
             os.write(saved[0], mark)
     finally:
-        _flush_what_was_made()
+        _flush_own_streams()
         for descriptor, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, descriptor)
             os.close(copy)
@@ -150,13 +150,13 @@ def _point_to(target: int) -> None:
         os.dup2(target, descriptor)
 
 
-def _flush_what_was_made() -> None:
+def _flush_own_streams() -> None:
     """Flush the streams on descriptors 1 and 2 that the program has opened itself."""
-    for found in gc.get_objects():
-        if issubclass(type(found), io.IOBase):
+    for item in gc.get_objects():
+        if issubclass(type(item), io.IOBase):
             with contextlib.suppress(Exception):
-                if found.fileno() in (1, 2):
-                    found.flush()
+                if item.fileno() in (1, 2):
+                    item.flush()
 
 
 def _flush(streams: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a zygote does once for all its snippets: imports, trial programs, huge pages. Standard library only.
+"""The work that a zygote does once for all its snippets: imports, trial programs, huge pages. Standard library only.
 
 A function that has run before takes faster paths, imports nothing and looks up less. In a child, each of these steps
 would also copy the memory page that it writes to. All children start from the same state, sympy's caches included.
@@ -53,7 +53,7 @@ def preload(modules: Sequence[str], paths: Sequence[str]) -> None:
     del sys.path[len(sys.path) - len(paths) :]
 
 
-def forget_ourselves() -> None:
+def hide_ramify() -> None:
     """Remove ramify from `sys.modules`, so that snippets cannot import it. Existing references stay valid."""
     for name in [name for name in sys.modules if name.split(".")[0] == "ramify"]:
         del sys.modules[name]

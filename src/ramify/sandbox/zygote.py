@@ -10,7 +10,7 @@ that finds no free folder gets {"id", "waiting"}, and {"id", "begun"} once it ha
 emptied, new requests get {"id", "unserved"}.
 
 At level 0 nothing stops a snippet from killing its zygote. So there each zygote serves one snippet, and {"id", "pid"}
-lets the caller kill what is left. A snippet that moves a grandchild to another session and then kills its zygote leaves
+lets the caller kill what remains. A snippet that moves a grandchild to another session and then kills its zygote leaves
 the grandchild behind: level 0 guards against accidents only.
 """
 
@@ -29,10 +29,10 @@ from typing import Any, NoReturn
 from ramify.sandbox import fork_hooks, frames, namespaces, snippet
 from ramify.sandbox.calls import Birth, Call, Stream, end_orphans
 from ramify.sandbox.folders import Slot, Slots
-from ramify.sandbox.frames import Sealed
+from ramify.sandbox.frames import SealedBuffer
 from ramify.sandbox.jail import Jail, Limits, volunteer_when_memory_ends
 from ramify.sandbox.kernel import JailError, Landlock
-from ramify.sandbox.warmup import forget_ourselves, preload, rehearse, use_huge_pages
+from ramify.sandbox.warmup import hide_ramify, preload, rehearse, use_huge_pages
 
 _LAST_SECONDS = 10
 
@@ -45,8 +45,8 @@ class Server:
         self._slots = slots
         self._incoming, self._outgoing = incoming, outgoing
         self._inbox, self._outbox = frames.Inbox(incoming), frames.Outbox(outgoing)
-        self._chunk = Sealed(1 << 16)
-        self._queue: deque[tuple[dict[str, Any], Sealed]] = deque()
+        self._chunk = SealedBuffer(1 << 16)
+        self._queue: deque[tuple[dict[str, Any], SealedBuffer]] = deque()
         self._calls: dict[int, Call] = {}
         self._streams: dict[int, tuple[Call, Stream]] = {}
         self._poll = select.poll()
@@ -91,7 +91,7 @@ class Server:
             self._read(descriptor)
         return True
 
-    def _handle(self, head: dict[str, Any], body: Sealed) -> None:
+    def _handle(self, head: dict[str, Any], body: SealedBuffer) -> None:
         if "timeout" in head:
             head["waits"] = len(self._queue) >= len(self._slots.free)
             if head["waits"]:
@@ -110,7 +110,7 @@ class Server:
             body.free()
             self._send({"id": head["id"], "unserved": True})
 
-    def _start(self, head: Mapping[str, Any], body: Sealed, slot: Slot) -> Birth | None:
+    def _start(self, head: Mapping[str, Any], body: SealedBuffer, slot: Slot) -> Birth | None:
         if head["waits"]:
             self._send({"id": head["id"], "begun": True})
         # Do as much as possible before the fork: while the child lives, both sides copy each page that they write to.
@@ -130,7 +130,7 @@ class Server:
                 self._close(descriptor)
             for descriptor in (out_write, err_write):
                 os.close(descriptor)
-            self._slots.give_back(slot)
+            self._slots.release(slot)
             self._answer(call, "killed", f"killed: no process could be started: {error.strerror}")
             return None
         if call.pid == 0:
@@ -146,7 +146,7 @@ class Server:
     def _call(self, head: Mapping[str, Any], slot: Slot) -> Call:
         limit = self.jail.limits.output_bytes
         spare = self._outbox.spare
-        buffers = [spare.pop() if spare else Sealed(limit) for _ in range(2)]
+        buffers = [spare.pop() if spare else SealedBuffer(limit) for _ in range(2)]
         num_cells = head["num_cells"]
         num_expected = num_cells + 1 if num_cells else 0
         streams = (
@@ -205,7 +205,7 @@ class Server:
                 pass
             if descriptor in self._streams:
                 self._close(descriptor)
-        self._slots.give_back(call.slot)
+        self._slots.release(call.slot)
         if call.reason != "cancel":
             self._answer(call, *call.outcome(os.waitstatus_to_exitcode(status)))
 
@@ -225,9 +225,9 @@ class Server:
         return max(0.0, 1e3 * (min(deadlines) - time.monotonic())) + 1 if deadlines else None
 
     def _answer(self, call: Call, kind: str, note: str) -> None:
-        self._send(call.answer(kind, note), *(stream.kept for stream in call.streams))
+        self._send(call.answer(kind, note), *(stream.buffer for stream in call.streams))
 
-    def _send(self, head: Mapping[str, Any], *bodies: Sealed) -> None:
+    def _send(self, head: Mapping[str, Any], *bodies: SealedBuffer) -> None:
         self._outbox.add(head, *bodies)
         self._flush()
 
@@ -268,7 +268,7 @@ def main() -> None:
     except (JailError, OSError, ImportError) as error:
         os.write(outgoing, frames.encode({"ready": False, "reason": str(error)}))
         return
-    forget_ourselves()
+    hide_ramify()
     if settings["level"] > 0:
         rehearse(settings["packages"]["modules"])
     names = snippet.prepare()
@@ -296,7 +296,7 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
     """
     level, limits = settings["level"], Limits(**settings["limits"])
     packages = settings["packages"]
-    fork_hooks.settle(wanted=level == 0)
+    fork_hooks.stop_postponing(register=level == 0)
     volunteer_when_memory_ends()
     if level == 3:
         namespaces.enter(packages["folders"], settings["num_slots"], limits.folder_bytes)

@@ -55,11 +55,11 @@ class PageSummary:
     """Asks a chat model what pages say about a query."""
 
     def __init__(self, model: ChatModel, config: SummaryConfig, cache: Cache | None = None) -> None:
-        """Whoever creates `model` and `cache` closes them."""
+        """Ask nothing yet. Whoever creates `model` and `cache` closes them."""
         self._model, self._cache, self._config = model, cache, config
 
-    async def of(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> str:
-        """What `blocks` say about `query`.
+    async def summarise(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> str:
+        """Summarise what `blocks` say about `query`.
 
         Raises:
             RequestFailedError: The request failed, or the reply does not have the required form (MALFORMED).
@@ -79,10 +79,10 @@ class PageSummary:
         async def make() -> Json:
             return await self._fresh(query, blocks)
 
-        kept = await self._cache.fetch(key, make)
-        if not isinstance(kept, str):
+        summary = await self._cache.fetch(key, make)
+        if not isinstance(summary, str):
             raise RequestFailedError(FailureKind.MALFORMED, "the cache holds something that is no summary")
-        return kept
+        return summary
 
     async def _fresh(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> str:
         mark = secrets.token_hex(8)
@@ -95,7 +95,7 @@ class PageSummary:
 
 
 def summary_prompt(query: str, blocks: Sequence[Mapping[str, Json]], mark: str) -> tuple[Message, ...]:
-    """The messages of the request: instructions, and the data in a separate message."""
+    """Return the messages of the request: instructions, and the data in a separate message."""
     return (
         Message.of("system", _INSTRUCTIONS.format(mark=mark)),
         data_message({"query": query, "pages": list(blocks)}, mark),
@@ -103,7 +103,7 @@ def summary_prompt(query: str, blocks: Sequence[Mapping[str, Json]], mark: str) 
 
 
 def facts_of(reply: str, mark: str) -> str:
-    """The text after the last line `MARK FACTS` of a reply.
+    """Return the text after the last line `MARK FACTS` of a reply.
 
     Raises:
         RequestFailedError: MALFORMED, if there is no such line, nothing follows it, or the mark occurs again after it.
@@ -140,7 +140,7 @@ class BrowsingSearch:
         config: BrowserConfig,
         summary: PageSummary | None = None,
     ) -> None:
-        """The time limit of a call is the search's limit plus those for the pages and the summary.
+        """Set the time limit of a call to the search's limit plus those for the pages and the summary.
 
         Args:
             search: Finds hits; it decides how many, and which answers are cached.
@@ -175,38 +175,38 @@ class BrowsingSearch:
             return query
         try:
             async with asyncio.timeout(self._search.config.timeout_seconds):
-                found = await self._search.find(query, collection)
+                results = await self._search.find(query, collection)
         except TimeoutError:
             return failed_search(call.id, RequestFailedError(FailureKind.TIMEOUT, "no hits in time"))
         except RequestFailedError as error:
             return failed_search(call.id, error)
-        if isinstance(found, str):
+        if isinstance(results, str):
             # An imported cache holds texts, which name no pages.
-            status = ToolStatus.EMPTY if found == NOTHING_FOUND else ToolStatus.OK
-            return ToolResult(call.id, status, found, {"pages": []})
-        hits = _distinct(found)
+            status = ToolStatus.EMPTY if results == NOTHING_FOUND else ToolStatus.OK
+            return ToolResult(call.id, status, results, {"pages": []})
+        hits = _distinct(results)
         if not hits:
             return ToolResult(call.id, ToolStatus.EMPTY, NOTHING_FOUND, {"pages": []})
         blocks, info = await self._read(hits)
-        text, summary = await self._shown(clean(query), blocks)
+        text, summary = await self._render(clean(query), blocks)
         return ToolResult(call.id, ToolStatus.OK, text, {**info, **summary})
 
     async def _read(self, hits: Sequence[Hit]) -> tuple[list[dict[str, Json]], dict[str, Json]]:
-        """A block for each hit, and the outcome of reading its page."""
-        documents = await asyncio.gather(*(self._page(hit) for hit in hits), return_exceptions=True)
-        if (down := next((one for one in documents if isinstance(one, BaseException)), None)) is not None:
+        """Return a block for each hit, and the outcomes of reading their pages."""
+        outcomes = await asyncio.gather(*(self._page(hit) for hit in hits), return_exceptions=True)
+        if (down := next((each for each in outcomes if isinstance(each, BaseException)), None)) is not None:
             raise down
-        found = [one for one in documents if not isinstance(one, BaseException)]
+        documents = [each for each in outcomes if not isinstance(each, BaseException)]
         # In a thread: finding passages takes a while and must not block the event loop.
-        blocks = await asyncio.to_thread(lambda: list(map(self._block, count(1), hits, found)))
+        blocks = await asyncio.to_thread(lambda: list(map(self._block, count(1), hits, documents)))
         read = [
             {"url": hit.url, "read": "ok" if isinstance(document, Document) else document}
-            for hit, document in zip(hits, found, strict=True)
+            for hit, document in zip(hits, documents, strict=True)
         ]
         return blocks, {"pages": read}
 
     async def _page(self, hit: Hit) -> Document | str:
-        """The page of a hit, or the reason why there is none."""
+        """Return the page of a hit, or the reason why there is none."""
         if not hit.url:
             return "no address"
         try:
@@ -224,12 +224,12 @@ class BrowsingSearch:
             block["content"] = passage_near(document.text, hit.text, self._config).text
         return {name: value for name, value in block.items() if value != ""}
 
-    async def _shown(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> tuple[str, dict[str, Json]]:
+    async def _render(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> tuple[str, dict[str, Json]]:
         if self._summary is None:
             return as_documents(blocks), {}
         try:
             async with asyncio.timeout(self._config.summary_seconds):
-                return await self._summary.of(query, blocks), {"summary": "ok"}
+                return await self._summary.summarise(query, blocks), {"summary": "ok"}
         except TimeoutError:
             failed = FailureKind.TIMEOUT
         except RequestFailedError as error:
@@ -238,7 +238,7 @@ class BrowsingSearch:
 
 
 def as_documents(blocks: Sequence[Mapping[str, Json]]) -> str:
-    """Numbered documents for the policy. A page's lines are indented, so that no line can pose as another document."""
+    """Return numbered documents for the policy. A page's lines are indented, so that no line can pose as another document."""
     return "\n\n".join(_document(block) for block in blocks)
 
 
@@ -254,7 +254,7 @@ def _document(block: Mapping[str, Json]) -> str:
 
 
 def _distinct(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits without repeated addresses, each at its first position."""
+    """Return the hits without repeated addresses, each at its first position."""
     return list({hit.url or f"#{index}": hit for index, hit in reversed(list(enumerate(hits)))}.values())[
         ::-1
     ]

@@ -3,7 +3,7 @@
     class Shop:
         def reset(self, stock: int, **row) -> str | None: ...     # begins a trajectory; the text ends the prompt
         def buy(self, item: str, count: int) -> str: ...          # each public method is a tool
-        def step(self, said: str) -> str | None: ...              # the user's reply to words or an answer
+        def step(self, text: str) -> str | None: ...              # the user's reply to words or an answer
         def fork(self) -> "Shop": ...                             # a copy for a branch
         def get_reward(self) -> float: ...                        # what the whole trajectory is worth
         def close(self) -> None: ...
@@ -59,10 +59,10 @@ class ClassEnvironment:
         scores: Whether there is a `get_reward`.
         make: Creates the object of a trajectory.
         callees: The public methods.
-        wanted: The parameters of `reset`; None: it takes any.
+        reset_parameters: The parameters of `reset`; None: it takes any.
         threads: Where blocking methods run.
-        place: Names the class in messages.
-        opens: What `reset` returns ends the prompt.
+        label: Names the class in messages.
+        opens: Whether a text from `reset` ends the prompt.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -72,38 +72,38 @@ class ClassEnvironment:
     scores: bool
     make: Constructor
     callees: Mapping[str, Callee]
-    wanted: frozenset[str] | None
+    reset_parameters: frozenset[str] | None
     threads: DaemonThreads
-    place: str
+    label: str
     opens: bool = field(default=True, init=False)
 
     async def open(self, problem: Problem, seed: int) -> EnvironmentSession:
         """Create the object of a root trajectory, and reset it with the columns of the problem's row.
 
         Raises:
-            ConfigError: No object could ever be made.
-            ContentError: `reset` wants a column that the problem lacks.
+            ConfigError: No object could be created.
+            ContentError: `reset` needs a column that the problem lacks.
         """
         row = {**problem.info, **_row(problem), "seed": seed}
-        named = row if self.wanted is None else {key: row[key] for key in self.wanted & row.keys()}
+        keys = row.keys() if self.reset_parameters is None else self.reset_parameters & row.keys()
         # A copy, so that a trajectory that changes a list of the row does not affect other trajectories.
-        given = copy.deepcopy(named)
-        held = OwnObject(None, self.threads, SessionRandom.of(seed))
-        held.state = await held.do(partial(self.make, problem))
+        arguments = copy.deepcopy({key: row[key] for key in keys})
+        instance = OwnObject(None, self.threads, SessionRandom.of(seed))
+        instance.state = await instance.do(partial(self.make, problem))
         try:
-            inspect.signature(held.state.reset).bind(**given)
+            inspect.signature(instance.state.reset).bind(**arguments)
         except TypeError as error:
             has = ", ".join(sorted(row))
-            raise ContentError(f"{self.place}.reset: {error}; problem {problem.id!r} has {has}") from None
-        said = await held.do(partial(held.state.reset, **given))
-        if said is not None and not isinstance(said, str):
-            await held.close()
-            raise TypeError(f"reset gave {type(said).__name__}, expected a text or None")
-        return ClassSession(self, held, said or "", _number(held.state))
+            raise ContentError(f"{self.label}.reset: {error}; problem {problem.id!r} has {has}") from None
+        opening = await instance.do(partial(instance.state.reset, **arguments))
+        if opening is not None and not isinstance(opening, str):
+            await instance.close()
+            raise TypeError(f"reset returned {type(opening).__name__}, expected a text or None")
+        return ClassSession(self, instance, opening or "", _number(instance.state))
 
 
 def _row(problem: Problem) -> dict[str, Any]:
-    """The columns that every row has, as TRL passes them."""
+    """Return the columns that every row has, as TRL passes them."""
     answer = problem.answer[0] if len(problem.answer) == 1 else list(problem.answer)
     return {
         "prompt": [{"role": message.role, "content": message.text} for message in problem.messages],
@@ -117,7 +117,7 @@ class ClassSession:
     """The object of one trajectory; `paid` is its `reward` so far."""
 
     environment: ClassEnvironment
-    held: OwnObject
+    instance: OwnObject
     opening: str
     paid: float = 0.0
 
@@ -132,59 +132,59 @@ class ClassSession:
         values = callee.read(call)
         if isinstance(values, ToolResult):
             return values
-        result = await self.held.call(callee, call, getattr(self.held.state, call.name), values)
-        return replace(result, reward=self._earned(), ends=self._is_done)
+        result = await self.instance.call(callee, call, getattr(self.instance.state, call.name), values)
+        return replace(result, reward=self._turn_reward(), ends=self._is_done)
 
     async def step(self, turn: ParsedTurn) -> Observation:
-        """The reply of the object's `step` to words or an answer; a malformed turn means what it always does."""
+        """Pass a text or an answer to the object's `step` and return its reply; a malformed turn gets none."""
         if not isinstance(turn, Say | Final):
             return Observation()
-        said = turn.text if isinstance(turn, Say) else turn.answer
-        reply = await self.held.do(partial(self.held.state.step, said))
+        text = turn.text if isinstance(turn, Say) else turn.answer
+        reply = await self.instance.do(partial(self.instance.state.step, text))
         if reply is not None and not isinstance(reply, str):
-            raise TypeError(f"step gave {type(reply).__name__}, expected a text or None")
+            raise TypeError(f"step returned {type(reply).__name__}, expected a text or None")
         messages = (Message.of("user", reply),) if reply else ()
-        return Observation(messages, self._earned(), self._is_done)
+        return Observation(messages, self._turn_reward(), self._is_done)
 
     async def fork(self, seed: int) -> EnvironmentSession:
-        """A session with the copy that the object's `fork` gives, and with generators that begin at `seed`.
+        """Return a session with the copy that the object's `fork` returns, and with generators that begin at `seed`.
 
         Raises:
-            TypeError: It gives no copy.
+            TypeError: It returns no copy.
         """
-        fork = self.held.state.fork
+        fork = self.instance.state.fork
         wants_seed = "seed" in inspect.signature(fork).parameters
-        copied = await self.held.do(partial(fork, seed=seed) if wants_seed else fork)
-        if (wrong := self.held.no_copy(copied)) is not None:
-            raise TypeError(f"fork gave {wrong}, expected a copy of the object")
-        return replace(self, held=OwnObject(copied, self.environment.threads, SessionRandom.of(seed)))
+        copied = await self.instance.do(partial(fork, seed=seed) if wants_seed else fork)
+        if (wrong := self.instance.copy_fault(copied)) is not None:
+            raise TypeError(f"fork returned {wrong}, expected a copy of the object")
+        return replace(self, instance=OwnObject(copied, self.environment.threads, SessionRandom.of(seed)))
 
     async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - the object has seen it all
-        """Return what `get_reward` gives.
+        """Return the value of `get_reward`.
 
         Raises:
             TypeError: It is not a finite number.
         """
-        return _finite(await self.held.do(self.held.state.get_reward), "get_reward gave")
+        return _finite(await self.instance.do(self.instance.state.get_reward), "get_reward returned")
 
     async def close(self) -> None:
         """Call the object's `close`, if it has one; only the first time."""
-        await self.held.close()
+        await self.instance.close()
 
     @property
     def _is_done(self) -> bool:
-        return bool(getattr(self.held.state, "done", False))
+        return bool(getattr(self.instance.state, "done", False))
 
-    def _earned(self) -> float:
-        """What was added to the object's `reward` since the last turn."""
+    def _turn_reward(self) -> float:
+        """Return the increase of the object's `reward` since the last turn."""
         if self.environment.scores:
             return 0.0
-        before, self.paid = self.paid, _number(self.held.state)
+        before, self.paid = self.paid, _number(self.instance.state)
         return self.paid - before
 
 
 def _number(state: object) -> float:
-    """The object's `reward`; 0 if it has none.
+    """Return the object's `reward`; 0 if it has none.
 
     Raises:
         TypeError: It is not a finite number.
@@ -202,7 +202,7 @@ def _finite(value: object, what: str) -> float:
 
 
 def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, str]:
-    """The environment of a class in a Python file, and the SHA-256 of the file.
+    """Return the environment of a class in a Python file, and the SHA-256 of the file.
 
     Raises:
         ConfigError: The file cannot be run, or has no such class; the message begins with its path.
@@ -228,7 +228,7 @@ def environment_from(
     timeout_seconds: float = 60.0,
     max_threads: int = 32,
 ) -> ClassEnvironment:
-    """An environment of which each trajectory has its own object of a class (see the module).
+    """Return an environment in which each trajectory has its own object of a class (see the module).
 
     `reset` gets those columns of the problem's row that it names, or all with `**row`; also `prompt`, `answer`, `id` and
     `seed`, which is the same for all trajectories of a tree.
@@ -247,10 +247,10 @@ def environment_from(
     session_random.install()
     if not inspect.isclass(source):
         raise ConfigError(f"environment: expected a class, got {type(source).__name__}")
-    place = source.__name__
+    label = source.__name__
     if not callable(getattr(source, "reset", None)):
-        raise ConfigError(f"{place}: expected a method reset, which begins a trajectory")
-    make = read_constructor(source, args or {}, place, place)
+        raise ConfigError(f"{label}: expected a method reset, which begins a trajectory")
+    make = read_constructor(source, args or {}, label, label)
     names = [
         name
         for name, _ in inspect.getmembers(source, inspect.isfunction)
@@ -259,7 +259,7 @@ def environment_from(
     callees = {name: read_method(source, name, name) for name in names}
     has_step = callable(getattr(source, "step", None))
     if not callees and not has_step:
-        raise ConfigError(f"{place}: expected a public method, which is a tool, or a method step")
+        raise ConfigError(f"{label}: expected a public method, which is a tool, or a method step")
     specs = {
         name: ToolSpec(
             name, callee.description, callee.arguments.schema, True, timeout_seconds, in_prompt=in_prompt
@@ -277,7 +277,7 @@ def environment_from(
         scores=callable(getattr(source, "get_reward", None)),
         make=make,
         callees=callees,
-        wanted=None if takes_any else frozenset(each.name for each in parameters),
-        threads=DaemonThreads(f"environment {place}", max_threads),
-        place=place,
+        reset_parameters=None if takes_any else frozenset(each.name for each in parameters),
+        threads=DaemonThreads(f"environment {label}", max_threads),
+        label=label,
     )

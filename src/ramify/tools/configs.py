@@ -1,4 +1,4 @@
-"""Settings of the tools and what they use, apart from their code, which imports much that checking a recipe does not need."""
+"""Settings of the tools, apart from their code: checking a recipe need not import it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -146,11 +146,11 @@ class BrowserConfig(Config):
         source: Fetch pages directly (guarded), or through the Jina reader (with the key in JINA_API_KEY, if set).
         open_page: Whether there is a separate tool that opens an address.
         page_seconds: Time limit of one page, from the request to the last byte, with redirects and a second attempt.
-        pages_seconds: Time limit for reading all pages of an answer; pages that take longer are left out.
+        pages_seconds: Time limit for reading all pages of an answer; slower pages are left out.
         max_bytes: Most bytes of a decompressed page; a larger page is refused.
         max_chars: Most characters of a page's text; the rest is cut.
-        context_chars: Characters kept on either side of the sentence nearest to the snippet.
-        head_chars: Characters of the page's beginning that are kept if no sentence is near enough.
+        context_chars: Characters on either side of the sentence nearest to the snippet.
+        head_chars: Characters of the page's beginning that are used if no sentence is near enough.
         in_flight: Most pages fetched at the same time.
         networks: Networks that may be fetched although they are not public, such as "10.1.0.0/16" of an intranet.
         summary: The model that sums the passages up. None: the policy sees the passages themselves.
@@ -177,7 +177,7 @@ class BrowserConfig(Config):
             ("summary_seconds", "summary", self.summary is not None),
         ):
             if not acts and self.is_changed(key):
-                raise ValueError(f"{key}: acts with {other} only; leave it out")
+                raise ValueError(f"{key}: has no effect without {other}. Remove it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ class McpConfig(Config):
             ("key_variable", "url", self.url is not None),
         ):
             if not acts and self.is_changed(key):
-                raise ValueError(f"{key}: acts with {other} only; leave it out")
+                raise ValueError(f"{key}: has no effect without {other}. Remove it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,4 +294,4 @@ class CacheConfig(Config):
     def __post_init__(self) -> None:
         for key in ("days", "empty_days"):
             if self.mode != "cache" and self.is_changed(key):
-                raise ValueError(f'{key}: acts with mode = "cache" only; answers in a cassette do not expire')
+                raise ValueError(f'{key}: has no effect without mode = "cache". Remove it.')

@@ -49,7 +49,7 @@ class UnreadableError(Exception):
 
 
 def read_document(kind: str, charset: str, body: bytes, max_chars: int) -> tuple[str, str]:
-    """Title ("" if there is none) and text of a document; at most `max_chars` characters of text.
+    """Return title ("" if there is none) and text of a document; at most `max_chars` characters of text.
 
     Args:
         kind: "html", "pdf" or "plain".
@@ -97,7 +97,7 @@ def _declared(declared: str, body: bytes) -> Iterator[str]:
 
 
 def _html(markup: str) -> tuple[str, str]:
-    """Title and main text of a page; all its visible text if no main text is found."""
+    """Return title and main text of a page; all its visible text if no main text is found."""
     parser = lxml.html.HTMLParser(remove_comments=True, remove_pis=True, encoding="utf-8")
     try:
         tree = lxml.html.document_fromstring(markup.encode("utf-8", "replace"), parser=parser)
@@ -125,7 +125,7 @@ def _visible(tree: Any) -> str:  # noqa: ANN401 - lxml has no types
 
 
 def _pdf(body: bytes, max_chars: int) -> str:
-    """Text of the first pages, up to `max_chars`; broken pages are skipped."""
+    """Return the text of the first pages, up to `max_chars`; broken pages are skipped."""
     pages: list[str] = []
     length = 0
     try:

@@ -30,7 +30,7 @@ class Document:
 
 
 def kind_of(content_type: str, body: bytes) -> Kind:
-    """The kind of a document, from its content type; a body that begins like a PDF is a PDF in any case.
+    """Return the kind of a document, from its content type; a body that begins like a PDF is a PDF in any case.
 
     Raises:
         RequestFailedError: MALFORMED, if this type of document has no text.
@@ -46,7 +46,7 @@ def kind_of(content_type: str, body: bytes) -> Kind:
 
 
 def charset_of(content_type: str) -> str:
-    """The charset in a content type; "" if there is none."""
+    """Return the charset in a content type; "" if there is none."""
     for part in content_type.split(";")[1:]:
         name, _, value = part.partition("=")
         if name.strip().lower() == "charset":
@@ -82,7 +82,7 @@ class DocumentReader:
         self._threads = ThreadPoolExecutor(processes, "documents")
 
     async def read(self, kind: Kind, charset: str, body: bytes) -> Document:
-        """Title and text of a document.
+        """Return title and text of a document.
 
         Raises:
             RequestFailedError: MALFORMED (broken), TIMEOUT, TOO_LARGE (reading it took too much time or memory).

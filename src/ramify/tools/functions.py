@@ -27,21 +27,21 @@ from ramify.tools.stateless import StatelessSession
 
 
 def _call_method(source: type, name: str) -> str:
-    """The method that a call runs: `__call__`, or the method with the tool's name."""
-    found = [key for key in ("__call__", name) if any(key in vars(base) for base in source.__mro__)]
-    if len(found) != 1:
-        have = "both" if found else "neither"
+    """Return the method that a call runs: `__call__`, or the method with the tool's name."""
+    methods = [key for key in ("__call__", name) if any(key in vars(base) for base in source.__mro__)]
+    if len(methods) != 1:
+        have = "both" if methods else "neither"
         raise ConfigError(
             f"{name}: expected class {source.__name__} to have one of the methods __call__ and {name}, it has {have}"
         )
-    return found[0]
+    return methods[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ClassTool:
     """Implements `core.protocols.Tool` with a class; `method` names the method that calls run.
 
-    `place` names the class in messages.
+    `label` names the class in messages.
     """
 
     spec: ToolSpec
@@ -49,7 +49,7 @@ class ClassTool:
     make: Constructor
     callee: Callee
     threads: DaemonThreads
-    place: str
+    label: str
 
     async def open(self, problem: Problem) -> ToolSession:
         """Create the object of a root trajectory; raises as the constructor does."""
@@ -62,7 +62,7 @@ class ObjectSession:
     """Implements `core.protocols.ToolSession` with the object of one trajectory."""
 
     tool: ClassTool
-    held: OwnObject
+    instance: OwnObject
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call."""
@@ -70,28 +70,28 @@ class ObjectSession:
         values = callee.read(call)
         if isinstance(values, ToolResult):
             return values
-        return await self.held.call(callee, call, getattr(self.held.state, self.tool.method), values)
+        return await self.instance.call(callee, call, getattr(self.instance.state, self.tool.method), values)
 
     async def fork(self) -> ToolSession:
-        """A session with the copy that the object's `fork` returns.
+        """Return a session with the copy that the object's `fork` returns.
 
         Raises:
-            ContentError: `fork` failed, or returned no copy. Otherwise the branch would silently go on without the tool.
+            ContentError: `fork` failed, or returned no copy. Otherwise the branch would silently continue without the tool.
         """
-        place = self.tool.place
+        label = self.tool.label
         try:
-            copied = await self.held.do(self.held.state.fork)
+            copied = await self.instance.do(self.instance.state.fork)
         except RamifyError:
             raise
         except (Exception, SystemExit) as error:
-            raise ContentError(f"{place}: fork failed: {one_line(error)}") from error
-        if (wrong := self.held.no_copy(copied)) is not None:
-            raise ContentError(f"{place}: fork gave {wrong}, expected a copy of the object")
+            raise ContentError(f"{label}: fork failed: {one_line(error)}") from error
+        if (wrong := self.instance.copy_fault(copied)) is not None:
+            raise ContentError(f"{label}: fork returned {wrong}, expected a copy of the object")
         return ObjectSession(self.tool, OwnObject(copied, self.tool.threads))
 
     async def close(self) -> None:
         """Call the object's `close`, if it has one; only the first time."""
-        await self.held.close()
+        await self.instance.close()
 
 
 def tool_from(
@@ -104,7 +104,7 @@ def tool_from(
     in_prompt: bool = True,
     max_threads: int = 32,
 ) -> Tool:
-    """A tool that calls a function, or a method of an object that belongs to one trajectory.
+    """Return a tool that calls a function, or a method of an object that belongs to one trajectory.
 
     A class is instantiated for each root trajectory; if its `__init__` has a parameter "problem", it gets the `Problem`.
     A call runs its `__call__`, or its method with the tool's name. `fork()` returns an independent copy for a branch;
@@ -140,14 +140,14 @@ def tool_from(
         callee = Callee.of(source, name, args or {})
         return FunctionTool(spec(callee, forks=True), partial(source, **callee.bound), callee, threads)
     if hedge_seconds is not None:
-        raise ConfigError(f"{name}: hedge_seconds: an object's call cannot be made twice; leave it out")
+        raise ConfigError(f"{name}: hedge_seconds: an object's call cannot be made twice. Remove it.")
     method = _call_method(source, name)
     callee = read_method(source, method, name)
     module = sys.modules.get(source.__module__)
-    place = f"{getattr(module, '__file__', None) or source.__module__}: {source.__name__}"
-    make = read_constructor(source, args or {}, f"{name}: {source.__name__}", place)
+    label = f"{getattr(module, '__file__', None) or source.__module__}: {source.__name__}"
+    make = read_constructor(source, args or {}, f"{name}: {source.__name__}", label)
     forks = callable(getattr(source, "fork", None))
-    return ClassTool(spec(callee, forks), method, make, callee, threads, place)
+    return ClassTool(spec(callee, forks), method, make, callee, threads, label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class FunctionTool:
 
 
 def _name(source: object) -> str:
-    """The name of a function, or of a class in snake case."""
+    """Return the name of a function, or of a class in snake case."""
     while isinstance(source, partial):
         source = source.func
     if inspect.isroutine(source):
@@ -201,9 +201,9 @@ def load_tool(config: OwnToolConfig) -> LoadedTool:
     Raises:
         ConfigError: The file cannot be read or run, or has no such tool; one line that begins with the path.
     """
-    # The set of tools counts the calls.
-    elsewhere = ("path", "function", "max_calls")
-    settings = {key: value for key, value in config.values().items() if key not in elsewhere}
+    # max_calls is not for the tool itself: the set of tools counts the calls.
+    others = ("path", "function", "max_calls")
+    settings = {key: value for key, value in config.values().items() if key not in others}
     path, function = config.path, config.function
     loaded = load_function(path, function)
     try:

@@ -27,13 +27,13 @@ from ramify.tools.passages import PassageReader, require_passages
 MEMORY_BYTES = 32_000_000
 """Files up to this size are indexed in memory, which takes seconds, unless a folder is named."""
 SCHEMA = 1
-_MADE_WITH = (ENGINE, VERSION, unicodedata.unidata_version)
+_BUILT_WITH = (ENGINE, VERSION, unicodedata.unidata_version)
 _MANIFEST, _LOCK, _PREFIX = "manifest.json", "lock", "index-"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an index contains, and how it was built.
+    """The contents of an index, and the versions that built it.
 
     Attributes:
         schema: Version of this record and of the index.
@@ -66,7 +66,7 @@ def open_index(
         path: As for `PassageIndex.build`.
         folder: A folder for this index alone, created if it is missing; None: in memory up to `MEMORY_BYTES`, else
             "PATH.index".
-        note: Called with a line for people when something is built.
+        note: Called with a line for the user when something is built.
 
     Raises:
         DataError: As in `PassageIndex.build`; or the folder holds something else, a newer ramify's index, or cannot be
@@ -87,7 +87,7 @@ def open_index(
             return _bring_up_to_date(path, folder, note)
     except BROKEN as error:
         raise DataError(
-            f"{folder}: the index cannot be written ({error}); expected a folder with room for it"
+            f"{folder}: the index cannot be written ({error}). Choose a folder with room for it."
         ) from None
 
 
@@ -104,7 +104,7 @@ def check_passages(path: Path, folder: Path | None) -> None:
         if manifest is not None and manifest.stamp == _stamp(path):
             return
     if not sum(1 for _ in PassageReader(path).rows()):
-        raise DataError(f"{path}: empty; expected one passage a line")
+        raise DataError(f"{path}: empty. Expected one passage per line.")
 
 
 def _default_folder(path: Path) -> Path | None:
@@ -126,12 +126,12 @@ def _bring_up_to_date(path: Path, folder: Path, note: Callable[[str], None]) -> 
     reader = PassageReader(path)
     reader.skip(manifest.bytes, manifest.lines, manifest.passages)
     if reader.fingerprint != manifest.fingerprint or not reader.continues():
-        note(f"{path}: has changed; building its search index in {folder} anew")
+        note(f"{path}: has changed. Rebuilding its search index in {folder}")
         return _write(PassageReader(path), folder, None, stamp)
     if reader.bytes == stamp[0]:
         _write_manifest(folder, replace(manifest, stamp=stamp))
         return index
-    note(f"{path}: has grown; adding to its search index in {folder}")
+    note(f"{path}: has grown. Adding to its search index in {folder}")
     return _write(reader, folder, folder / manifest.folder, stamp)
 
 
@@ -143,7 +143,7 @@ def _write(
         if left != old:
             shutil.rmtree(left)
     new = folder / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
-    rest = stamp[0] - reader.bytes
+    text_bytes = stamp[0] - reader.bytes
     try:
         if old is None:
             new.mkdir()
@@ -151,14 +151,14 @@ def _write(
         else:
             shutil.copytree(old, new, copy_function=_copy_file)
             files = tantivy.Index.open(str(new))
-        add_rows(files, reader.rows(), rest)
+        add_rows(files, reader.rows(), text_bytes)
         index = PassageIndex.of_rows(files, reader)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     manifest = Manifest(
         SCHEMA,
-        _MADE_WITH,
+        _BUILT_WITH,
         new.name,
         {file.name: file.stat().st_size for file in new.iterdir() if not file.name.endswith(".lock")},
         reader.fingerprint,
@@ -192,12 +192,12 @@ def _open(folder: Path, manifest: Manifest) -> tuple[PassageIndex | None, str]:
     try:
         for name, size in manifest.files.items():
             if (files / name).stat().st_size != size:
-                return None, f" anew: {name} in it was cut or changed"
+                return None, f" again: {name} in it was cut or changed"
         index = PassageIndex(tantivy.Index.open(str(files)), manifest.fingerprint)
     except BROKEN as error:
-        return None, f" anew: it is damaged ({error})"
+        return None, f" again: it is damaged ({error})"
     if len(index) != manifest.passages:
-        return None, f" anew: {len(index)} of {manifest.passages} passages are in it"
+        return None, f" again: {len(index)} of {manifest.passages} passages are in it"
     return index, ""
 
 
@@ -214,25 +214,25 @@ def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
         _refuse_foreign(folder)
         return None, ""
     except NotADirectoryError:
-        raise DataError(f"{folder}: expected a folder for a search index, found a file") from None
+        raise DataError(f"{folder}: expected a folder for a search index, got a file") from None
     except Exception:  # noqa: BLE001 - anyone may have written the file
-        return None, f" anew: {_MANIFEST} in it is damaged"
+        return None, f" again: {_MANIFEST} in it is damaged"
     if isinstance(schema, int) and schema > SCHEMA:
         raise DataError(
-            f"{folder}: a search index with schema {schema}, this ramify reads up to {SCHEMA}; "
-            "update ramify, or delete the folder"
+            f"{folder}: a search index with schema {schema}, this ramify reads up to {SCHEMA}. "
+            "Update ramify or delete the folder."
         )
     if schema != SCHEMA:
-        return None, f" anew: it has schema {schema}, this ramify writes {SCHEMA}"
+        return None, f" again: it has schema {schema}, this ramify writes {SCHEMA}"
     try:
         manifest = Manifest(**{**record, "engine": tuple(record["engine"]), "stamp": tuple(record["stamp"])})
         names = (manifest.folder.removeprefix(_PREFIX), *manifest.files)
         if not manifest.folder.startswith(_PREFIX) or any(Path(name).name != name for name in names):
             raise ValueError("names that lead elsewhere")
     except Exception:  # noqa: BLE001 - as above
-        return None, f" anew: {_MANIFEST} in it is damaged"
-    if manifest.engine != _MADE_WITH:
-        return None, f" anew: it was made with {' '.join(manifest.engine[:2])}"
+        return None, f" again: {_MANIFEST} in it is damaged"
+    if manifest.engine != _BUILT_WITH:
+        return None, f" again: it was built with {' '.join(manifest.engine[:2])}"
     return manifest, ""
 
 
@@ -240,7 +240,7 @@ def _refuse_foreign(folder: Path) -> None:
     if folder.is_dir():
         for entry in folder.iterdir():
             if entry.name != _LOCK and not entry.name.startswith((_PREFIX, _MANIFEST)):
-                raise DataError(f"{folder}: holds {entry.name}; expected a search index or an empty folder")
+                raise DataError(f"{folder}: holds {entry.name}. Choose a search index or an empty folder.")
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ from ramify.core.tree import Trajectory
 from ramify.net.secrets import shown
 from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools.configs import McpConfig
-from ramify.tools.mcp_messages import call_tool, first_cause, in_words, listed, read_answer
+from ramify.tools.mcp_messages import call_tool, first_cause, in_words, list_tools, read_answer
 from ramify.tools.mcp_transports import transport
 from ramify.tools.server_tools import ToolListError
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from mcp_types import ServerNotification
 
 _GOODBYE_SECONDS = 2.0
-"""How long a service may take to hear that its session has ended."""
+"""Time that a service has to end a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpEnvironment:
-    """Implements `core.protocols.Environment` with the tools that a server listed when `open_mcp` asked it."""
+    """Implements `core.protocols.Environment` with the tools that a server listed for `open_mcp`."""
 
     config: McpConfig
     tools: Mapping[str, ToolSpec]
@@ -51,17 +51,17 @@ class McpEnvironment:
         """Deadline of opening and closing a session."""
         return self.config.timeout_seconds
 
-    async def open(self, problem: Problem, seed: int) -> EnvironmentSession:  # noqa: ARG002 - a server is told neither
+    async def open(self, problem: Problem, seed: int) -> EnvironmentSession:  # noqa: ARG002 - a server gets neither
         """Connect for one trajectory.
 
         Raises:
             ConnectionError: The server cannot be started or reached, or is no MCP server.
         """
-        return await _connected(self.config)
+        return await _connect(self.config)
 
 
 def open_mcp(config: McpConfig) -> McpEnvironment:
-    """The environment, after a first connection that learned the server's tools. It also works within an event loop.
+    """Connect once to list the server's tools, and return the environment. Works within an event loop too.
 
     Raises:
         ConfigError: There is no such program, or the server has no tools.
@@ -75,40 +75,42 @@ def open_mcp(config: McpConfig) -> McpEnvironment:
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     # A thread, since the caller may run in an event loop; a daemon, so that Ctrl-C need not wait for the server.
-    job = DaemonThreads("mcp", 1).submit(lambda: asyncio.run(_discovered(config)))
+    job = DaemonThreads("mcp", 1).submit(lambda: asyncio.run(_list_tools(config)))
     return McpEnvironment(config, job.future.result())
 
 
-async def _discovered(config: McpConfig) -> Mapping[str, ToolSpec]:
-    """The tools that the server lists."""
+async def _list_tools(config: McpConfig) -> Mapping[str, ToolSpec]:
+    """Return the tools that the server lists."""
     if config.url is None:
-        server, hint = shlex.join(config.command), "run it by hand to see why"
+        server, hint = shlex.join(config.command), "Run it by hand to see why."
     else:
-        server, hint = config.url, "expected the address of an MCP server, such as http://127.0.0.1:8000/mcp"
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        server, hint = config.url, "Expected the address of an MCP server, such as http://127.0.0.1:8000/mcp."
+    with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:
             async with asyncio.timeout(config.timeout_seconds):
-                session = await _connected(config, said)
+                session = await _connect(config, stderr)
         except TimeoutError:
             late = f"no answer within timeout_seconds = {config.timeout_seconds:g}"
-            raise MachineError(f"mcp: {shown(server)}: {late}; {hint}") from None
+            raise MachineError(f"mcp: {shown(server)}: {late}. {hint}") from None
         except ConnectionError as error:
             if isinstance(error.__cause__, ToolListError):
-                raise ConfigError(f"mcp: {shown(server)}: {error}") from None
+                raise ConfigError(f"mcp: {shown(server)}: {error}.") from None
             if isinstance(error.__cause__, FileNotFoundError | PermissionError):
-                missing = f"expected a program that can be run, found {config.command[0]!r} ({error})"
+                missing = f"expected a program that can be run, got {config.command[0]!r} ({error})"
                 raise ConfigError(f"mcp: command: {shown(missing)}") from None
-            said.seek(0)
-            last = next((f"; it said last: {line.strip()}" for line in reversed([*said]) if line.strip()), "")
-            raise MachineError(f"mcp: {shown(server)}: {shown(f'{error}{last[:500]}')}; {hint}") from None
+            stderr.seek(0)
+            last = next(
+                (f"; its last line: {line.strip()}" for line in reversed([*stderr]) if line.strip()), ""
+            )
+            raise MachineError(f"mcp: {shown(server)}: {shown(f'{error}{last[:500]}')}. {hint}") from None
         await session.close()
     if not session.tools:
-        raise ConfigError(f"mcp: {shown(server)}: expected a server with tools, it lists none")
+        raise ConfigError(f"mcp: {shown(server)}: the server lists no tools. Choose a server with tools.")
     return session.tools
 
 
-async def _connected(config: McpConfig, said: IO[str] | None = None) -> "McpSession":
-    """A new session; what a program writes to standard error goes to `said`.
+async def _connect(config: McpConfig, stderr: IO[str] | None = None) -> "McpSession":
+    """Open a session; a program's standard error goes to `stderr`.
 
     Raises:
         ConnectionError: The server cannot be started or reached, or is no MCP server.
@@ -116,7 +118,7 @@ async def _connected(config: McpConfig, said: IO[str] | None = None) -> "McpSess
     import anyio
 
     session = McpSession(config, anyio.CancelScope())
-    session.owner = asyncio.create_task(session.own(said))
+    session.owner = asyncio.create_task(session.own(stderr))
     try:
         await session.opened.wait()
         if isinstance(session.failure, RamifyError):
@@ -148,25 +150,25 @@ class McpSession:
     _listing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_stale: bool = False
 
-    async def own(self, said: IO[str] | None) -> None:
-        """Hold the connection from its opening to its end; a failure is kept."""
+    async def own(self, stderr: IO[str] | None) -> None:
+        """Hold the connection from its opening to its end; `failure` is what ended it."""
         import anyio
         from mcp import ClientSession
 
         try:
             with self.scope:
                 async with (
-                    transport(self.config, said) as (reads, writes),
-                    ClientSession(reads, writes, message_handler=self._heard) as client,
+                    transport(self.config, stderr) as (reads, writes),
+                    ClientSession(reads, writes, message_handler=self._on_message) as client,
                 ):
                     # Sessions are of the revisions that begin with this; later ones have no state on a connection.
                     await client.initialize()
-                    self.tools = await listed(client, self.config.timeout_seconds)
+                    self.tools = await list_tools(client, self.config.timeout_seconds)
                     self.client = client
                     self.opened.set()
                     await self._closing.wait()
                     self.scope.deadline = anyio.current_time() + _GOODBYE_SECONDS
-        except Exception as error:  # noqa: BLE001 - whatever ends it, its calls say so
+        except Exception as error:  # noqa: BLE001 - whatever ends it, calls report it
             self.failure = first_cause(error)
         finally:
             self.opened.set()
@@ -193,24 +195,24 @@ class McpSession:
         await self._refresh()
         return read_answer(call, answer)
 
-    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
-        """Nothing."""
+    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - there is no user
+        """Return an empty observation."""
         return Observation()
 
     async def fork(self, seed: int) -> EnvironmentSession:
-        """Never asked.
+        """Refuse: a branch makes the calls again.
 
         Raises:
-            NotImplementedError: Always; a branch makes the calls again.
+            NotImplementedError: Always.
         """
         raise NotImplementedError("a server's state cannot be copied")
 
-    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - servers pay nothing
-        """Nothing."""
+    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - servers pay no reward
+        """Return 0."""
         return 0.0
 
     async def close(self) -> None:
-        """End the connection, and of a `command` its processes; it goes on if the caller is cancelled."""
+        """End the connection, and a `command`'s processes, even if the caller is cancelled."""
         assert self.owner is not None
         self._closing.set()
         if not self.opened.is_set():
@@ -219,10 +221,10 @@ class McpSession:
 
     @property
     def why(self) -> str:
-        """Why there is no connection."""
+        """The reason why there is no connection."""
         return "it was closed while it opened" if self.failure is None else in_words(self.failure)
 
-    async def _heard(self, message: "ServerNotification | Exception") -> None:
+    async def _on_message(self, message: "ServerNotification | Exception") -> None:
         from mcp_types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
@@ -237,4 +239,4 @@ class McpSession:
             if self._is_stale and self.client is not None:
                 self._is_stale = False
                 with suppress(MCPError, TimeoutError, ToolListError):
-                    self.tools = await listed(self.client, self.config.timeout_seconds)
+                    self.tools = await list_tools(self.client, self.config.timeout_seconds)

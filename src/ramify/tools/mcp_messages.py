@@ -1,4 +1,4 @@
-"""What an MCP server says, as ramify's records: its tools, its answers, why it failed."""
+"""Messages of an MCP server as ramify's records: its tools, its answers, its failures."""
 
 import json
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock, Tool
 
 
-async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]:
-    """The tools that a server lists, on all pages.
+async def list_tools(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]:
+    """Return the tools that a server lists, on all pages.
 
     Raises:
         MCPError: The server refuses, or is gone.
@@ -38,7 +38,7 @@ async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise ToolListError(
-            f"its list of tools breaks the protocol at {field:.80}: {first['msg']}. Mend the server"
+            f"its list of tools breaks the protocol at {field:.80}: {first['msg']}. Fix the server"
         ) from None
     require_few(len(tools))
     specs = {
@@ -50,9 +50,9 @@ async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]
 
 
 async def call_tool(client: "ClientSession", call: ToolCall) -> "CallToolResult":
-    """Run a call. What it gives is not held against the schema of results that a server may list.
+    """Run a call, without checking its result against the schema that a server may list for results.
 
-    `client.call_tool` would do that: in the event loop, with patterns and references that the server wrote.
+    `client.call_tool` would check it: in the event loop, with patterns and references that the server wrote.
 
     Raises:
         MCPError: The server refuses, or is gone.
@@ -65,11 +65,11 @@ async def call_tool(client: "ClientSession", call: ToolCall) -> "CallToolResult"
 
 
 def read_answer(call: ToolCall, answer: "CallToolResult") -> ToolResult:
-    """What the policy reads of an answer: its texts; if it has none, its data as JSON."""
-    said = [_text(part) for part in answer.content]
+    """Read an answer as the policy sees it: its texts or, without any, its data as JSON."""
+    texts = [_text(part) for part in answer.content]
     if answer.structured_content is not None and all(part.type != "text" for part in answer.content):
-        said.append(json.dumps(answer.structured_content, ensure_ascii=False))
-    text = "\n".join(said)
+        texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
+    text = "\n".join(texts)
     if answer.is_error:
         return ToolResult(
             call.id, ToolStatus.ERROR, text.strip() or f"{call.name} failed and does not say why."
@@ -80,7 +80,7 @@ def read_answer(call: ToolCall, answer: "CallToolResult") -> ToolResult:
 
 
 def _text(part: "ContentBlock") -> str:
-    """A part of an answer; in words what is no text."""
+    """Return a part of an answer as text; what is no text is named."""
     if part.type == "text":
         return part.text
     if part.type == "resource_link":
@@ -93,7 +93,7 @@ def _text(part: "ContentBlock") -> str:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first cause; what ends a connection comes in groups within groups."""
+    """Return the first cause: errors that end a connection come in groups within groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

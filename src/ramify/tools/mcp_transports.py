@@ -1,4 +1,4 @@
-"""How messages reach an MCP server: over a program's standard input and output, or streamable HTTP.
+"""The transports of an MCP server: a program's standard input and output, or streamable HTTP.
 
 The package mcp could start a program too. Here, its end is noticed at once even while its children hold its output, no
 cancelled task leaves it running, and a long line takes time in proportion to its length.
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 * 2**20
 """Most bytes of one message of a server; the rollout cuts a result to far fewer."""
 PATIENCE_SECONDS = 2.0
-"""How long a program may take to end after its input has ended, and again after it was asked to."""
+"""Time that a program has to end after its input has ended, and again after SIGTERM."""
 
 
-def transport(config: McpConfig, said: IO[str] | None) -> "AbstractAsyncContextManager[Any]":
-    """The two streams of a client; what a program writes to standard error goes to `said`.
+def transport(config: McpConfig, stderr: IO[str] | None) -> "AbstractAsyncContextManager[Any]":
+    """Return the two streams of a client; a program's standard error goes to `stderr`.
 
     Raises:
         MachineError: A key is missing.
     """
-    return _program(config, said) if config.url is None else _service(config, config.url)
+    return _program(config, stderr) if config.url is None else _service(config, config.url)
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def _service(config: McpConfig, url: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def _program(config: McpConfig, said: IO[str] | None) -> AsyncIterator[Any]:
+async def _program(config: McpConfig, stderr: IO[str] | None) -> AsyncIterator[Any]:
     import anyio
     from mcp.client.stdio import get_default_environment
 
@@ -62,17 +62,17 @@ async def _program(config: McpConfig, said: IO[str] | None) -> AsyncIterator[Any
         *config.command,
         stdin=PIPE,
         stdout=PIPE,
-        stderr=DEVNULL if said is None else said,
+        stderr=DEVNULL if stderr is None else stderr,
         env={**get_default_environment(), **keys},
         start_new_session=True,
     )
     program = Process(pipes, protocol, loop)
     try:
-        heard, reads = anyio.create_memory_object_stream[Any](0)
-        writes, asked = anyio.create_memory_object_stream[Any](0)
-        async with heard, reads, writes, asked, anyio.create_task_group() as group:
-            group.start_soon(_listen, program, heard)
-            group.start_soon(_speak, program, asked)
+        received, reads = anyio.create_memory_object_stream[Any](0)
+        writes, unsent = anyio.create_memory_object_stream[Any](0)
+        async with received, reads, writes, unsent, anyio.create_task_group() as group:
+            group.start_soon(_receive, program, received)
+            group.start_soon(_send, program, unsent)
             yield reads, writes
             group.cancel_scope.cancel()
     finally:
@@ -96,27 +96,27 @@ class _Group(SubprocessStreamProtocol):
         super().process_exited()
 
 
-async def _listen(program: Process, heard: "MemoryObjectSendStream[Any]") -> None:
-    """Pass the server's messages on until its output ends, a message is too long, or nobody listens."""
+async def _receive(program: Process, received: "MemoryObjectSendStream[Any]") -> None:
+    """Pass the server's messages on until its output ends, a message is too long, or the client is gone."""
     from anyio import BrokenResourceError
     from mcp.shared.message import SessionMessage
 
     assert program.stdout is not None
-    async with heard:
+    async with received:
         with suppress(OSError, ValueError, BrokenResourceError):
             while line := await program.stdout.readline():
                 try:
                     message = _message(line)
                 except (ValueError, RecursionError):
-                    continue  # something for people
-                await heard.send(SessionMessage(message))
+                    continue  # a line for people, such as a log
+                await received.send(SessionMessage(message))
 
 
 def _message(line: bytes) -> "JSONRPCMessage":
-    """A message. Half a character, as a program leaves it that cuts texts by length, becomes a question mark.
+    """Parse a message. Half a character, left by a program that cuts texts by length, becomes a question mark.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no message.
         RecursionError: It is nested too deeply.
     """
     from mcp_types import jsonrpc_message_adapter
@@ -124,15 +124,15 @@ def _message(line: bytes) -> "JSONRPCMessage":
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        mended = json.dumps(json.loads(line.decode(errors="replace")), ensure_ascii=False)
-        return jsonrpc_message_adapter.validate_json(mended.encode(errors="replace"), by_name=False)
+        repaired = json.dumps(json.loads(line.decode(errors="replace")), ensure_ascii=False)
+        return jsonrpc_message_adapter.validate_json(repaired.encode(errors="replace"), by_name=False)
 
 
-async def _speak(program: Process, asked: "MemoryObjectReceiveStream[Any]") -> None:
-    """Pass the client's messages on; a server that hears no more is ended, and with it the calls that wait."""
+async def _send(program: Process, unsent: "MemoryObjectReceiveStream[Any]") -> None:
+    """Pass the client's messages on; a server that closed its input is killed, which fails the waiting calls."""
     assert program.stdin is not None
     with suppress(OSError):
-        async for message in asked:
+        async for message in unsent:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             program.stdin.write(f"{text}\n".encode())
             await program.stdin.drain()
@@ -141,7 +141,7 @@ async def _speak(program: Process, asked: "MemoryObjectReceiveStream[Any]") -> N
 
 
 async def _end(program: Process) -> None:
-    """End a program as the protocol asks: its input ends, then it is asked to end, then it is killed."""
+    """End a program as the protocol asks: its input ends, then SIGTERM, then SIGKILL."""
     assert program.stdin is not None
     try:
         program.stdin.close()

@@ -1,12 +1,12 @@
 """An OpenEnv server as an environment: the policy acts through one tool, whose arguments are the server's action.
 
 The server keeps the state of an episode for each connection to its WebSocket `/ws`, so each trajectory has a connection
-of its own. A server cannot copy a state: a branch connects anew, resets with the same seed and makes the path's calls
+of its own. A server cannot copy a state: a branch reconnects, resets with the same seed and makes the path's calls
 again. The messages are those of OpenEnv 0.10.
 
 A server has room for few connections (`max_concurrent_envs`, 1 if its author says nothing). It needs one for each
-trajectory of the trees that grow at the same time, and a few for branches whose replay fails and for actions that it is
-busy with after they were given up. A connection that it refuses fails its trajectory with the server's reason.
+trajectory of the trees that grow at the same time, and a few for branches whose replay fails and for actions that it
+still runs after their deadline. A connection that it refuses fails its trajectory with the server's reason.
 
 Needs websockets (`pip install 'ramify-rl[openenv]'`).
 """
@@ -33,7 +33,7 @@ _SCHEMA_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvEnvironment:
-    """Implements `core.protocols.Environment`; `open_openenv` makes it."""
+    """Implements `core.protocols.Environment`; `open_openenv` creates it."""
 
     config: OpenEnvConfig
     spec: ToolSpec
@@ -65,7 +65,7 @@ class OpenEnvEnvironment:
 
 
 def open_openenv(config: OpenEnvConfig) -> OpenEnvEnvironment:
-    """The environment of a server that runs, with the tool that the server's action describes.
+    """Return the environment of a running server, with the tool that the server's action describes.
 
     Raises:
         ConfigError: At the address is no OpenEnv server, or one whose action has no fields.
@@ -79,9 +79,7 @@ def open_openenv(config: OpenEnvConfig) -> OpenEnvEnvironment:
     action = _action_schema(config, where)
     properties = {name: part for name, part in action["properties"].items() if name != "metadata"}
     if not properties:
-        raise ConfigError(
-            f"{where}: the server's action has no fields, so that a policy has nothing to choose"
-        )
+        raise ConfigError(f"{where}: the server's action has no fields, so a policy has nothing to choose")
     parameters = {
         **{name: part for name, part in action.items() if name not in ("title", "description")},
         "type": "object",
@@ -120,9 +118,9 @@ def _schema_answer(config: OpenEnvConfig, where: str) -> "Answer":
     except RequestFailedError as error:
         failure = error
     if failure.kind in (FailureKind.TIMEOUT, FailureKind.CONNECTION):
-        raise MachineError(f"{where}: no server answers ({failure.detail}); start it, or mend the address")
+        raise MachineError(f"{where}: no server answers ({failure.detail}). Start it or fix the address.")
     if failure.kind is FailureKind.SERVER:
-        raise MachineError(f"{where}: the server answered HTTP {failure.status} for /schema; see its log")
+        raise MachineError(f"{where}: the server answered HTTP {failure.status} for /schema. See its log.")
     raise _no_openenv(where, failure.status or 200, f" ({failure.detail})")
 
 

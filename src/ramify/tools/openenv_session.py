@@ -20,17 +20,17 @@ from ramify.net.websocket import open_websocket
 _MAX_BYTES = 16 * 2**20
 """Size of the largest message of a server; a larger one ends the connection."""
 _CLOSE_SECONDS = 2.0
-"""How long a server may take to free a state."""
+"""Time that a server has to free a state."""
 _SEEDS = 2**31
 """Seeds are below this: environments pass them on to libraries that take 32 bits, some of them signed."""
 _METADATA = "metadata"
-"""Not for the policy, wherever it stands: it may hold the answer."""
-_PAID = ("reward", "done")
-"""Copies of what stands beside an observation."""
+"""Removed from observations at every depth: it may hold the answer."""
+_COPIED = ("reward", "done")
+"""Fields that an observation may repeat from the message around it."""
 
 
 class RefusedError(Exception):
-    """The server answered a request with an error; the connection may go on."""
+    """The server answered a request with an error; the connection may continue."""
 
 
 async def open_session(url: str, tools: Mapping[str, ToolSpec], seed: int) -> "OpenEnvSession":
@@ -53,8 +53,8 @@ async def open_session(url: str, tools: Mapping[str, ToolSpec], seed: int) -> "O
 class OpenEnvSession:
     """One connection: an episode on the server.
 
-    A call that is cancelled leaves the connection without use, because its answer may still come and would be taken for
-    that of the next call.
+    A cancelled call makes the connection useless: its answer may still come, and would be taken for that of the next
+    call.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -70,23 +70,23 @@ class OpenEnvSession:
             ConnectionError: The connection is lost.
             RefusedError: The server did not reset, or the episode is over at once.
         """
-        begun = await self._ask("reset", {"seed": seed})
-        if begun.get("done") is True:
+        outcome = await self._request("reset", {"seed": seed})
+        if outcome.get("done") is True:
             raise RefusedError("the episode is over as soon as it begins")
-        text = _text(begun)
+        text = _text(outcome)
         self.opening = f"\n\n{text}" if text else ""
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Take the action that the arguments describe. A loss of the connection is told at once, now and later."""
+        """Take the action that the arguments describe. A lost connection is reported at once, now and later."""
         # The tool's parameters leave the action's metadata out; a server may trust them.
         action = {name: value for name, value in call.arguments.items() if name != _METADATA}
         try:
-            seen = await self._ask("step", action)
+            outcome = await self._request("step", action)
         except RefusedError as error:
             return ToolResult(call.id, ToolStatus.ERROR, f"The environment refused: {error}")
         except ConnectionError as error:
             return ToolResult(call.id, ToolStatus.ERROR, f"The environment is not available: {error}")
-        is_over, reward, text = seen.get("done") is True, _reward(seen.get("reward")), _text(seen)
+        is_over, reward, text = outcome.get("done") is True, _reward(outcome.get("reward")), _text(outcome)
         if reward is None:
             text = "The environment paid a reward that is not a finite number."
             return ToolResult(call.id, ToolStatus.ERROR, text, ends=is_over)
@@ -94,12 +94,12 @@ class OpenEnvSession:
         text = text or "The environment shows nothing."
         return ToolResult(call.id, status, text, reward=reward, ends=is_over)
 
-    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
-        """Nothing."""
+    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - there is no user
+        """Return an empty observation."""
         return Observation()
 
     async def fork(self, seed: int) -> EnvironmentSession:
-        """Never called, because a server cannot copy a state.
+        """Refuse: a server cannot copy a state.
 
         Raises:
             NotImplementedError: Always.
@@ -107,11 +107,11 @@ class OpenEnvSession:
         raise NotImplementedError("OpenEnv servers cannot copy a state; branches replay")
 
     async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - each step was paid
-        """Nothing."""
+        """Return 0."""
         return 0.0
 
     async def close(self) -> None:
-        """Have the server free the state; afterwards it has room for another session. One that hangs is left."""
+        """Have the server free the state; afterwards it has room for another session. A server that hangs is left alone."""
         if self._is_closed:
             return
         self._is_closed, is_lost = True, bool(self._lost)
@@ -127,8 +127,8 @@ class OpenEnvSession:
         finally:
             self.connection.transport.abort()
 
-    async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The observation, reward and end that the server answers with.
+    async def _request(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request and return the answer: observation, reward, done.
 
         Raises:
             ConnectionError: The connection is lost.
@@ -143,8 +143,8 @@ class OpenEnvSession:
             with suppress(ConnectionClosed):
                 await self.connection.send(request)
             answer = parse_object(await self.connection.recv())
-            answered, content = answer.get("type"), answer.get("data")
-            if answered not in ("observation", "error") or not isinstance(content, dict):
+            answer_type, content = answer.get("type"), answer.get("data")
+            if answer_type not in ("observation", "error") or not isinstance(content, dict):
                 raise ValueError
         except ConnectionClosed as closed:
             self._lost = f"the session has ended ({' '.join(str(closed).split())})"
@@ -153,13 +153,13 @@ class OpenEnvSession:
             self._lost = "it answered with something that is not a message of OpenEnv"
             raise ConnectionError(self._lost) from None
         self._lost = ""
-        if answered == "error":
+        if answer_type == "error":
             raise RefusedError(_refusal(content))
         return content
 
 
 def _refusal(error: Mapping[str, Any]) -> str:
-    """Return what was wrong with an action, field by field; else the server's message."""
+    """Return the errors of an action, field by field; without them, the server's message."""
     errors = error.get("errors")
     if isinstance(errors, list) and errors and all(isinstance(each, Mapping) for each in errors):
         return "; ".join(f"{_field(each.get('loc'))}: {each.get('msg')}" for each in errors)
@@ -167,19 +167,19 @@ def _refusal(error: Mapping[str, Any]) -> str:
 
 
 def _field(loc: object) -> str:
-    """Return the field that an error is about: pydantic's path to it, or what another server says instead."""
+    """Return the field that an error is about: pydantic's path to it, or what another server sends instead."""
     path = loc if isinstance(loc, list) else [] if loc is None else [loc]
     return ".".join(map(str, path)) or "action"
 
 
-def _reward(paid: object) -> float | None:
-    """The reward as a number; None if it is not a finite one."""
-    if paid is None:
+def _reward(value: object) -> float | None:
+    """Return the reward as a number; None if it is not a finite one."""
+    if value is None:
         return 0.0
-    if not isinstance(paid, int | float):
+    if not isinstance(value, int | float):
         return None
     try:
-        return float(paid) if math.isfinite(paid) else None
+        return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
 
@@ -188,14 +188,14 @@ def _text(data: Mapping[str, Any]) -> str:
     """Return the observation as text: its only field if that is a text, else JSON; "" if there is nothing in it."""
     observation = _without_metadata(data.get("observation"))
     if isinstance(observation, dict):
-        observation = {name: value for name, value in observation.items() if name not in _PAID}
+        observation = {name: value for name, value in observation.items() if name not in _COPIED}
         if len(observation) == 1 and isinstance(only := next(iter(observation.values())), str):
             return only
     return json.dumps(observation, ensure_ascii=False, separators=(",", ":")) if observation else ""
 
 
 def _without_metadata(value: object) -> object:
-    """Leave out `metadata` at every depth: a field of an observation may be an observation again."""
+    """Leave out `metadata` at every depth: an observation may contain another."""
     if isinstance(value, dict):
         return {name: _without_metadata(inner) for name, inner in value.items() if name != _METADATA}
     return [*map(_without_metadata, value)] if isinstance(value, list) else value

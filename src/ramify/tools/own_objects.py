@@ -48,14 +48,14 @@ class Constructor:
         values: Values for parameters of `__init__`.
         reads_problem: Whether `__init__` gets the problem.
         label: Names the class in messages.
-        has_made: Set once an object was created.
+        has_succeeded: Set once an object was created.
     """
 
     source: type
     values: Mapping[str, Any]
     reads_problem: bool
     label: str
-    has_made: threading.Event = field(default_factory=threading.Event)
+    has_succeeded: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, problem: Problem) -> Any:  # noqa: ANN401 - an object of the user's own
         """Return a new object.
@@ -71,16 +71,16 @@ class Constructor:
         except RamifyError:
             raise
         except (Exception, SystemExit) as error:
-            if self.has_made.is_set():
+            if self.has_succeeded.is_set():
                 raise
-            reason = f"{self.label}: no object could be made: {one_line(error)}; mend __init__"
+            reason = f"{self.label}: no object could be created: {one_line(error)}. Fix __init__."
             raise (ContentError if self.reads_problem else ConfigError)(reason) from error
-        self.has_made.set()
+        self.has_succeeded.set()
         return instance
 
 
 def read_constructor(source: type, args: Mapping[str, Any], name: str, label: str) -> Constructor:
-    """Return what creates objects of a class; `label` names the class in its errors.
+    """Return the constructor of a class's objects; `label` names the class in its errors.
 
     Raises:
         ConfigError: A parameter of `__init__` has no value, or a value is wrong; the message begins with `name`.
@@ -99,10 +99,9 @@ def read_constructor(source: type, args: Mapping[str, Any], name: str, label: st
 class OwnObject:
     """The object of one trajectory. Its methods run one at a time, in the order of the requests.
 
-    If it has `random`, they draw from it where they draw from the global generators.
+    With `random`, draws from the global generators are drawn from it instead.
 
-    A blocking method runs in a thread. One that was given up may still run there; the next request waits until it has
-    ended.
+    A blocking method runs in a thread. After its deadline it may still run there; the next request waits until it ends.
     """
 
     state: Any
@@ -120,13 +119,13 @@ class OwnObject:
             return await self._await(partial(callee.answer_async, call, method, values))
         return await self._run(partial(callee.answer, call, method, values))
 
-    async def do(self, method: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the method gives
+    async def do(self, method: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the method returns
         """Call a method, a coroutine function or not; raises what it raises."""
         code = method.func if isinstance(method, partial) else method
         return await (self._await if inspect.iscoroutinefunction(code) else self._run)(method)
 
-    def no_copy(self, copied: object) -> str | None:
-        """What `fork` gave, if it is no copy of the object."""
+    def copy_fault(self, copied: object) -> str | None:
+        """Describe the result of `fork`; None if it is a copy of the object."""
         if copied is self.state:
             return "the object itself"
         return None if isinstance(copied, type(self.state)) else type(copied).__name__
@@ -140,14 +139,14 @@ class OwnObject:
 
     async def _await(self, action: Callable[[], Awaitable[Value]]) -> Value:
         async with self._lock:
-            await self._settled()
-            with self._drawing():
+            await self._wait_for_late_call()
+            with self._generators():
                 return await action()
 
     async def _run(self, action: Callable[[], Value]) -> Value:
         async with self._lock:
-            await self._settled()
-            with self._drawing():
+            await self._wait_for_late_call()
+            with self._generators():
                 job = self.threads.submit(action)
             try:
                 return await self.threads.result(job)
@@ -155,15 +154,15 @@ class OwnObject:
                 self._late = job
                 raise
 
-    def _drawing(self) -> AbstractContextManager[None]:
+    def _generators(self) -> AbstractContextManager[None]:
         return nullcontext() if self.random is None else self.random.active()
 
-    async def _settled(self) -> None:
+    async def _wait_for_late_call(self) -> None:
         """Wait for the thread of a call that was cancelled."""
         if self._late is not None and not self._late.future.done():
             ended = asyncio.wrap_future(self._late.future)
             try:
                 await asyncio.wait((ended,))
             finally:
-                # Mark the outcome as retrieved: nobody waits for it any more.
+                # Mark the outcome as retrieved: no task waits for it any more.
                 ended.cancel() or ended.cancelled() or ended.exception()

@@ -1,6 +1,6 @@
 """Pages as the browser tool uses them: looked up by address, cached, and without error pages.
 
-Two sources fetch them: this machine, which asks only public addresses and checks each redirect, or Jina's Reader, which
+Two sources fetch them: this machine, which contacts only public addresses and checks each redirect, or Jina's Reader, which
 renders pages in a browser (GET https://r.jina.ai/ADDRESS, in JSON mode; written from its documentation and tested
 against a local server with the same protocol, not on the real service).
 """
@@ -16,7 +16,7 @@ from ramify.net.addresses import GuardedTransport, check_url, join_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import Transport
-from ramify.runtime.call_clock import place_in
+from ramify.runtime.call_clock import slot_of
 from ramify.tools.configs import BrowserConfig
 from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 from ramify.tools.passage_near import count_words
@@ -47,7 +47,7 @@ class PageSource(Protocol):
         ...
 
     async def read(self, url: str) -> Document:
-        """Title and text of a page.
+        """Return title and text of a page.
 
         Raises:
             RequestFailedError: The page cannot be fetched, or has no text.
@@ -64,11 +64,11 @@ class Pages:
     """Pages of one source. Failures are not cached, since a page may be available the next time."""
 
     def __init__(self, source: PageSource, cache: Cache | None = None) -> None:
-        """Fetches nothing yet. `close` closes the source; whoever creates `cache` closes it."""
+        """Fetch nothing yet. `close` closes the source; whoever creates `cache` closes it."""
         self._source, self._cache = source, cache
 
     async def read(self, url: str) -> Document:
-        """Title and text of the page at `url`.
+        """Return title and text of the page at `url`.
 
         Raises:
             RequestFailedError: The page cannot be fetched, has hardly any text, or is an error page.
@@ -83,8 +83,8 @@ class Pages:
             return {"title": document.title, "text": document.text}
 
         key = CacheKey("page", self._source.name, self._source.identity, address)
-        kept = await self._cache.fetch(key, make)
-        title, text = (kept.get("title"), kept.get("text")) if isinstance(kept, Mapping) else (None, None)
+        page = await self._cache.fetch(key, make)
+        title, text = (page.get("title"), page.get("text")) if isinstance(page, Mapping) else (None, None)
         if not isinstance(title, str) or not isinstance(text, str):
             raise RequestFailedError(FailureKind.MALFORMED, "the cache holds something that is no page")
         return Document(title, text)
@@ -101,7 +101,7 @@ class Pages:
 
 
 def fault_of(text: str) -> str | None:
-    """Why a page is left out, or None: Tool-Star's rule (arXiv 2505.16410, released code) with our own error phrases.
+    """Return why a page is left out, or None: Tool-Star's rule (arXiv 2505.16410, released code) with our own error phrases.
 
     A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase.
     """
@@ -166,7 +166,7 @@ class GuardedPages:
             RequestFailedError: The page cannot be fetched, or has no text.
         """
         try:
-            async with place_in(self._slots), asyncio.timeout(self._config.page_seconds):
+            async with slot_of(self._slots), asyncio.timeout(self._config.page_seconds):
                 answer = await self._fetch(url)
         except TimeoutError:
             seconds = self._config.page_seconds
@@ -211,7 +211,7 @@ class JinaPages:
         base_url: str = "https://r.jina.ai",
         max_chars: int = 50_000,
     ) -> None:
-        """Opens no connection yet.
+        """Open no connection yet.
 
         Args:
             client: A client for this service alone. Unreadable pages count as failures of the service, so allow many
@@ -251,7 +251,7 @@ class JinaPages:
         if not isinstance(data, Mapping) or not isinstance(content, str):
             raise answer.malformed("expected {data: {title, content}}")
         title = data.get("title")
-        # Links are removed, so look at more text than is kept. In a thread, so as not to block the event loop.
+        # Links are removed, so clean more text than is returned. In a thread, so as not to block the event loop.
         text = await asyncio.to_thread(_without_links, content[: 10 * self._max_chars])
         return Document(
             _storable(title)[:300] if isinstance(title, str) else "", _storable(text)[: self._max_chars]

@@ -61,10 +61,10 @@ class PassageIndex:
         """Return the index of all rows that `reader` has read.
 
         Raises:
-            DataError: There are none.
+            DataError: The file has no passages.
         """
         if not reader.passages:
-            raise DataError(f"{reader.path}: empty; expected one passage a line")
+            raise DataError(f"{reader.path}: empty. Expected one passage per line.")
         return cls(index, reader.fingerprint)
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class PassageIndex:
         return tuple(passage for _, passage in self.ranked(query, top_k, collection))
 
     def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
-        """As `search`, but each passage with its score."""
+        """Search as `search` does, and return each passage with its score."""
         distinct = tuple(dict.fromkeys(words(query)))
         # A collection name with a lone surrogate matches no passage, and tantivy does not accept it.
         if not distinct or not is_text(collection or ""):
@@ -154,4 +154,4 @@ class LocalSearch:
         return [Hit(passage.id, passage.text) for passage in passages]
 
     async def close(self) -> None:
-        """Nothing to free: an index holds no resources."""
+        """Do nothing: an index holds no resources."""

@@ -1,4 +1,4 @@
-"""The part of a page that a search engine's snippet points at.
+"""The part of a page that a search engine's snippet quotes.
 
 As in the released code of Tool-Star (arXiv 2505.16410) and of ARPO's deep-search evaluation (arXiv 2507.19849): the
 sentence whose set of words has the highest F1 with that of the snippet, plus a number of characters on either side; or
@@ -36,15 +36,15 @@ class Passage:
 def passage_near(
     text: str, snippet: str, config: BrowserConfig, *, searched_chars: int = 50_000, min_f1: float = 0.2
 ) -> Passage:
-    """The passage of `text` around the sentence nearest to `snippet`; of equally near sentences the first.
+    """Return the passage of `text` around the sentence nearest to `snippet`; of equally near sentences the first.
 
     The first `searched_chars` characters are searched, and the sentence's F1 must be above `min_f1`.
     """
-    wanted = words(_MARKUP.sub("", snippet))
+    snippet_words = words(_MARKUP.sub("", snippet))
     best, at = min_f1, None
-    for start, end in sentences(text[:searched_chars]) if wanted else ():
-        here = words(text[start:end])
-        f1 = 2 * len(wanted & here) / (len(wanted) + len(here))
+    for start, end in sentences(text[:searched_chars]) if snippet_words else ():
+        sentence = words(text[start:end])
+        f1 = 2 * len(snippet_words & sentence) / (len(snippet_words) + len(sentence))
         if f1 > best:
             best, at = f1, (start, end)
     if at is None:
@@ -54,7 +54,7 @@ def passage_near(
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end position of each sentence."""
+    """Yield start and end position of each sentence."""
     start = 0
     for end in _SENTENCE_END.finditer(text):
         yield start, end.end()
@@ -64,20 +64,20 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def words(text: str) -> frozenset[str]:
-    """The distinct words of a text, case-folded; a Chinese, Japanese or Korean run gives its pairs of neighbours."""
+    """Return the distinct words of a text, case-folded; a Chinese, Japanese or Korean run gives its pairs of neighbours."""
     if text.isascii():
         return frozenset(_LATIN_RUN.findall(text.lower()))
-    found: set[str] = set()
+    distinct: set[str] = set()
     for run in _RUN.findall(unicodedata.normalize("NFKC", text).casefold()):
         if len(run) > 1 and _CJK_RUN.match(run):
-            found.update(map(str.__add__, run, run[1:]))
+            distinct.update(map(str.__add__, run, run[1:]))
         else:
-            found.add(run)
-    return frozenset(found)
+            distinct.add(run)
+    return frozenset(distinct)
 
 
 def count_words(text: str, limit: int) -> int:
-    """Number of words; each Chinese, Japanese or Korean character counts as one. Counting stops at `limit`."""
+    """Return the number of words; each Chinese, Japanese or Korean character counts as one. Counting stops at `limit`."""
     count = 0
     for run in _RUN.finditer(text):
         count += len(run[0]) if _CJK_RUN.match(run[0]) else 1

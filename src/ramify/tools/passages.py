@@ -34,12 +34,12 @@ class PassageRow:
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits after NFKC and case folding."""
+    """Return the runs of letters and digits after NFKC and case folding."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def is_text(text: str) -> bool:
-    """Whether a string can be encoded: a lone surrogate is legal in JSON, but is not text."""
+    """Return False for a string with a lone surrogate: legal in JSON, but not text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -50,8 +50,8 @@ def is_text(text: str) -> bool:
 def require_passages(path: Path) -> None:
     """Raise DataError unless `path` is a file."""
     if not path.is_file():
-        found = "is a folder" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {found}; expected a JSONL file of passages")
+        fault = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {fault}. Expected a JSONL file of passages.")
 
 
 class PassageReader:
@@ -92,7 +92,7 @@ class PassageReader:
         self.lines, self.passages = lines, passages
 
     def rows(self) -> Iterator[PassageRow]:
-        """The remaining rows.
+        """Yield the remaining rows.
 
         Raises:
             DataError: A line is broken; the message names it.
@@ -109,7 +109,7 @@ class PassageReader:
                     self.passages += 1
 
     def continues(self) -> bool:
-        """Whether the next byte starts a line, or is the end of the last line that was read."""
+        """Return True if the next byte starts a line, or ends the last line that was read."""
         with self.path.open("rb") as file:
             file.seek(self.bytes)
             return self.ends_line or file.read(1) in (b"\n", b"")

@@ -1,6 +1,6 @@
 """The `python` tool: runs a program in the sandbox and shows what it printed.
 
-As in ARPO's tool (arXiv 2507.19849), the value of a final bare expression is printed, and nothing is kept between calls.
+As in ARPO's tool (arXiv 2507.19849), the value of a final bare expression is printed, and calls share no state.
 Unlike ARPO's tool, this one tells the model when a program printed nothing, and does not run it again.
 
 With `stateful`, the programs of one trajectory behave like cells of one interpreter, and a branch gets a copy of the
@@ -46,7 +46,7 @@ _PARAMETERS = {
 
 
 def python_spec(config: PythonConfig) -> ToolSpec:
-    """The tool as prompts show it, with the deadline."""
+    """Return the tool as prompts show it, with the deadline."""
     return ToolSpec(
         "python",
         _DESCRIPTION.format(state=_GOES_ON if config.stateful else _AFRESH),
@@ -82,7 +82,7 @@ class PythonTool:
         except RequestFailedError as error:
             text = "The program was not run: the sandbox service failed."
             return ToolResult(call.id, ToolStatus.ERROR, text, {"failure": error.kind.value})
-        status, text = self._observe(result)
+        status, text = self._observation(result)
         info: dict[str, object] = {"sandbox_level": result.level}
         if result.remote:
             info["sandbox"] = "remote"
@@ -93,11 +93,11 @@ class PythonTool:
             status, text = ToolStatus.ERROR, _FORGOTTEN.format(number=result.failed_cell + 1, reason=text)
         return ToolResult(call.id, status, text, info)
 
-    def _observe(self, result: SandboxResult) -> tuple[ToolStatus, str]:
-        """What the model sees of a result.
+    def _observation(self, result: SandboxResult) -> tuple[ToolStatus, str]:
+        """Return status and text that the model sees.
 
         A program that failed shows its output and then the error, each with half of the room. A program that timed out
-        shows no output, since how far it came depends on chance.
+        shows no output, since its length depends on chance.
         """
         if result.status is SandboxStatus.TIMEOUT:
             return (
@@ -132,7 +132,7 @@ class _StatefulSession:
             result = await self._tool.run(call, self._cells)
             if result.status in (ToolStatus.OK, ToolStatus.EMPTY):
                 self._cells = (*self._cells, str(call.arguments["code"]))
-            # If it stayed in the list, every later call would fail too.
+            # A program that stayed in the list after failing would fail every later call.
             failed = result.info.get("failed_cell")
             if isinstance(failed, int):
                 self._cells = self._cells[:failed] + self._cells[failed + 1 :]

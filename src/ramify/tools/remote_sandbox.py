@@ -78,7 +78,7 @@ class RemoteSandbox:
 
 
 def _outcome(answer: Answer) -> Mapping[str, Json]:
-    """The `run_result` of an answer.
+    """Return the `run_result` of an answer.
 
     Raises:
         RequestFailedError: The service started no process, or reported nothing about it.

@@ -41,18 +41,18 @@ _REASONS = {
 
 
 def clean(query: str) -> str:
-    """A query as it is sent: without double quotes (exact phrases find little) and without control characters."""
+    """Return a query as it is sent: without double quotes (exact phrases find little) and without control characters."""
     text = _QUOTE_INSIDE_WORD.sub(" ", query).replace('"', "")
     return " ".join("".join(" " if unicodedata.category(c) in _UNPRINTABLE else c for c in text).split())
 
 
 def normalise(query: str) -> str:
-    """A query as the cache key has it: case, blanks, quotes and variants of a character (NFKC) make no difference."""
+    """Return a query as the cache key has it: case, blanks, quotes and variants of a character (NFKC) make no difference."""
     return clean(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", query).casefold()))
 
 
 def cache_key(provider: SearchProvider, top_k: int, collection: str | None, query: str) -> CacheKey:
-    """The cache key for an answer of `provider`; an imported cache must use the same keys."""
+    """Return the cache key for an answer of `provider`; an imported cache must use the same keys."""
     parameters = {**provider.identity, "top_k": top_k, "collection": collection}
     return CacheKey("search", provider.name, parameters, normalise(query))
 
@@ -66,7 +66,7 @@ class SearchAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was found."""
+        """True if nothing was found."""
         return self.text == NOTHING_FOUND
 
 
@@ -89,7 +89,7 @@ class SearchTool:
         )
 
     async def find(self, query: str, collection: str | None) -> Sequence[Hit] | str:
-        """The provider's hits, or the text from an imported cache. An empty query is not sent, and finds nothing.
+        """Return the provider's hits, or the text from an imported cache. An empty query is not sent, and finds nothing.
 
         Raises:
             RequestFailedError: This request failed.
@@ -105,15 +105,15 @@ class SearchTool:
             return [asdict(hit) for hit in await self.provider.search(cleaned, self.config.top_k, collection)]
 
         key = cache_key(self.provider, self.config.top_k, collection, query)
-        return _remembered(await self.cache.fetch(key, ask))
+        return _cached_hits(await self.cache.fetch(key, ask))
 
     async def look_up(self, query: str, collection: str | None) -> SearchAnswer:
-        """The text that answers a query; raises as `find` does."""
-        found = await self.find(query, collection)
-        if isinstance(found, str):
-            return SearchAnswer(found)
+        """Return the text that answers a query; raises as `find` does."""
+        hits = await self.find(query, collection)
+        if isinstance(hits, str):
+            return SearchAnswer(hits)
         shown: dict[str, str] = {}
-        for hit in found[: self.config.top_k]:
+        for hit in hits[: self.config.top_k]:
             snippet = " ".join(hit.text.split())[: self.config.snippet_chars].rstrip()
             if snippet:
                 shown.setdefault(snippet, hit.id)
@@ -144,13 +144,13 @@ class SearchTool:
 
 
 def collection_of(problem: Problem) -> str | None:
-    """The collection that a problem's info names, if any."""
+    """Return the collection that a problem's info names, if any."""
     collection = problem.info.get("collection")
     return None if collection is None else str(collection)
 
 
 def query_of(call: ToolCall) -> str | ToolResult:
-    """The query of a call, or the result for a malformed call."""
+    """Return the query of a call, or the result for a malformed call."""
     query = call.arguments.get("query")
     if call.malformed is None and isinstance(query, str):
         return query
@@ -159,7 +159,7 @@ def query_of(call: ToolCall) -> str | ToolResult:
 
 
 def failed_search(call_id: str, error: RequestFailedError) -> ToolResult:
-    """The result that tells the model that a search failed."""
+    """Return the result of a search that failed."""
     info = {"failure": error.kind.value}
     if error.kind is FailureKind.TIMEOUT:
         return ToolResult(call_id, ToolStatus.TIMEOUT, "The search took too long.", info)
@@ -167,7 +167,7 @@ def failed_search(call_id: str, error: RequestFailedError) -> ToolResult:
     return ToolResult(call_id, ToolStatus.ERROR, f"The search failed: {reason}.", info)
 
 
-def _remembered(answer: Json) -> Sequence[Hit] | str:
+def _cached_hits(answer: Json) -> Sequence[Hit] | str:
     if isinstance(answer, str):
         return answer
     if isinstance(answer, list) and all(map(_is_hit, answer)):

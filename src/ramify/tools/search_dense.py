@@ -28,8 +28,8 @@ Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
 
 _BATCH = 256
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?", re.ASCII)
-_READ = (".json", ".txt", ".model", ".safetensors")
-"""Ends of the names of files that are read of a model."""
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors")
+"""Suffixes of the files of a model that are read."""
 
 
 class DenseSearch:
@@ -38,7 +38,7 @@ class DenseSearch:
     Args:
         config: The file of passages, as for `local`, is held in memory.
         embed: Maps texts to vectors; called by one thread at a time.
-        note: Called with a line for people before passages are embedded.
+        note: Called with a line for the user before passages are embedded.
 
     Raises:
         DataError: The file is missing or empty, a line is broken, or the folder cannot be written.
@@ -53,7 +53,7 @@ class DenseSearch:
         reader = PassageReader(path)
         rows = list(reader.rows())
         if not rows:
-            raise DataError(f"{path}: empty; expected one passage a line")
+            raise DataError(f"{path}: empty. Expected one passage per line.")
         self._passages = [row.passage for row in rows]
         collections = dict.fromkeys(row.collection for row in rows)
         self._members = {
@@ -71,17 +71,17 @@ class DenseSearch:
         texts = [config.passage_prefix + passage.text for passage in self._passages]
         named = "\0".join((config.model, config.passage_prefix, reader.fingerprint)).encode()
         digest = hashlib.blake2b(named, digest_size=16).hexdigest()
-        kept = None if config.index is None else config.index / f"{digest}.npy"
+        vectors_path = None if config.index is None else config.index / f"{digest}.npy"
         self._vectors = _vectors(
-            texts, embed, kept, lambda: note(f"{path}: embedding {len(texts):,} passages")
+            texts, embed, vectors_path, lambda: note(f"{path}: embedding {len(texts):,} passages")
         )
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """The `top_k` nearest passages; ties in file order. `collection` restricts them."""
+        """Return the `top_k` nearest passages; ties in file order. `collection` restricts them."""
         return await asyncio.to_thread(self._search, query, top_k, collection)
 
     async def close(self) -> None:
-        """Nothing to free: the object holds only memory."""
+        """Do nothing: the object holds only memory."""
 
     def _search(self, query: str, top_k: int, collection: str | None) -> list[Hit]:
         with self._turn:
@@ -107,7 +107,7 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
     A model of the hub is fetched first, without pickles and code, and the library reads its folder.
 
     Raises:
-        DataError: The hub has no such model or does not give it.
+        DataError: The hub has no such model or refuses it.
         MachineError: The library is not installed, finds no model in the folder, or the hub cannot be reached.
     """
     try:
@@ -122,8 +122,8 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
         raise MachineError(f"no embedding model at {model}: {' '.join(str(error).split())}") from None
 
     def embed(texts: Sequence[str]) -> Vectors:
-        found: Vectors = encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-        return found.astype(np.float32, copy=False)
+        vectors: Vectors = encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        return vectors.astype(np.float32, copy=False)
 
     return embed
 
@@ -137,7 +137,7 @@ def _folder(model: str) -> Path:
     # The library's own models are named without their organisation.
     repo = HubRepo("model", model if "/" in model else f"sentence-transformers/{model}")
     try:
-        return fetch_snapshot(repo, lambda names: [name for name in names if name.endswith(_READ)]).folder
+        return fetch_snapshot(repo, lambda names: [name for name in names if name.endswith(_SUFFIXES)]).folder
     except HubFailedError as error:
         failure = error
     here = cached_snapshot(hub_cache(), repo) if failure.problem is HubProblem.UNREACHABLE else None
@@ -146,31 +146,31 @@ def _folder(model: str) -> Path:
     return here
 
 
-def _vectors(texts: Sequence[str], embed: Embed, kept: Path | None, starting: Callable[[], None]) -> Vectors:
-    """The vectors in the file `kept` if it matches; else newly computed vectors, which are stored there."""
-    if kept is not None and kept.is_file():
+def _vectors(texts: Sequence[str], embed: Embed, path: Path | None, on_start: Callable[[], None]) -> Vectors:
+    """Load the vectors in the file `path` if it matches; else compute them and store them there."""
+    if path is not None and path.is_file():
         try:
-            loaded: Vectors = np.load(kept, mmap_mode="r")
+            loaded: Vectors = np.load(path, mmap_mode="r")
         except (ValueError, EOFError, OSError):
             pass  # cut or damaged: compute them again
         else:
             if loaded.ndim == 2 and len(loaded) == len(texts):
                 return loaded
-    if kept is not None:
+    if path is not None:
         try:  # fail now rather than after hours of embedding
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(
-                f"{kept.parent}: cannot be made ({error.strerror}); expected a folder for vectors"
+                f"{path.parent}: cannot be created ({error.strerror}). Choose a folder for vectors."
             ) from None
-    starting()
-    made = np.concatenate([embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)])
-    if kept is not None:
-        _keep(kept, made)
-    return made
+    on_start()
+    vectors = np.concatenate([embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)])
+    if path is not None:
+        _save(path, vectors)
+    return vectors
 
 
-def _keep(path: Path, vectors: Vectors) -> None:
+def _save(path: Path, vectors: Vectors) -> None:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with unfinished.open("wb") as file:

@@ -17,7 +17,7 @@ _Group: TypeAlias = tuple[int, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingQuery:
     query: str
     hits: "asyncio.Future[list[Hit]]"
 
@@ -30,23 +30,23 @@ class RetrieverSearch:
     def __init__(self, client: HttpClient, config: RetrieverSearchConfig) -> None:
         self._client, self._base, self._style = client, config.url.rstrip("/"), config.style
         self._batch_size = config.batch_size
-        self._waiting: dict[_Group, list[_Waiting]] = {}
+        self._batches: dict[_Group, list[_PendingQuery]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.identity: Mapping[str, Json] = {"address": self._base, "style": config.style}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """At most `top_k` passages; `collection` is sent too, for services that support it (`ramify search-serve`)."""
+        """Return at most `top_k` passages; `collection` is sent too, for services that support it (`ramify search-serve`)."""
         if self._batch_size == 1:
-            return await self._one(query, top_k, collection)
+            return await self._search_one(query, top_k, collection)
         group = (top_k, collection)
-        waiting = self._waiting.setdefault(group, [])
+        batch = self._batches.setdefault(group, [])
         hits: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        waiting.append(_Waiting(query, hits))
-        if len(waiting) == 1:
-            self._start(self._send_later(group, waiting))
-        if len(waiting) == self._batch_size:
-            del self._waiting[group]
-            self._start(self._send(group, waiting))
+        batch.append(_PendingQuery(query, hits))
+        if len(batch) == 1:
+            self._start(self._send_later(group, batch))
+        if len(batch) == self._batch_size:
+            del self._batches[group]
+            self._start(self._send(group, batch))
         return await hits
 
     async def close(self) -> None:
@@ -54,10 +54,10 @@ class RetrieverSearch:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for waiting in self._waiting.values():
-            for one in waiting:
-                one.hits.cancel()
-        self._waiting.clear()
+        for batch in self._batches.values():
+            for pending in batch:
+                pending.hits.cancel()
+        self._batches.clear()
         await self._client.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -65,41 +65,43 @@ class RetrieverSearch:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_later(self, group: _Group, batch: list[_Waiting]) -> None:
+    async def _send_later(self, group: _Group, batch: list[_PendingQuery]) -> None:
         await asyncio.sleep(_BATCH_SECONDS)
-        if self._waiting.get(group) is batch:  # else it was full, and has been sent
-            del self._waiting[group]
+        if self._batches.get(group) is batch:  # else it was full, and has been sent
+            del self._batches[group]
             await self._send(group, batch)
 
-    async def _send(self, group: _Group, batch: list[_Waiting]) -> None:
+    async def _send(self, group: _Group, batch: list[_PendingQuery]) -> None:
         """Send the queries of a batch whose callers still wait, and deliver the answers."""
-        wanted = [one for one in batch if not one.hits.done()]
-        if not wanted:
+        waiting = [pending for pending in batch if not pending.hits.done()]
+        if not waiting:
             return
         try:
-            found = await self._many([one.query for one in wanted], *group)
+            results = await self._search_many([pending.query for pending in waiting], *group)
         except (RequestFailedError, ServiceDownError) as error:
-            for one in wanted:
-                if not one.hits.done():
-                    one.hits.set_exception(error)
+            for pending in waiting:
+                if not pending.hits.done():
+                    pending.hits.set_exception(error)
             return
         except asyncio.CancelledError:
-            for one in wanted:
-                one.hits.cancel()
+            for pending in waiting:
+                pending.hits.cancel()
             raise
-        for one, hits in zip(wanted, found, strict=True):
-            if not one.hits.done():
-                one.hits.set_result(hits)
+        for pending, hits in zip(waiting, results, strict=True):
+            if not pending.hits.done():
+                pending.hits.set_result(hits)
 
-    async def _one(self, query: str, top_k: int, collection: str | None) -> list[Hit]:
+    async def _search_one(self, query: str, top_k: int, collection: str | None) -> list[Hit]:
         if self._style == "search_r1":
-            (hits,) = await self._many([query], top_k, collection)
+            (hits,) = await self._search_many([query], top_k, collection)
             return hits
         body: dict[str, Json] = {"query": query, "top_n": top_k, "return_score": False}
         answer = await self._post("search", body, collection)
         return _documents(answer, answer.json(), top_k)
 
-    async def _many(self, queries: Sequence[str], top_k: int, collection: str | None) -> list[list[Hit]]:
+    async def _search_many(
+        self, queries: Sequence[str], top_k: int, collection: str | None
+    ) -> list[list[Hit]]:
         if self._style == "search_r1":
             body: dict[str, Json] = {"queries": queries, "topk": top_k, "return_scores": True}
             answer = await self._post("retrieve", body, collection)
@@ -126,7 +128,7 @@ def _documents(answer: Answer, documents: Json, top_k: int) -> list[Hit]:
 
 
 def _document(answer: Answer, document: Json) -> Hit:
-    """The hit in a document, {"contents" or "text", "id"?, "title"?}, or in {"document": such a document, ...}."""
+    """Return the hit in a document, {"contents" or "text", "id"?, "title"?}, or in {"document": such a document, ...}."""
     if isinstance(document, Mapping) and isinstance(document.get("document"), Mapping):
         document = document["document"]
     if not isinstance(document, Mapping):

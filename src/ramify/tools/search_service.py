@@ -44,7 +44,7 @@ _Body: TypeAlias = Mapping[str, Any]
 
 
 def make_app(index: PassageIndex, threads: int) -> Starlette:
-    """The service; at most `threads` searches run at the same time, in threads of their own."""
+    """Return the service; at most `threads` searches run at the same time, in threads of their own."""
     service = _Service(index, threads)
     return Starlette(
         routes=[
@@ -58,7 +58,7 @@ def make_app(index: PassageIndex, threads: int) -> Starlette:
 
 
 class FairTurns:
-    """A semaphore with `limit` places, handed out round-robin over clients, and over each client's requests.
+    """A semaphore with `limit` slots, assigned round-robin over clients, and over each client's requests.
 
     So a client with one question waits for one question of each other client, not for all of them. Tasks of one event
     loop may share it.
@@ -70,27 +70,27 @@ class FairTurns:
         self._waiting: dict[Hashable, dict[Hashable, deque[asyncio.Future[None]]]] = {}
 
     @asynccontextmanager
-    async def place(self, client: Hashable, request: Hashable) -> AsyncIterator[None]:
-        """Wait for a place and hold it while the block runs."""
+    async def slot(self, client: Hashable, request: Hashable) -> AsyncIterator[None]:
+        """Wait for a slot and hold it while the block runs."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, {}).setdefault(request, deque()).append(turn)
-        self._hand_out()
+        self._assign()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it got its place just before it was cancelled
-                self._give_back()
+            if turn.done() and not turn.cancelled():  # it got its slot just before it was cancelled
+                self._release()
             raise
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         self._free += 1
-        self._hand_out()
+        self._assign()
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         while self._free and self._waiting:
             turn = self._next()
             if not turn.done():  # else the waiter was cancelled
@@ -98,7 +98,7 @@ class FairTurns:
                 turn.set_result(None)
 
     def _next(self) -> "asyncio.Future[None]":
-        """The next in turn; its client and its request move to the end of their queues, or leave them when empty."""
+        """Take the next in turn; its client and its request move to the end of their queues, or leave them when empty."""
         client, requests = next(iter(self._waiting.items()))
         request, turns = next(iter(requests.items()))
         turn = turns.popleft()
@@ -129,34 +129,34 @@ class _Service:
     async def search(self, request: Request) -> Response:
         body = await _read(request)
         query = _query(body.get("query"), "query")
-        (found,) = await self._find(request, [query], _count(body, "top_n"), body)
+        (ranked,) = await self._find(request, [query], _count(body, "top_n"), body)
         if _flag(body, "return_score"):
-            return await _answer([_documents(found), _scores(found)])
-        return await _answer(_documents(found))
+            return await _answer([_documents(ranked), _scores(ranked)])
+        return await _answer(_documents(ranked))
 
     async def batch_search(self, request: Request) -> Response:
         body = await _read(request)
-        found = await self._find(request, _queries(body, "query"), _count(body, "top_n"), body)
-        documents = [_documents(one) for one in found]
+        rankings = await self._find(request, _queries(body, "query"), _count(body, "top_n"), body)
+        documents = [_documents(ranked) for ranked in rankings]
         if _flag(body, "return_score"):
-            return await _answer([documents, [_scores(one) for one in found]])
+            return await _answer([documents, [_scores(ranked) for ranked in rankings]])
         return await _answer(documents)
 
     async def retrieve(self, request: Request) -> Response:
         body = await _read(request)
-        found = await self._find(request, _queries(body, "queries"), _count(body, "topk"), body)
+        rankings = await self._find(request, _queries(body, "queries"), _count(body, "topk"), body)
         if not _flag(body, "return_scores"):
-            return await _answer({"result": [_documents(one) for one in found]})
+            return await _answer({"result": [_documents(ranked) for ranked in rankings]})
         scored = [
-            [{"document": d, "score": s} for d, s in zip(_documents(one), _scores(one), strict=True)]
-            for one in found
+            [{"document": d, "score": s} for d, s in zip(_documents(ranked), _scores(ranked), strict=True)]
+            for ranked in rankings
         ]
         return await _answer({"result": scored})
 
     async def _find(
         self, request: Request, queries: list[str], top_k: int, body: _Body
     ) -> Sequence[tuple[Ranked, ...]]:
-        """The ranked passages for each query.
+        """Return the ranked passages for each query.
 
         Raises:
             HTTPException: The request is wrong.
@@ -174,37 +174,34 @@ class _Service:
         loop = asyncio.get_running_loop()
         client = request.client.host if request.client else ""
 
-        async def one(query: str) -> tuple[Ranked, ...]:
-            async with self._turns.place(client, request):
+        async def rank(query: str) -> tuple[Ranked, ...]:
+            async with self._turns.slot(client, request):
                 return await loop.run_in_executor(self._threads, self._index.ranked, query, top_k, collection)
 
-        found = asyncio.gather(*map(one, queries))
-        gone = asyncio.ensure_future(_gone(request))
+        rankings = asyncio.gather(*map(rank, queries))
+        disconnect = asyncio.ensure_future(_disconnect(request))
         try:
-            await asyncio.wait((found, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not found.done():
+            await asyncio.wait((rankings, disconnect), return_when=asyncio.FIRST_COMPLETED)
+            if not rankings.done():
                 raise ClientDisconnect
-            return found.result()
+            return rankings.result()
         finally:
-            found.cancel()
-            gone.cancel()
-            await asyncio.gather(found, gone, return_exceptions=True)
+            rankings.cancel()
+            disconnect.cancel()
+            await asyncio.gather(rankings, disconnect, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     """Return when the client disconnects; its request must have been read completely."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _answer(content: object) -> Response:
-    """The response, encoded in a thread: a large answer takes a while."""
-    return Response(await asyncio.to_thread(_json, content), media_type="application/json")
-
-
-def _json(content: object) -> bytes:
-    """Encode piece by piece, since one long call of the JSON encoder would block all other threads."""
-    return "".join(_ENCODER.iterencode(content)).encode()
+    """Encode a response in a thread: a large answer takes a while."""
+    # Piece by piece, since one long call of the JSON encoder would block all other threads.
+    body = await asyncio.to_thread(lambda: "".join(_ENCODER.iterencode(content)).encode())
+    return Response(body, media_type="application/json")
 
 
 async def _read(request: Request) -> _Body:
@@ -223,7 +220,7 @@ def _query(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise HTTPException(400, f"expected '{name}' to be text")
     if not value.strip():
-        raise HTTPException(400, f"expected text in '{name}', found none")
+        raise HTTPException(400, f"expected text in '{name}', got none")
     return value
 
 
@@ -250,12 +247,12 @@ def _flag(body: _Body, name: str) -> bool:
     return value
 
 
-def _documents(found: tuple[Ranked, ...]) -> list[dict[str, str]]:
-    return [{"id": passage.id, "contents": passage.text} for _, passage in found]
+def _documents(ranked: tuple[Ranked, ...]) -> list[dict[str, str]]:
+    return [{"id": passage.id, "contents": passage.text} for _, passage in ranked]
 
 
-def _scores(found: tuple[Ranked, ...]) -> list[float]:
-    return [score for score, _ in found]
+def _scores(ranked: tuple[Ranked, ...]) -> list[float]:
+    return [score for score, _ in ranked]
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
@@ -264,7 +261,7 @@ async def _refuse(_request: Request, error: Exception) -> Response:
 
 
 async def _drop(_request: Request, _error: Exception) -> Response:
-    """The client disconnected during its request, so nobody reads this."""
+    """Return a response that nobody reads: the client disconnected during its request."""
     return Response(status_code=400)
 
 

@@ -1,4 +1,4 @@
-"""The tools that a server offers, within limits: each stands in every prompt, so a few careless ones would fill a context."""
+"""The tools that a server offers, within limits: each is in every prompt, so a few careless ones would fill a context."""
 
 import json
 from collections.abc import Iterable, Mapping

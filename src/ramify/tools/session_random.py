@@ -1,7 +1,7 @@
 """The global generators of `random` and `numpy.random`, of which each session of an environment has its own.
 
-Classes for TRL draw from the global generators. Seeding these around a method would need a lock that a method which hangs
-never gives back, and another trajectory's method could still draw in between. So the module functions ask which session
+Classes for TRL draw from the global generators. Seeding these around a method would need a lock, which a method that hangs
+never releases, and another trajectory's method could still draw in between. So the module functions ask which session
 runs: in a method of a session they draw from its own generators, and anywhere else from the global ones, as before.
 """
 
@@ -49,7 +49,7 @@ _ALIASES = {"ranf": "random_sample", "sample": "random_sample"}
 def install() -> None:
     """Let the functions of both modules ask for the active session; the second call does nothing.
 
-    Functions that a module imported by name before this call go on drawing from the global generators.
+    Functions that a module imported by name before this call still draw from the global generators.
     """
     with _INSTALLING:
         if getattr(random.random, "asks_session", False):

@@ -136,28 +136,28 @@ class Arguments:
     schema: Mapping[str, Any]
     model: type[BaseModel]
 
-    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values to call the function with; omitted arguments keep the function's own defaults.
+    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values to call the function with; omitted arguments keep the function's own defaults.
 
         Raises:
             WrongArgumentsError: An argument is missing, unknown or of the wrong type.
         """
         try:
-            values = self.model.model_validate(dict(given))
+            values = self.model.model_validate(dict(arguments))
         except ValidationError as error:
-            told = [
+            mistakes = [
                 f"{'.'.join(map(str, part['loc']))}: {part['msg']}"
                 for part in error.errors(include_url=False, include_input=False, include_context=False)
             ]
-            more = f"; {len(told) - _MOST_SHOWN} more" if len(told) > _MOST_SHOWN else ""
-            wrong = "; ".join(told[:_MOST_SHOWN]) + more
+            more = f"; {len(mistakes) - _MOST_SHOWN} more" if len(mistakes) > _MOST_SHOWN else ""
+            wrong = "; ".join(mistakes[:_MOST_SHOWN]) + more
             raise WrongArgumentsError(f"{wrong}. Expected {expected_arguments(self.schema)}") from None
         fields = self.model.model_fields
         return {str(fields[key].alias): getattr(values, key) for key in values.model_fields_set}
 
 
 def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    """The parameters of a function that takes all of them by name.
+    """Return the parameters of a function that takes all of them by name.
 
     Raises:
         ConfigError: A parameter cannot be given by name, or the hints cannot be read; the message begins with `name`.
@@ -171,7 +171,7 @@ def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspec
         if parameter.kind not in _NAMED:
             kind = parameter.kind.description
             raise ConfigError(
-                f"{name}: parameter {str(parameter)!r} is {kind}; a call gives arguments by name"
+                f"{name}: parameter {str(parameter)!r} is {kind}. A call passes arguments by name."
             )
     return dict(parameters)
 
@@ -179,7 +179,7 @@ def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspec
 def make_arguments(
     parameters: Mapping[str, inspect.Parameter], about: Mapping[str, str], name: str
 ) -> Arguments:
-    """The arguments for `parameters`.
+    """Return the arguments for `parameters`.
 
     Args:
         parameters: The parameters by name.
@@ -199,14 +199,14 @@ def make_arguments(
 
 
 def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Values for some of the parameters, checked and converted.
+    """Check and convert values for some of the parameters.
 
     Raises:
         ConfigError: A name is unknown, or a value has the wrong type.
     """
     if unknown := sorted(values.keys() - parameters.keys()):
         takes = ", ".join(parameters) or "no parameters"
-        raise ConfigError(f"{name}: args: no parameter {unknown[0]!r}; it takes {takes}")
+        raise ConfigError(f"{name}: args: no parameter {unknown[0]!r}. It takes {takes}.")
     try:
         return make_arguments({key: parameters[key] for key in values}, {}, name).read(values)
     except WrongArgumentsError as error:
@@ -216,14 +216,14 @@ def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any],
 def _field(parameter: inspect.Parameter, about: str | None, name: str) -> tuple[Any, Any]:
     hint = parameter.annotation
     if hint is inspect.Parameter.empty:
-        raise ConfigError(f"{name}: parameter {parameter.name!r} has no type hint; expected {_HINTS}")
+        raise ConfigError(f"{name}: parameter {parameter.name!r} has no type hint. Expected {_HINTS}.")
     try:
         TypeAdapter(hint).json_schema()
     except (PydanticUserError, NameError, TypeError, ValueError) as error:
         shown = getattr(hint, "__name__", None) or str(hint)
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"{name}: parameter {parameter.name!r}: a call cannot carry {shown} ({reason}); expected {_HINTS}"
+            f"{name}: parameter {parameter.name!r}: a call cannot carry {shown} ({reason}). Expected {_HINTS}."
         ) from None
     if parameter.default is inspect.Parameter.empty:
         return hint, Field(alias=parameter.name, description=about)
@@ -295,7 +295,7 @@ class Callee:
         """
         code = _innermost(function)
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-            raise ConfigError(f"{name}: it yields; expected a function that returns its answer")
+            raise ConfigError(f"{name}: it yields. Expected a function that returns its answer.")
         parameters = read_parameters(function, name)
         bound = bind(parameters, args, name)
         try:
@@ -306,13 +306,15 @@ class Callee:
             raise ConfigError(f"{name}: its docstring describes {unknown[0]!r}, which is no parameter")
         description = text.description or spare_docstring
         if not description:
-            raise ConfigError(f"{name}: expected a docstring; its text tells the policy what the tool does")
+            raise ConfigError(
+                f"{name}: no docstring. Write one: its text tells the policy what the tool does."
+            )
         left = {key: parameter for key, parameter in parameters.items() if key not in bound}
         arguments = make_arguments(left, text.arguments, name)
         return cls(name, description, arguments, inspect.iscoroutinefunction(code), bound)
 
     def read(self, call: ToolCall) -> dict[str, Any] | ToolResult:
-        """The arguments to call the function with, or the result for a malformed call."""
+        """Return the arguments to call the function with, or the result for a malformed call."""
         wrong = call.malformed
         if wrong is None:
             try:
@@ -335,7 +337,7 @@ class Callee:
     async def answer_async(
         self, call: ToolCall, function: Callable[..., Any], values: Mapping[str, Any]
     ) -> ToolResult:
-        """As `answer`, for a coroutine function."""
+        """Call a coroutine function, as `answer` does a blocking one."""
         try:
             return self._result(call, await function(**values))
         except RamifyError:
@@ -344,7 +346,7 @@ class Callee:
             return self._failure(call, error)
 
     def _result(self, call: ToolCall, value: object) -> ToolResult:
-        """The result for a returned value: a string as it is, anything else as compact JSON."""
+        """Return the result for a returned value: a string as it is, anything else as compact JSON."""
         if value is None or value == "":
             return ToolResult(call.id, ToolStatus.EMPTY, f"{self.name} returned nothing.")
         if isinstance(value, str) and not isinstance(value, Enum):
@@ -358,7 +360,7 @@ class Callee:
 
 
 def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a `functools.partial` or a callable object."""
+    """Return the function behind a `functools.partial` or a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     is_code = inspect.isroutine(function)
@@ -366,7 +368,7 @@ def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(value: object) -> object:
-    """A JSON form for the types that tool arguments can also have: models, dataclasses and enums."""
+    """Return a JSON form for the types that tool arguments can also have: models, dataclasses and enums."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -18,8 +18,8 @@ class StatelessSession:
         return await self.run(call)
 
     async def fork(self) -> ToolSession:
-        """Itself."""
+        """Return the session itself."""
         return self
 
     async def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""

@@ -49,13 +49,13 @@ class ResultFields:
 
 
 def plain_text(markup: str) -> str:
-    """A snippet without HTML: tags are removed, entities become characters, blanks collapse; "a < b" stays."""
+    """Return a snippet without HTML: tags are removed, entities become characters, blanks collapse; "a < b" stays."""
     shown = _BLOCK.sub(" ", _INLINE.sub("", _UNSHOWN.sub(" ", markup[:_MOST_CHARS])))
     return " ".join(html.unescape(shown).split())
 
 
 def read_hits(answer: Answer, fields: ResultFields, top_k: int) -> list[Hit]:
-    """The first `top_k` results that have a snippet or an address.
+    """Return the first `top_k` results that have a snippet or an address.
 
     Raises:
         RequestFailedError: MALFORMED: the answer does not have the documented structure.
@@ -72,7 +72,7 @@ def read_hits(answer: Answer, fields: ResultFields, top_k: int) -> list[Hit]:
     hits = list(itertools.islice(usable, top_k))
     if results and not hits:
         raise answer.malformed(
-            f"expected '{fields.text}' or '{fields.url}' in the results, found neither in any"
+            f"expected '{fields.text}' or '{fields.url}' in the results, got neither in any"
         )
     return hits
 
@@ -109,7 +109,7 @@ class BrightDataSearch:
         }
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
-        """At most `top_k` organic results."""
+        """Return at most `top_k` organic results."""
         body: dict[str, Json] = {"zone": self._config.zone, "url": self._page(query, top_k), "format": "raw"}
         headers = {"Authorization": f"Bearer {self._key}"}
         answer = await self._client.post_json(self._address, body, headers=headers)
@@ -121,10 +121,16 @@ class BrightDataSearch:
 
     def _page(self, query: str, top_k: int) -> str:
         market = self._config.market or ("zh-CN" if _CHINESE.search(query) else "en-US")
-        asked = {"q": query, "mkt": market, "setLang": market, "cc": self._config.country, "brd_json": "1"}
+        parameters = {
+            "q": query,
+            "mkt": market,
+            "setLang": market,
+            "cc": self._config.country,
+            "brd_json": "1",
+        }
         if top_k > _RESULTS_OF_A_PAGE:
-            asked["count"] = str(top_k)
-        return f"{_BING}?{urlencode(asked)}"
+            parameters["count"] = str(top_k)
+        return f"{_BING}?{urlencode(parameters)}"
 
 
 _GOOGLE_FIELDS = ResultFields("organic", "snippet", "link", besides=("searchParameters",))
@@ -138,12 +144,12 @@ class SerperSearch:
     def __init__(self, client: HttpClient, key: str, config: SerperSearchConfig) -> None:
         self._client, self._key = client, key
         self._address = f"{config.url.rstrip('/')}/search"
-        self._place = {"gl": config.country, "hl": config.language}
-        self.identity: Mapping[str, Json] = {"address": self._address, **self._place}
+        self._locale = {"gl": config.country, "hl": config.language}
+        self.identity: Mapping[str, Json] = {"address": self._address, **self._locale}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
-        """At most `top_k` organic results."""
-        body: dict[str, Json] = {"q": query, "num": top_k, **self._place}
+        """Return at most `top_k` organic results."""
+        body: dict[str, Json] = {"q": query, "num": top_k, **self._locale}
         answer = await self._client.post_json(self._address, body, headers={"X-API-KEY": self._key})
         return read_hits(answer, _GOOGLE_FIELDS, top_k)
 
@@ -163,12 +169,12 @@ class SearxngSearch:
     def __init__(self, client: HttpClient, config: SearxngSearchConfig) -> None:
         self._client = client
         self._address = f"{config.url.rstrip('/')}/search"
-        asked = {"language": config.language, "engines": config.engines, "categories": config.categories}
-        self._asked = {name: value for name, value in asked.items() if value}
-        self.identity: Mapping[str, Json] = {"address": self._address, **self._asked}
+        parameters = {"language": config.language, "engines": config.engines, "categories": config.categories}
+        self._parameters = {name: value for name, value in parameters.items() if value}
+        self.identity: Mapping[str, Json] = {"address": self._address, **self._parameters}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
-        """The first `top_k` results; SearXNG always returns one page of results, so there may be fewer.
+        """Return the first `top_k` results; SearXNG always returns one page of results, so there may be fewer.
 
         Raises:
             RequestFailedError: The request failed, or found nothing because search engines did not answer.
@@ -176,14 +182,12 @@ class SearxngSearch:
         """
         try:
             answer = await self._client.get(
-                self._address, params={"q": query, "format": "json", **self._asked}
+                self._address, params={"q": query, "format": "json", **self._parameters}
             )
         except ServiceDownError as error:
             if "HTTP 403" not in str(error):
                 raise
-            raise ServiceDownError(
-                f"{error}; SearXNG needs json in search.formats of its settings.yml"
-            ) from None
+            raise ServiceDownError(f"{error} Add json to search.formats in SearXNG's settings.yml.") from None
         hits = read_hits(answer, _SEARXNG_FIELDS, top_k)
         if not hits and (silent := _silent_engines(answer)):
             raise answer.malformed(f"nothing found, and {silent} search engines did not answer")

@@ -16,7 +16,7 @@ from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree
 from ramify.runs.checkpoint import checkpoint_folder
 from ramify.runs.state import LoopState
-from ramify.runtime.call_clock import HeldUp
+from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.batch import Batch
 from ramify.train.rl_run import RlRun
 
@@ -104,7 +104,7 @@ def record(
     batch: Batch,
     grown: Mapping[str, float],
     learned: Learned,
-    held_up: HeldUp,
+    held_up: EventLoopLag,
     phase: Phase,
 ) -> None:
     """Write the trace, the timing and the metrics of the step that led to `state`, and show its progress."""

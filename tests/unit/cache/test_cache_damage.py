@@ -23,7 +23,7 @@ WRONG_FILES = {
 def test_a_file_that_is_no_cache_is_refused_and_left_alone(name, tmp_path):
     path = tmp_path / "cache.sqlite"
     path.write_bytes(WRONG_FILES[name])
-    with pytest.raises(DataError, match=r"cache\.sqlite.*move it away"):
+    with pytest.raises(DataError, match=r"cache\.sqlite.*Move it away"):
         SqliteCache(path)
     assert path.read_bytes() == WRONG_FILES[name]
 
@@ -82,7 +82,7 @@ def test_a_newer_schema_is_refused(path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(MachineError, match="cannot be made"):
+    with pytest.raises(MachineError, match="cannot be created"):
         SqliteCache(tmp_path / "file" / "cache.sqlite")
     with pytest.raises(MachineError, match="cannot be"):
         SqliteCache(tmp_path)
@@ -136,7 +136,7 @@ def test_a_file_with_more_or_less_than_the_tables_is_refused_before_it_is_asked(
         other.executescript(statements)
     other.close()
     for opens in (SqliteCache, read_groups):
-        with pytest.raises(DataError, match="not a cache's"):
+        with pytest.raises(DataError, match="not part of a cache"):
             opens(path)
 
 

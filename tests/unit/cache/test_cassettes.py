@@ -107,7 +107,7 @@ def test_where_nothing_may_be_asked_a_missing_request_is_named(recorded):
 
 
 def test_where_nothing_may_be_asked_the_file_must_be_there(path):
-    with pytest.raises(DataError, match="does not exist; record one first"):
+    with pytest.raises(DataError, match=r"does not exist\. Record one first"):
         SqliteCache(path, mode=REPLAY_OR_FAIL)
     assert not path.parent.exists()
 

@@ -121,7 +121,7 @@ def test_what_was_found_since_is_exported_too(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[]", "expected one object"),
+        (b"[]", "Expected one object"),
         (b'{"a": 1}', "entry 'a' is no text"),
         (b'{"a": "Page 1: x"', "broken JSON"),
         (b"\xff\xfe", "expected UTF-8"),

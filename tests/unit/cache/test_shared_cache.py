@@ -132,7 +132,7 @@ def test_a_disk_that_fills_ends_the_remembering_and_not_the_run(tmp_path):
     forgotten, times_said, *reason = run.communicate()[0].split()
     assert run.returncode == 0
     assert int(times_said) == 1
-    assert "not remembered" in " ".join(reason)
+    assert "no longer stored" in " ".join(reason)
     (group,) = read_groups(tmp_path / "cache.sqlite")
     assert 0 < group.answers < 400
     assert group.answers + int(forgotten) == 400
@@ -142,5 +142,5 @@ def test_a_fork_is_told_to_open_a_cache_of_its_own(tmp_path):
     said, _ = child("fork", tmp_path).communicate(timeout=60)
     *refused, status, known, new = said.splitlines()
     assert len(refused) == 2
-    assert all("open one in each process" in line for line in refused)
+    assert all("Open one in each process" in line for line in refused)
     assert (status, known, new) == ("0", "answer", "answer")

@@ -5,7 +5,7 @@ import pytest
 from cache_uses import Clock, asks, key, never, run
 
 from ramify.cache.database import read_groups
-from ramify.cache.keys import digest, place
+from ramify.cache.keys import digest, row_number_of
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
 from ramify.core.errors import DataError
 from ramify.core.protocols import CacheKey
@@ -67,7 +67,7 @@ def test_memory_is_bounded_and_what_it_forgets_is_on_disk(path):
             await cache.fetch(key(f"q{i}"), never)
 
     cache = run(use, path, SqliteSettings(memory_chars=1050))
-    assert (cache.counts.memory, cache.counts.disk, cache.counts.asked) == (10, 40, 50)
+    assert (cache.counts.memory, cache.counts.disk, cache.counts.misses) == (10, 40, 50)
 
 
 def test_an_answer_that_is_not_written_yet_is_found(path):
@@ -213,7 +213,7 @@ def test_a_claim_is_given_back_when_what_was_written_meanwhile_cannot_be_read(pa
             await asyncio.sleep(0.001)
         other = sqlite3.connect(path, isolation_level=None)
         name = digest(key())
-        row = (place(name), name, "search", "p", "{}", "q", "{", 0, 1.0)
+        row = (row_number_of(name), name, "search", "p", "{}", "q", "{", 0, 1.0)
         other.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         go_on.set()
         results = await asyncio.gather(asking, waiting, return_exceptions=True)

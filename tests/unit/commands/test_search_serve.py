@@ -102,7 +102,7 @@ def test_a_port_in_use_and_a_broken_file_are_named(corpus: Path, capsys: pytest.
 def test_a_folder_is_no_file_of_passages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options in ([], ["--index", str(tmp_path / "index")]):
         assert main(["search-serve", str(tmp_path), "--port", "0", *options]) == 2
-        assert f"{tmp_path}: is a folder; expected a JSONL file" in capsys.readouterr().err
+        assert f"{tmp_path}: is a folder. Expected a JSONL file" in capsys.readouterr().err
 
 
 def begun(url: str) -> socket.socket:

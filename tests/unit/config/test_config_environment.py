@@ -21,7 +21,7 @@ def without_tools(recipe):
         ("{type='mcp'}", 'environment: expected one of command, such as ["python", "server.py"], and url'),
         (
             "{type='mcp',url='http://x',variables=['A_KEY']}",
-            "environment.variables: acts with command only; leave it out",
+            "environment.variables: has no effect without command. Remove it.",
         ),
         ("{type='openenv'}", "environment.url: expected a value, found none"),
         (

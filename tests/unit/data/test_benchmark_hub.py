@@ -111,10 +111,10 @@ def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp
 
 def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -> None:
     places = {
-        "hf:org/gated": "gated; accept its terms on its page of the hub and set HF_TOKEN",
+        "hf:org/gated": "gated. Accept its terms on its page of the hub and set HF_TOKEN.",
         "hf:org/absent": "no such data set on the hub (or a private one that needs HF_TOKEN)",
         "hf:org/one@absent": "the data set has no such revision",
-        "hf:org/broken": "the hub answered with HTTP status 500; try again later",
+        "hf:org/broken": "the hub answered with HTTP status 500. Try again later.",
         "hf:org/sharded": "expected one table named 'test', found 2; name one as hf:org/name:table; there is main/test.parquet, socratic/test.parquet",
         "hf:org/one:dev": "expected one table named 'dev', found 0; name one as hf:org/name:table; there is test.jsonl",
         "hf:org/none": "found 0; name one as hf:org/name:table; there is no .jsonl and no .parquet",

@@ -74,7 +74,7 @@ def test_a_service_that_wants_to_be_paid_ends_the_run_at_once(
     secrets = [read_key("RAMIFY_TEST_KEY")] if has_key else []
     with (
         script(as_json({"error": "no credits left"}, 402)) as server,
-        pytest.raises(ServiceDownError, match=r"probe wants to be paid .*no credits left.*top up") as caught,
+        pytest.raises(ServiceDownError, match=r"probe demands payment .*no credits left.*Top up") as caught,
     ):
         get(FAST, server.url, secrets=secrets)
     assert len(server.asked) == 1

@@ -8,7 +8,7 @@ import pytest
 from ramify.core.errors import DataError
 from ramify.core.protocols import Event
 from ramify.obs.metrics import MetricsLog, TimingLog, curve, read_metrics
-from ramify.runtime.call_clock import HeldUp
+from ramify.runtime.call_clock import EventLoopLag
 
 
 def test_append_and_read_back(tmp_path):
@@ -109,9 +109,9 @@ def test_flush_writes_and_forgets(tmp_path):
     log = TimingLog()
     log.emit(Event("tool", (3, 1), "0.0", 0.25, {"cache": "hit"}))
     log.emit(Event("turn", (3, 1), "0", 1.5))
-    log.flush(tmp_path / "timing" / "3.jsonl", HeldUp(1.5, 0.25))
+    log.flush(tmp_path / "timing" / "3.jsonl", EventLoopLag(1.5, 0.25))
     log.emit(Event("turn", (4, 0), "1", 2.0))
-    log.flush(tmp_path / "timing" / "4.jsonl", HeldUp(0.0, 0.0))
+    log.flush(tmp_path / "timing" / "4.jsonl", EventLoopLag(0.0, 0.0))
     first = [json.loads(line) for line in (tmp_path / "timing" / "3.jsonl").read_text().splitlines()]
     assert first == [
         {"kind": "event_loop", "seconds": 1.5, "longest": 0.25},

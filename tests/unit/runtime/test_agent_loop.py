@@ -114,7 +114,7 @@ def test_a_loop_that_keeps_no_count_was_never_held_up():
 def test_what_was_built_before_is_not_walked_through_by_the_collector():
     with agent_loop() as agent:
         assert gc.get_freeze_count() == 0
-        agent.settle()
+        agent.freeze_objects()
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0
 

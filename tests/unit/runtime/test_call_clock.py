@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ramify.engines.virtual_clock import run_virtual
-from ramify.runtime.call_clock import CallClock, current_clock, place_in, queued, set_clock
+from ramify.runtime.call_clock import CallClock, current_clock, queued, set_clock, slot_of
 
 
 class Times:
@@ -74,7 +74,7 @@ def test_waiting_for_a_place_does_not_count(waits, works, in_time, ends):
                 await asyncio.sleep(waits)
 
         async def work():
-            async with place_in(places):
+            async with slot_of(places):
                 await asyncio.sleep(works)
 
         holder = asyncio.create_task(hold())
@@ -92,7 +92,7 @@ def test_a_place_is_given_back_by_a_call_that_is_cancelled_in_the_queue_or_in_it
         places = asyncio.Semaphore(1)
 
         async def work():
-            async with place_in(places):
+            async with slot_of(places):
                 await asyncio.sleep(100)
 
         tasks = [asyncio.create_task(work()) for _ in range(2)]
@@ -100,7 +100,7 @@ def test_a_place_is_given_back_by_a_call_that_is_cancelled_in_the_queue_or_in_it
         for task in reversed(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with asyncio.timeout(1), place_in(places):
+        async with asyncio.timeout(1), slot_of(places):
             return True
 
     assert run_virtual(main())[0]

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ramify.sandbox import frames
-from ramify.sandbox.frames import Sealed
+from ramify.sandbox.frames import SealedBuffer
 
 FRAMES = [({"id": 1, "text": "\ud800é"}, b""), ({}, b"\x00" * 300_000), ({"list": [1, 2]}, b"body")]
 
@@ -55,7 +55,7 @@ def test_a_head_is_read_without_a_byte_of_the_next_frame(pipe):
 
 def test_what_the_reader_does_not_take_waits(pipe):
     os.set_blocking(pipe[1], False)
-    outbox, body = frames.Outbox(pipe[1]), Sealed(200_000)
+    outbox, body = frames.Outbox(pipe[1]), SealedBuffer(200_000)
     body.add(memoryview(b"x" * 200_000))
     outbox.add({"id": 1}, body)
     wanted, seen = frames.encode({"id": 1}, b"x" * 200_000), b""
@@ -76,7 +76,7 @@ def test_programs_come_back_as_they_were(pipe):
 
 
 def test_a_sealed_buffer_holds_the_end_of_what_is_too_much():
-    sealed = Sealed(4)
+    sealed = SealedBuffer(4)
     sealed.add(memoryview(b"abcd"))
     sealed.drop(3)
     sealed.add(memoryview(b"ef"))
@@ -89,7 +89,7 @@ def test_a_sealed_buffer_holds_the_end_of_what_is_too_much():
 def test_children_find_sealed_memory_empty_unless_it_is_shown_to_them():
     if not hasattr(os, "fork") or os.uname().sysname != "Linux":
         pytest.skip("only Linux can empty memory in children")
-    sealed, shown = Sealed(6), Sealed(6)
+    sealed, shown = SealedBuffer(6), SealedBuffer(6)
     for buffer in (sealed, shown):
         buffer.add(memoryview(b"secret"))
     shown.show_to_next_child()

@@ -151,7 +151,7 @@ def test_a_minimum_out_of_reach_is_refused_in_one_line_that_names_the_key():
     told = str(error.value)
     assert told.startswith("sandbox.min_level = 2: this machine reaches level 1 (not level 2: ")
     assert (
-        "set sandbox.min_level = 1 to accept that level, which guards against accidents, not against attacks"
+        "Set sandbox.min_level = 1 to accept that level, which guards against accidents, not against attacks."
         in told
     )
     assert "\n" not in told

@@ -255,9 +255,21 @@ def failing(at, *without):
     [
         ("reset", ("get_reward",), "open", "OSError: the world is gone", {StopReason.FAILED}),
         ("fork", ("get_reward",), "branch", "OSError: the world is gone", {StopReason.ENDED}),
-        ("itself", ("get_reward",), "branch", "TypeError: fork gave the object itself", {StopReason.ENDED}),
+        (
+            "itself",
+            ("get_reward",),
+            "branch",
+            "TypeError: fork returned the object itself",
+            {StopReason.ENDED},
+        ),
         ("score", (), "score", "OSError: the world is gone", {StopReason.FAILED}),
-        ("nan", (), "score", "TypeError: get_reward gave nan, expected a finite number", {StopReason.FAILED}),
+        (
+            "nan",
+            (),
+            "score",
+            "TypeError: get_reward returned nan, expected a finite number",
+            {StopReason.FAILED},
+        ),
     ],
 )
 def test_a_world_that_fails_is_an_event_and_costs_its_own_trajectory(
@@ -406,6 +418,6 @@ def test_an_object_that_cannot_be_made_ends_the_run(tokenizer_folder):
             raise OSError("no licence")
 
     with pytest.raises(
-        ConfigError, match="Never: no object could be made: OSError: no licence; mend __init__"
+        ConfigError, match=r"Never: no object could be created: OSError: no licence\. Fix __init__\."
     ):
         tree_of(parts_of(tokenizer_folder, environment_from(Never)))

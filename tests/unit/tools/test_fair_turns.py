@@ -10,7 +10,7 @@ async def queue(
     """Tasks that wait in this order for a place, each with its client and its request."""
 
     async def one(client: str, request: str, name: str) -> None:
-        async with turns.place(client, request):
+        async with turns.slot(client, request):
             order.append(name)
             await asyncio.sleep(0)
 
@@ -36,7 +36,7 @@ def test_who_leaves_takes_no_turn_and_keeps_no_place() -> None:
 
     async def main() -> None:
         turns = FairTurns(1)
-        async with turns.place("first", 0):
+        async with turns.slot("first", 0):
             tasks = await queue(
                 turns, order, [*(("a", "a1", f"a.{i}") for i in range(100)), ("b", "b1", "b")]
             )
@@ -46,7 +46,7 @@ def test_who_leaves_takes_no_turn_and_keeps_no_place() -> None:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        async with asyncio.timeout(10), turns.place("last", 0):
+        async with asyncio.timeout(10), turns.slot("last", 0):
             order.append("last")
 
     asyncio.run(main())
@@ -58,7 +58,7 @@ def test_no_more_places_than_there_are() -> None:
 
     async def one(turns: FairTurns, client: int) -> None:
         nonlocal now, most
-        async with turns.place(client % 3, client):
+        async with turns.slot(client % 3, client):
             now += 1
             most = max(most, now)
             await asyncio.sleep(0)

@@ -405,7 +405,7 @@ class Caller:
 )
 def test_anything_that_can_be_called(source, name, text):
     if text is None:
-        with pytest.raises(ConfigError, match="call gives arguments by name"):
+        with pytest.raises(ConfigError, match="call passes arguments by name"):
             tool_from(source, name=name)
         return
     tool = tool_from(source)
@@ -497,19 +497,19 @@ def yields(a: str):
     ("source", "options", "told"),
     [
         (bad_hint, {}, "bad_hint: parameter 'when': a call cannot carry"),
-        (no_hint, {}, "no_hint: parameter 'a' has no type hint; expected str, int"),
+        (no_hint, {}, "no_hint: parameter 'a' has no type hint. Expected str, int"),
         (unknown_hint, {}, "unknown_hint: its signature cannot be read: NameError: name 'Missing'"),
         (many, {}, "many: parameter '[*]words: str' is variadic positional"),
         (free, {}, "free: parameter '[*][*]words: str' is variadic keyword"),
         (by_place, {}, "by_place: parameter 'a: str' is positional-only"),
-        (undocumented, {}, "undocumented: expected a docstring"),
+        (undocumented, {}, "undocumented: no docstring. Write one"),
         (wrong_argument, {}, "wrong_argument: its docstring describes 'b', which is no parameter"),
         (wrong_section, {}, "wrong_section: its Args section: Expected a colon in 'a whatever'"),
         (wrong_name, {}, "wrong_name: its Args section: expected \"name: text\", got 'a whatever'"),
         (endless, {}, "endless: its docstring has 10,000,000 characters"),
         (yields, {}, "yields: it yields"),
         (3, {}, "int: expected a function or a class, got int"),
-        (lookup, {"args": {"size": 3}}, "lookup: args: no parameter 'size'; it takes key, limit, exact"),
+        (lookup, {"args": {"size": 3}}, "lookup: args: no parameter 'size'. It takes key, limit, exact."),
         (lookup, {"args": {"limit": "many"}}, "lookup: args: limit: Input should be a valid integer"),
         (lookup, {"timeout_seconds": 0.0}, "lookup: timeout_seconds: expected a finite number above 0"),
         (lookup, {"hedge_seconds": float("nan")}, "lookup: hedge_seconds: expected a finite number above 0"),

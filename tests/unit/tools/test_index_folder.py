@@ -70,7 +70,7 @@ def test_appended_lines_are_added(case: Case) -> None:
         with case.corpus.open("a") as file:
             file.write(lines(range(start, start + 30)))
         assert case.answers() == case.fresh()
-        assert [note.split(": ")[1].split(";")[0] for note in case.notes] == ["has grown"]
+        assert [note.split(": ")[1].split(".")[0] for note in case.notes] == ["has grown"]
     index = case.open()
     assert len(index) == 420
     assert index.fingerprint == PassageIndex.build(case.corpus).fingerprint
@@ -162,7 +162,7 @@ def test_an_index_that_does_not_fit_is_built_anew_with_a_note(case: Case, change
     edit_manifest(case, **changes)
     assert case.answers() == before
     assert "building" in case.notes[0]
-    assert "anew" in case.notes[0]
+    assert "again" in case.notes[0]
     assert case.answers() == before
     assert case.notes == []
 
@@ -193,7 +193,7 @@ def test_damaged_files_are_replaced(case: Case, harm: str) -> None:
     else:
         file.write_bytes(b"?" * file.stat().st_size)
     assert case.answers() == before
-    assert "anew" in case.notes[0]
+    assert "again" in case.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_an_index_of_sqlite_is_built_anew(case: Case) -> None:
     }
     (case.folder / "manifest.json").write_text(json.dumps({**record, **rest}))
     assert case.answers() == case.fresh()
-    assert case.notes[0].endswith(" anew: it was made with sqlite 3.46.0")
+    assert case.notes[0].endswith(" again: it was built with sqlite 3.46.0")
     assert case.data().name != "index-old"
 
 

@@ -360,20 +360,20 @@ def test_opening_that_is_cancelled_frees_what_it_began(stubborn):
         (
             ["no-such-program"],
             ConfigError,
-            "command: expected a program that can be run, found 'no-such-program'",
+            "command: expected a program that can be run, got 'no-such-program'",
         ),
         (["/"], ConfigError, "Permission denied"),
         (
             [sys.executable, "-c", "import nowhere"],
             MachineError,
-            "said last: ModuleNotFoundError: No module named",
+            "its last line: ModuleNotFoundError: No module named",
         ),
-        (["true"], MachineError, "true: the server has closed the connection; run it by hand to see why"),
-        (["sleep", "100"], MachineError, "sleep 100: no answer within timeout_seconds = 3; run it by hand"),
+        (["true"], MachineError, "true: the server has closed the connection. Run it by hand to see why."),
+        (["sleep", "100"], MachineError, "sleep 100: no answer within timeout_seconds = 3. Run it by hand"),
         (
             [sys.executable, "-c", "from mcp.server.mcpserver import *; MCPServer('x').run()"],
             ConfigError,
-            "expected a server with tools, it lists none",
+            "the server lists no tools. Choose a server with tools.",
         ),
     ],
 )
@@ -386,10 +386,12 @@ def test_a_program_that_cannot_be_used(arguments, kind, told):
 
 def test_a_service_that_cannot_be_used():
     with serve(lambda _: Reply(404)) as loopback:
-        with pytest.raises(MachineError, match="Not Found; expected the address of an MCP server") as caught:
+        with pytest.raises(
+            MachineError, match=r"Not Found\. Expected the address of an MCP server"
+        ) as caught:
             open_mcp(McpConfig(url=loopback.url))
         assert "\n" not in str(caught.value)
-    with pytest.raises(MachineError, match="connection attempts failed; expected the address"):
+    with pytest.raises(MachineError, match=r"connection attempts failed\. Expected the address"):
         open_mcp(McpConfig(url=loopback.url))
 
 
@@ -398,7 +400,7 @@ def test_an_answer_of_a_service_is_limited_after_decompression():
     bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(512)) + packer.flush()
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     with serve(lambda _: Reply(200, bomb, headers)) as loopback, grows_below(250 * 2**20):
-        with pytest.raises(MachineError, match=r"more than \d+ bytes; expected the address") as caught:
+        with pytest.raises(MachineError, match=r"more than \d+ bytes\. Expected the address") as caught:
             open_mcp(McpConfig(url=loopback.url))
         assert "\n" not in str(caught.value)
 
@@ -409,8 +411,11 @@ def test_an_answer_of_a_service_is_limited_after_decompression():
         ({}, "expected one of command"),
         ({"command": ("a",), "url": "http://a/mcp"}, "expected one of command"),
         ({"command": ("a\0",)}, "null"),
-        ({"command": ("a",), "key_variable": "A_KEY"}, "key_variable: acts with url only"),
-        ({"url": "http://a/mcp", "variables": ("A_KEY",)}, "variables: acts with command only"),
+        ({"command": ("a",), "key_variable": "A_KEY"}, "key_variable: has no effect without url. Remove it."),
+        (
+            {"url": "http://a/mcp", "variables": ("A_KEY",)},
+            "variables: has no effect without command. Remove it.",
+        ),
     ],
 )
 def test_settings_that_exclude_each_other(settings, told):

@@ -80,7 +80,7 @@ def test_each_trajectory_has_an_object_that_a_branch_copies(source, first):
         for session in (one, fork, two):
             await session.close()
             await session.close()
-            assert session.held.state.closed == 1
+            assert session.instance.state.closed == 1
         return texts
 
     assert tool.spec.forks
@@ -92,7 +92,7 @@ def test_calls_come_one_after_the_other_and_a_fork_between_them():
     async def main():
         session = await tool_from(AsyncNotes, name="notes").open(PROBLEM)
         answers = await asyncio.gather(call(session, "a"), session.fork(), call(session, "b"))
-        return answers[1].held.state.lines, answers[2].text
+        return answers[1].instance.state.lines, answers[2].text
 
     assert asyncio.run(main()) == (["a"], '["a","b"]')
 
@@ -140,8 +140,8 @@ class BadFork(Plain):
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("self", "fork gave the object itself, expected a copy"),
-        ("none", "fork gave NoneType, expected a copy"),
+        ("self", "fork returned the object itself, expected a copy"),
+        ("none", "fork returned NoneType, expected a copy"),
         ("other", "fork failed: KeyError: 'other'"),
     ],
 )
@@ -165,7 +165,7 @@ class Picky(Plain):
 @pytest.mark.parametrize(("key", "told"), [("bad", "ValueError: no such problem"), ("exit", "SystemExit: 3")])
 def test_an_object_that_cannot_be_made_of_a_problem_fails_that_problem(key, told):
     tool = tool_from(Picky, name="plain")
-    message = f"{Path(__file__).name}: Picky: no object could be made: {told}"
+    message = f"{Path(__file__).name}: Picky: no object could be created: {told}"
     with pytest.raises(ContentError, match=message):
         asyncio.run(tool.open(replace(PROBLEM, id=key)))
 
@@ -176,7 +176,7 @@ class Never(Plain):
 
 
 def test_a_class_of_which_no_object_could_ever_be_made_is_an_error_of_the_recipe():
-    message = f"{Path(__file__).name}: Never: no object could be made: OSError: no licence"
+    message = f"{Path(__file__).name}: Never: no object could be created: OSError: no licence"
     with pytest.raises(ConfigError, match=message):
         asyncio.run(tool_from(Never, name="plain").open(PROBLEM))
 
@@ -206,7 +206,7 @@ class Both(Plain):
         (Plain, {"name": "other"}, "other: expected class Plain to have one of .* it has neither"),
         (Both, {}, "both: expected class Both to have one of .* it has both"),
         (Plain, {"hedge_seconds": 1.0}, "plain: hedge_seconds: an object's call cannot be made twice"),
-        (Notes, {"args": {"last": []}}, "notes: Notes.__init__: args: no parameter 'last'; it takes first"),
+        (Notes, {"args": {"last": []}}, "notes: Notes.__init__: args: no parameter 'last'. It takes first."),
         (Notes, {"args": {"first": 3}}, "notes: Notes.__init__: args: first: Input should be a valid list"),
         (BadFork, {"name": "plain"}, "plain: BadFork.__init__: args: expected a value for 'what'"),
     ],

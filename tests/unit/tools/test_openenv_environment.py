@@ -299,7 +299,9 @@ def test_a_server_that_stands_still(own_server):
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
-    with pytest.raises(MachineError, match=r"no server answers \(.*no whole answer within 0.2 s\); start it"):
+    with pytest.raises(
+        MachineError, match=r"no server answers \(.*no whole answer within 0.2 s\)\. Start it"
+    ):
         opened(address, timeout_seconds=0.2)
 
 
@@ -316,7 +318,7 @@ def action(**fields):
         (as_json([1]), ConfigError, "describes no action"),
         (as_json(action(properties=[1])), ConfigError, "describes no action"),
         (as_json(action(properties={"metadata": {}})), ConfigError, "the server's action has no fields"),
-        (as_json({}, 503), MachineError, "HTTP 503 for /schema; see its log"),
+        (as_json({}, 503), MachineError, "HTTP 503 for /schema. See its log."),
     ],
 )
 def test_a_wrong_address_is_one_line(reply, error, told):
@@ -356,7 +358,7 @@ def test_a_description_without_an_end_ends_at_a_limit(write):
 def test_a_server_that_is_not_there_and_a_library_that_is_missing(monkeypatch):
     with serve_http(lambda _: Reply(404)) as server:
         address = server.url
-    with pytest.raises(MachineError, match=r"no server answers \(.*ConnectError.*start it") as raised:
+    with pytest.raises(MachineError, match=r"no server answers \(.*ConnectError.*Start it") as raised:
         open_openenv(OpenEnvConfig(url=address))
     assert "\n" not in str(raised.value)
     monkeypatch.setattr("ramify.tools.openenv_environment.find_spec", lambda _: None)

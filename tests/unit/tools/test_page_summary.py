@@ -40,7 +40,7 @@ def summarise(reply, times=1, cache=None, **settings):
     summary = PageSummary(model, SummaryConfig(url="http://x", model="m", **settings), cache)
 
     async def main():
-        return [await summary.of("mayor of {Laru}", BLOCKS) for _ in range(times)]
+        return [await summary.summarise("mayor of {Laru}", BLOCKS) for _ in range(times)]
 
     return asyncio.run(main()), model.asked
 

@@ -123,7 +123,7 @@ def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_p
 
 def test_a_folder_that_cannot_be_made_is_named(corpus: Path) -> None:
     embed = CountingEmbedder()
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match="cannot be created"):
         DenseSearch(DenseSearchConfig(corpus=corpus, model="count", index=corpus / "below a file"), embed)
     assert embed.texts == []
 

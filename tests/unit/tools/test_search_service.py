@@ -95,7 +95,7 @@ def test_a_collection_restricts(url: str) -> None:
     [
         ("search", {}, "expected 'query' to be text"),
         ("search", {"query": ["a"]}, "expected 'query' to be text"),
-        ("search", {"query": "  "}, "expected text in 'query', found none"),
+        ("search", {"query": "  "}, "expected text in 'query', got none"),
         ("search", {"query": "a", "top_n": 0}, "expected 'top_n' to be a whole number from 1 to 1000"),
         ("search", {"query": "a", "top_n": True}, "expected 'top_n' to be a whole number from 1 to 1000"),
         ("search", {"query": "a", "top_n": 10**9}, "expected 'top_n' to be a whole number from 1 to 1000"),

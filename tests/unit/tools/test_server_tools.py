@@ -163,7 +163,7 @@ def test_a_long_description_is_cut_and_noted(tmp_path):
             ],
             r"its 101 tools have 1,0\d\d,\d\d\d characters .*'big' alone 15,\d\d\d; expected at most 1,000,000",
         ),
-        ([], "expected a server with tools, it lists none"),
+        ([], "the server lists no tools. Choose a server with tools."),
     ],
     ids=["many", "long", "none"],
 )
@@ -189,7 +189,7 @@ def test_a_list_beyond_the_limits_is_one_line(tmp_path, tools, reason):
     ],
 )
 def test_a_list_that_breaks_the_protocol_is_one_line(tmp_path, tools):
-    with pytest.raises(ConfigError, match=r"breaks the protocol at tools.*\. Mend the server$") as raised:
+    with pytest.raises(ConfigError, match=r"breaks the protocol at tools.*\. Fix the server\.$") as raised:
         opened(tmp_path, tools)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 500
