@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Segment, Source, Tree, TreeKey
-from ramify.data.recorded_pairs import one_begins_other
+from ramify.data.recorded_pairs import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
 from ramify.synth.rows import is_right
 
@@ -53,7 +53,7 @@ class PairRule:
             return (NEVER_RIGHT if not right else ALL_RIGHT), ()
         sides = {index: trajectories[index].segments[-1].token_ids for index in usable}
         fit = [pair for pair in product(right, wrong) if max(len(sides[i]) for i in pair) <= self.max_tokens]
-        both = [pair for pair in fit if not one_begins_other(*(sides[i] for i in pair))]
+        both = [pair for pair in fit if not is_prefix_pair(*(sides[i] for i in pair))]
         both.sort(key=lambda pair: (_rank(scored, pair), pair))
         chosen: list[Pair] = []
         used: set[int] = set()

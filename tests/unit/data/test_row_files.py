@@ -89,7 +89,7 @@ def test_a_huge_row_is_passed_over_without_being_held(tmp_path, monkeypatch, nam
     [
         ("", "expected an array of rows, the file is empty"),
         (" \n", "the file is empty"),
-        ('{"a": 1}', "it begins with '{'; if each line is a row, call the file .jsonl"),
+        ('{"a": 1}', "it begins with '{'. If each line is a row, name the file .jsonl"),
         ("[1, 2", " row 2: the array does not end"),
         ('[1, "a\\', " row 2: the array does not end"),
         ("[1, {2]", " row 2: the array does not end"),
