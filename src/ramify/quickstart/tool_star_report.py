@@ -22,13 +22,13 @@ STAGES: Mapping[str, str] = {
     "rl": "GRPO",
     "dpo": "Self-critic DPO",
 }
-"""What a stage is called on the page, in order."""
+"""Names of the stages on the page, in order."""
 
 _ADDS = "95 % interval of the change, and the p-value of McNemar's test on the same questions."
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationKey:
     """An evaluation: of a stage's model, sampled at temperature 1 or greedy, with these repair tools ("": none)."""
 
     stage: str
@@ -37,39 +37,44 @@ class Evaluated:
 
     @property
     def title(self) -> str:
-        """One line that names it."""
+        """The name of the evaluation, in one line."""
         return " ".join(filter(None, (self.stage, self.what, self.repairs)))
 
 
-def tool_star_report(found: Mapping[Evaluated, Evaluation], made: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of report.json.
+def tool_star_report(
+    evaluations: Mapping[EvaluationKey, Evaluation], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of report.json.
 
     Args:
-        found: The evaluations, all of the same problems.
-        made: What else it says: seed, seconds, synthesis, cycle, peak_memory_bytes, config, sandbox_level.
+        evaluations: All of the same problems.
+        facts: Its other entries: seed, seconds, synthesis, cycle, peak_memory_bytes, config, sandbox_level.
     """
     stages = list(STAGES)
     return {
-        **made,
+        **facts,
         "pass_at_1": {
-            what: {stage: _scores(found[Evaluated(stage, what, "")]) for stage in stages} for what in WHATS
+            what: {stage: _scores(evaluations[EvaluationKey(stage, what, "")]) for stage in stages}
+            for what in WHATS
         },
         "added": {
             what: {
-                stage: _added(found[Evaluated(before, what, "")], found[Evaluated(stage, what, "")])
+                stage: _added(
+                    evaluations[EvaluationKey(before, what, "")], evaluations[EvaluationKey(stage, what, "")]
+                )
                 for before, stage in itertools.pairwise(stages)
             }
             for what in WHATS
         },
         "repairs": [
             {
-                **asdict(one),
+                **asdict(key),
                 **_scores(evaluation),
-                "added": _added(found[Evaluated(one.stage, one.what, "")], evaluation),
+                "added": _added(evaluations[EvaluationKey(key.stage, key.what, "")], evaluation),
                 "acted": repair_table(evaluation),
             }
-            for one, evaluation in found.items()
-            if one.repairs
+            for key, evaluation in evaluations.items()
+            if key.repairs
         ],
         "versions": versions(),
     }
@@ -126,7 +131,7 @@ def _page(report: Mapping[str, Any]) -> str:
 
 
 def _stage_section(report: Mapping[str, Any]) -> Section:
-    trained = {stage: told for stage, told in report["pass_at_1"]["sampled"].items() if stage != "base"}
+    trained = {stage: scores for stage, scores in report["pass_at_1"]["sampled"].items() if stage != "base"}
     charts = [
         bar_chart(
             "pass@1 by kind of question, sampled",
@@ -161,8 +166,8 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
 def _synthesis_section(summary: Mapping[str, Any]) -> Section:
     classes = [[name, count, summary["rows"].get(name, 0)] for name, count in summary["classes"].items()]
     stages = [
-        [stage, told["answers"], round(100 * told["right"], 1), told["calls"], told["tokens"]["written"]]
-        for stage, told in summary["stages"].items()
+        [stage, total["answers"], round(100 * total["right"], 1), total["calls"], total["tokens"]["written"]]
+        for stage, total in summary["stages"].items()
     ]
     hints = [[name, count] for name, count in summary["hints"].items()]
     return Section(
@@ -196,15 +201,15 @@ def _cycle_section(cycle: Mapping[str, Any]) -> Section:
 
 def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
     rows = []
-    for one in repairs:
-        acted = ", ".join(f"{name} {told['times']}" for name, told in one["acted"].items())
+    for entry in repairs:
+        acted = ", ".join(f"{name} {counts['times']}" for name, counts in entry["acted"].items())
         rows.append(
             [
-                one["stage"],
-                one["what"],
-                one["repairs"],
-                _interval(one["pass_at_1"]),
-                *_change(one["added"]),
+                entry["stage"],
+                entry["what"],
+                entry["repairs"],
+                _interval(entry["pass_at_1"]),
+                *_change(entry["added"]),
                 acted or "never",
             ]
         )
