@@ -212,12 +212,14 @@ def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Pr
     question = read_question(values, benchmark.questions)
     if is_sealed(question):
         raise ValueError("the question is encrypted, and the row has no 'canary' with the key")
+    language = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
+    is_chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
     info = {
         "benchmark": benchmark.name,
         "task": benchmark.task,
         "level": find_text(values, benchmark.levels),
         "category": find_text(values, benchmark.categories),
-        "language": _language(values, question),
+        "language": _LANGUAGES.get(language.casefold(), "zh" if is_chinese else "en"),
         "kind": benchmark.name,
         "row": number,
     }
@@ -247,13 +249,6 @@ def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]
         return tuple(dict.fromkeys((*golds, *read_golds(more[1], benchmark.gold))))
     except ValueError as error:
         raise ValueError(f"field {key!r} {error}") from None
-
-
-def _language(values: Mapping[str, Any], question: str) -> str:
-    """Return the language that the row names; else Chinese if the question has more Chinese characters than Latin words."""
-    language = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
-    chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
-    return _LANGUAGES.get(language.casefold(), "zh" if chinese else "en")
 
 
 def _notes(benchmark: Benchmark, renamed: list[int], attached: list[int]) -> list[str]:

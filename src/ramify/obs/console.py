@@ -70,7 +70,10 @@ class Phase:
     @property
     def status(self) -> str:
         """The values as text: "loss 0.42, waiting for 3 tool calls"."""
-        parts = [f"{name} {_short(value)}" for name, value in self.shown.items()]
+        parts = [
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.shown.items()
+        ]
         if self.waiting:
             parts.append(f"waiting for {self.waiting}")
         return ", ".join(parts)
@@ -250,10 +253,3 @@ def _duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02} h"
-
-
-def _short(value: float | str) -> str:
-    """Return a number with four significant digits, whole numbers unchanged."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)

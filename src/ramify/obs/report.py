@@ -10,7 +10,6 @@ from typing import TypedDict
 from markupsafe import Markup
 
 from ramify.core.messages import ToolCall
-from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Cut, Node, Source, Trajectory, Tree
 from ramify.files.durable import replace_file
 from ramify.obs.metrics import Curve
@@ -264,6 +263,8 @@ def _context_note(node: Node) -> str:
 
 
 def _box(node: Node, x: float, y: float) -> Markup:
+    name = f"node {node.id}" if node.id else "prompt"
+    title = f"{name}: {node.source}, {len(node.token_ids)} tokens"
     entropy = Markup("")
     if node.entropy is not None:
         entropy = Markup('<text class="entropy" x="{}" y="{}">H {:.2f}</text>').format(
@@ -274,7 +275,7 @@ def _box(node: Node, x: float, y: float) -> Markup:
         '<text x="{}" y="{}">{}</text></g>{}'
     ).format(
         node.source,
-        "\n".join(filter(None, (_name(node), _context_note(node), _cut(node.text, TOOLTIP_CHARS)))),
+        "\n".join(filter(None, (title, _context_note(node), _cut(node.text, TOOLTIP_CHARS)))),
         x,
         y - BOX_HEIGHT / 2,
         BOX_WIDTH,
@@ -303,7 +304,7 @@ def _end(traced: TracedTree, index: int, trajectory: Trajectory, x: float, y: fl
         "good" if reward.value > 0 else "bad",
         x + 8,
         y + 4,
-        _parts(reward),
+        ", ".join(f"{name} {value:.3g}" for name, value in reward.parts.items()) or "reward",
         _verdict(traced, index, trajectory),
     )
 
@@ -312,10 +313,6 @@ def _verdict(traced: TracedTree, index: int, trajectory: Trajectory) -> str:
     advantage = "" if traced.advantages is None else f"  A {traced.advantages[index]:+.2f}"
     uncounted = "" if traced.rewards[index].counts else ", not counted"
     return f"{traced.rewards[index].value:+.2f}{advantage}  {trajectory.stop}{uncounted}"
-
-
-def _parts(reward: Reward) -> str:
-    return ", ".join(f"{name} {value:.3g}" for name, value in reward.parts.items()) or "reward"
 
 
 def _texts(traced: TracedTree) -> Markup:
@@ -332,11 +329,6 @@ def _texts(traced: TracedTree) -> Markup:
         )
         for index, trajectory in enumerate(traced.tree.trajectories)
     )
-
-
-def _name(node: Node) -> str:
-    where = f"node {node.id}" if node.id else "prompt"
-    return f"{where}: {node.source}, {len(node.token_ids)} tokens"
 
 
 def _snippet(node: Node) -> str:

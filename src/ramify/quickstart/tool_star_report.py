@@ -120,12 +120,14 @@ def _page(report: Mapping[str, Any]) -> str:
         Card("In the end", _percent(last), f"of {last['n']} questions"),
         Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
     ]
+    table = {**report["config"], "versions": report["versions"], "seconds": report["seconds"]}
+    settings = [(key, f"{value}") for key, value in flat(table)]
     sections = [
         _stage_section(report),
         _synthesis_section(report["synthesis"]),
         _cycle_section(report["cycle"]),
         _repair_section(report["repairs"]),
-        Section("Settings", tables=(Table("", ("key", "value"), _settings(report)),), folded=True),
+        Section("Settings", tables=(Table("", ("key", "value"), settings),), folded=True),
     ]
     return render_page("Tool-Star in the tiny world", "ramify quickstart --tool-star", cards, sections)
 
@@ -139,7 +141,7 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
                 BarGroup(
                     kind,
                     tuple(
-                        _bar(stage, scores["by_kind"][kind], colour)
+                        Bar(stage, scores["by_kind"][kind]["value"], *scores["by_kind"][kind]["ci95"], colour)
                         for colour, (stage, scores) in enumerate(trained.items())
                     ),
                 )
@@ -219,16 +221,6 @@ def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
         f"can help. {_ADDS}"
     )
     return Section("What each repair tool added", text, tables=(Table("", header, rows),))
-
-
-def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    table = {**report["config"], "versions": report["versions"], "seconds": report["seconds"]}
-    return [(key, f"{value}") for key, value in flat(table)]
-
-
-def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:
-    low, high = scores["ci95"]
-    return Bar(stage, scores["value"], low, high, colour)
 
 
 def _percent(scores: Mapping[str, Any]) -> str:

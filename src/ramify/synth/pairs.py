@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Segment, Source, Tree, TreeKey
+from ramify.core.tree import Source, Tree, TreeKey
 from ramify.data.recorded_pairs import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
 from ramify.synth.rows import is_right
@@ -156,7 +156,10 @@ def pair_rows(
         tree, prompt = scored.tree, scored.tree.nodes[0]
         for pair in chosen.of_trees.get((file, tree.key), ()):
             sides = [tree.trajectories[index] for index in pair]
-            parts = [_parts(trajectory.segments[-1]) for trajectory in sides]
+            parts = [
+                [(node.source, node.token_ids[:size]) for node, size in side.segments[-1].parts[1:] if size]
+                for side in sides
+            ]
             number = num_rows[tree.problem.id]
             num_rows[tree.problem.id] += 1
             yield {
@@ -187,11 +190,6 @@ def pair_rows(
                     },
                 },
             }
-
-
-def _parts(segment: Segment) -> list[tuple[Source, tuple[int, ...]]]:
-    """Return the parts of a context after the prompt, without those that have no tokens."""
-    return [(node.source, node.token_ids[:size]) for node, size in segment.parts[1:] if size]
 
 
 def write_pairs(path: Path, rows: Iterable[dict[str, Any]]) -> None:

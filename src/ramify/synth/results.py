@@ -150,14 +150,16 @@ class Sorter:
                 fit.append((answer, text))
             else:
                 out.append((answer, reason, text))
-        drawn = sorted(fit, key=lambda pair: stream(self.seed, "row", pair[0].problem.id, *_name(pair[0])))
+
+        def draw(row: tuple[Answer, str]) -> int:
+            answer, _ = row
+            path = answer.trajectory.leaf.path
+            return stream(self.seed, "row", answer.problem.id, answer.stage, answer.key.attempt, path)
+
+        drawn = sorted(fit, key=draw)
         most = self.quality.rows_per_question
         out += ((answer, "not drawn", text) for answer, text in drawn[most:])
         return drawn[:most], out
-
-
-def _name(answer: Answer) -> tuple[str, int, tuple[int, ...]]:
-    return answer.stage, answer.key.attempt, answer.trajectory.leaf.path
 
 
 def write_results(
@@ -198,7 +200,7 @@ def write_results(
                 reasons[reason.partition(": ")[0]] += 1
                 _write(rejected, {**_row(answer, text), **labels, "reason": reason})
             if difficulty == "hard":
-                _write(rl, {**_question(problem), **labels})
+                _write(rl, {**problem.info, **_prompt(problem), "answer": list(problem.answer), **labels})
             for number, (answer, text) in enumerate(drawn):
                 name = problem.id if number == 0 else f"{problem.id}#{number}"
                 rows[difficulty] += 1
@@ -290,10 +292,6 @@ def _row(answer: Answer, text: str) -> dict[str, Any]:
         "leaf": answer.trajectory.leaf.id,
         "calls": len(answer.calls),
     }
-
-
-def _question(problem: Problem) -> dict[str, Any]:
-    return {**problem.info, **_prompt(problem), "answer": list(problem.answer)}
 
 
 def _prompt(problem: Problem) -> dict[str, Any]:
