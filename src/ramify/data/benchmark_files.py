@@ -3,8 +3,8 @@
 In some benchmarks, as in xbench, question and answer are encrypted against crawlers, with the key beside them: base64 of the
 UTF-8 text, XORed with the bytes of the row's `canary`, repeated as often as needed.
 
-A data set of the hub is downloaded into the hub's own cache (`ramify.net.hub`). Untested on the real hub; tests use a stand-in
-for it.
+A data set of the hub is downloaded into the hub's own cache (`ramify.net.hub`). Tested against a stand-in,
+not against the real hub.
 """
 
 import base64
@@ -42,7 +42,7 @@ _MAX_LISTED = 12
 
 
 class FileRow(NamedTuple):
-    """A row, its index among the rows of all files (from 0), and where it stands in the files for error messages."""
+    """A row, its index among the rows of all files (from 0), and its file and row for error messages."""
 
     number: int
     where: str
@@ -276,7 +276,7 @@ def _cached_table(
 
     folder = cached_snapshot(hub_cache(), repo)
     if folder is None:
-        raise DataError(f"{location}: the hub cannot be reached and its cache is empty ({reason})")
+        raise DataError(f"{location}: the hub cannot be reached, and the cache has no copy ({reason})")
     names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
     return tuple(folder / name for name in _one_table(location, names, table)), folder.name
 

@@ -43,7 +43,7 @@ LANGUAGES = ("en", "zh")
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """How to read the rows of a benchmark.
+    """The format of a benchmark's rows.
 
     Attributes:
         name: In lower case.

@@ -32,7 +32,7 @@ PAIR: Sides = ("chosen", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a row holds.
+    """The content of a row.
 
     Attributes:
         format: Its format.

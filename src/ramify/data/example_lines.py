@@ -17,7 +17,7 @@ _READ = {
     "assistant": ("role", "content", "name", "tool_calls", "reasoning_content"),
     "tool": ("role", "content", "name", "tool_call_id"),
 }
-"""What is read of a message, or may stand in it without a meaning for training."""
+"""Fields of a message by role: those that are read, and those that are ignored."""
 
 _ROLES: dict[str, Role] = {"human": "user", "user": "user", "system": "system"}
 _ASSISTANT, _TOOL = ("gpt", "assistant"), ("observation", "tool")

@@ -41,7 +41,7 @@ def read_examples(path: Path, names: Sides) -> Iterator[tuple[int, Example | Row
 
     Args:
         path: A .jsonl, .json or .parquet file (`row_files.read_rows`).
-        names: Which sides an example has.
+        names: The sides of an example.
 
     Raises:
         DataError: There is no such file, or it cannot be read from some row on.

@@ -27,7 +27,7 @@ class Overlap(NamedTuple):
 
 
 class _Folding(dict[int, str | None]):
-    """Which characters folding keeps: letters, digits, combining marks and mathematical symbols, but no punctuation."""
+    """The characters that folding keeps: letters, digits, combining marks and mathematical symbols, but no punctuation."""
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)

@@ -1,7 +1,7 @@
-"""Files of preference pairs that were sampled: each side with the very ids that the policy wrote, and where it is recorded.
+"""Files of preference pairs that were sampled: each side with the sampled ids.
 
-A row is {id, prompt, chosen, rejected, ids: {prompt, chosen, rejected}, ...}. The texts are for people; what is trained on
-are the ids. A side is a list of [source, ids], in order.
+A row is {id, prompt, chosen, rejected, ids: {prompt, chosen, rejected}, ...}. The texts are for people; training uses
+the ids. A side is a list of [source, ids], in order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from ramify.core.messages import Problem
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 Side: TypeAlias = tuple[tuple[Source, tuple[int, ...]], ...]
-"""What follows a prompt, in order: tokens that the policy wrote, and others."""
+"""The parts after a prompt, in order, each with its source and token ids."""
 
 
 @dataclass(frozen=True, slots=True)

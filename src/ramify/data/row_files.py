@@ -10,7 +10,7 @@ from ramify.core.errors import DataError, RowError, RowTooLargeError
 from ramify.core.json_text import parse_json
 
 JSONL_COUNTING, PARQUET_COUNTING = "lines count from 1", "rows count from 0"
-"""How error messages number the rows of a file."""
+"""Numbering of the rows of a file in error messages."""
 
 MAX_ROW_BYTES = 32 << 20
 """Limit of an example's JSON text: far above what a model's context holds. A larger row is skipped without being read into memory."""
@@ -101,7 +101,7 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
             # Values that Python cannot represent: dates out of range, text that is not UTF-8. Or damage further on.
             except Exception as error:  # noqa: BLE001
                 raise DataError(
-                    f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or behind them: cannot be read: {_first_line(error)}"
+                    f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or after them: cannot be read: {_first_line(error)}"
                 ) from None
             for row in values:
                 yield number, row
@@ -178,7 +178,7 @@ class _Array:
                 break
             mark, position = match[0], match.end()
             if self._depth == 0:
-                raise DataError(f"{self._path}: expected nothing behind the array")
+                raise DataError(f"{self._path}: expected nothing after the array")
             self._in_string = mark == b'"'
             self._depth += (mark in b"[{") - (mark in b"]}")
             if self._depth > _DEEPEST:
@@ -201,7 +201,7 @@ class _Array:
             where = (
                 f" row {self._number}: the array does not end"
                 if self._depth
-                else ": expected nothing behind the array"
+                else ": expected nothing after the array"
             )
             raise DataError(f"{self._path}{where}")
 

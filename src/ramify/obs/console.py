@@ -144,7 +144,7 @@ class RunConsole:
         """Write a text in pieces, each with True if it is trained on.
 
         In colour trained text is bold and green, the rest dim. Without colours each line has a mark: "+" where it is trained; ">"
-        in place of "|" where it goes on in the line above.
+        instead of "|" where it continues the line above.
         """
         if self._console.color_system is not None:
             text = Text()

@@ -161,7 +161,7 @@ class TimingLog:
         if failed := self.failed_problems:
             left_out = len(failed) - _SHOWN
             more = f"; and {left_out} more" if left_out > 0 else ""
-            notes.append(f"failed and left out: {'; '.join(failed[:_SHOWN])}{more}")
+            notes.append(f"failed and skipped: {'; '.join(failed[:_SHOWN])}{more}")
         for kind, reasons in self._failures.items():
             what, _, name = kind.partition("/")
             line = f"failed {len(reasons)} times, first with: {reasons[0]}"

@@ -107,7 +107,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarGroup:
-    """Bars that stand together over one name on the axis."""
+    """A group of bars over one name on the axis."""
 
     name: str
     bars: tuple[Bar, ...]

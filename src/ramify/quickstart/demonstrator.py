@@ -40,7 +40,7 @@ from ramify.quickstart.world_questions import (
     Question,
     chance,
     evaluate,
-    in_words,
+    infix,
     make_question,
     pick,
 )
@@ -80,7 +80,7 @@ class Flaws:
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationSummary:
-    """How many demonstrations were written, and the share of them with the right answer, in total and by kind."""
+    """The number of demonstrations, and the share with the right answer, in total and by kind."""
 
     count: int
     correct: float
@@ -210,7 +210,7 @@ class Demonstrator:
         numbers = self._question.numbers
         if self._slips(self._flaws.wrong_tool, "wrong tool"):
             self._think("search this")
-            self._call("search", in_words(numbers, self._question.operators))
+            self._call("search", infix(numbers, self._question.operators))
         self._think("compute this")
         return self._compute(numbers, self._flaws.mental)
 
@@ -264,11 +264,11 @@ class Demonstrator:
             return str(pick(numbers, self._draws, "seen number"))
         if self._slips(self._flaws.slip, "slip"):
             assert self._tool is not None
-            program = f'print("=", {in_words(numbers, operators)})'
+            program = f'print("=", {infix(numbers, operators)})'
             self._parts += [f"<python> {program}</python>", RESULT_OPEN, self._tool(program), RESULT_CLOSE]
             if self._slips(self._flaws.give_up, "give up"):
                 return str(pick(numbers, self._draws, "seen number"))
-        code = in_words(numbers, [OPERATORS[word] for word in operators])
+        code = infix(numbers, [OPERATORS[word] for word in operators])
         return self._run(code, str(evaluate(numbers, operators)))
 
     def _exceeds(self, numbers: Sequence[int], mental: float) -> bool:

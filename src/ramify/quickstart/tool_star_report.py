@@ -1,4 +1,4 @@
-"""The report of `ramify quickstart --tool-star`: what each stage added, and each repair tool. report.json and report.html."""
+"""The report of `ramify quickstart --tool-star`: the gain of each stage and of each repair tool. report.json and report.html."""
 
 import itertools
 import json
@@ -141,7 +141,7 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
                 BarGroup(
                     kind,
                     tuple(
-                        Bar(stage, scores["by_kind"][kind]["value"], *scores["by_kind"][kind]["ci95"], colour)
+                        _bar(stage, scores["by_kind"][kind], colour)
                         for colour, (stage, scores) in enumerate(trained.items())
                     ),
                 )
@@ -161,8 +161,8 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
         title = "Sampled at temperature 1" if what == "sampled" else "Greedy"
         header = ("stage", "pass@1 [95 %]", "added [95 %]", "p", "tool calls an answer")
         tables.append(Table(title, header, rows))
-    text = f"Each stage goes on from the one above it. {_ADDS}"
-    return Section("What each stage added", text, charts, tables)
+    text = f"Each stage starts from the one above it. {_ADDS}"
+    return Section("Gain of each stage", text, charts, tables)
 
 
 def _synthesis_section(summary: Mapping[str, Any]) -> Section:
@@ -173,12 +173,12 @@ def _synthesis_section(summary: Mapping[str, Any]) -> Section:
     ]
     hints = [[name, count] for name, count in summary["hints"].items()]
     return Section(
-        "What the synthesis made",
+        "Results of the synthesis",
         "Questions by whether the weak start answers them without and with tools; the hard ones go to RL.",
         tables=(
             Table("Answers", ("with", "answers", "percent right", "calls", "tokens written"), stages),
             Table("Questions", ("class", "questions", "rows for SFT"), classes),
-            Table("Rows that go on from a hint", ("hint", "rows"), hints),
+            Table("Rows that continue from a hint", ("hint", "rows"), hints),
         ),
     )
 
@@ -220,7 +220,12 @@ def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
         "Against the same model without repair tools. The helper is a function that knows this world, since no tiny model "
         f"can help. {_ADDS}"
     )
-    return Section("What each repair tool added", text, tables=(Table("", header, rows),))
+    return Section("Gain of each repair tool", text, tables=(Table("", header, rows),))
+
+
+def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:
+    low, high = scores["ci95"]
+    return Bar(stage, scores["value"], low, high, colour)
 
 
 def _percent(scores: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ class WorldSettings:
     Attributes:
         difficulty: 1, 2 or 3.
         num_train, num_dev, num_test, num_seen: Problems of each split.
-        problems_per_edition: How many problems of a split share an edition.
+        problems_per_edition: Problems of a split that share an edition.
         num_demo_editions: Editions that the demonstrations share.
 
     Raises:

@@ -6,8 +6,8 @@ A log does what its first line says, and answers no question:
     <think> find Gure age</think><search> Gure age</search> <result> .. </result><think> Gure age 40</think> ..
     <think> compute this</think><python> print("=", 40 + 25)</python> <result> .. </result><think> done</think> 65
 
-It stands for what a language model knows before a cold start: how tools are called, how their results look, and how what is in
-them is used.
+It stands for the knowledge of a language model before a cold start: calling tools, reading their results, and using the facts in
+them.
 """
 
 from collections.abc import Iterator

@@ -219,7 +219,7 @@ def _draw_operators(count: int, name: tuple[StreamPart, ...]) -> tuple[str, ...]
     return tuple(pick(tuple(OPERATORS), *name, "operator", index) for index in range(count))
 
 
-def in_words(operands: Sequence[object], operators: Sequence[str]) -> str:
+def infix(operands: Sequence[object], operators: Sequence[str]) -> str:
     """Return the operands with the operators between them, as text."""
     terms = (f" {word} {operand}" for word, operand in zip(operators, operands[1:], strict=True))
     return f"{operands[0]}{''.join(terms)}"
@@ -235,7 +235,7 @@ def _draw_arith(count: int, name: tuple[StreamPart, ...]) -> dict[str, Any]:
         "numbers": numbers,
         "operators": operators,
         "answer": str(evaluate(numbers, operators)),
-        "text": f"what is {in_words(numbers, operators)}?",
+        "text": f"what is {infix(numbers, operators)}?",
     }
 
 
@@ -250,7 +250,7 @@ def _draw_calc(edition: Edition, subjects: Sequence[str], name: tuple[StreamPart
         "numbers": (),
         "operators": operators,
         "answer": str(evaluate([int(edition.value(*pair)) for pair in pairs], operators)),
-        "text": f"what is {in_words(operands, operators)}?",
+        "text": f"what is {infix(operands, operators)}?",
     }
 
 

@@ -8,7 +8,7 @@ from ramify.core.config import Config, Count, PositiveFraction, PositiveInt, Tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintsConfig(Config):
-    """Answers that continue inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one behind each.
+    """Answers that continue inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one after each.
 
     `after` selects the earlier answers: those without tools, as in the paper, or with them. `library` is a file of hints; the
     default is the shipped one.

@@ -1,8 +1,8 @@
-"""Hints: an answer is cut in the middle of a turn, a text is put there, and the policy goes on from it with its tools.
+"""Hints: an answer is cut in the middle of a turn, a text is inserted, and the policy continues from it with its tools.
 
-Hint-based sampling of Tool-Star (arXiv 2505.16410, section 3.1), after START (arXiv 2503.04625). A hint stands right after a
-word of doubt ("verification"), or behind the last words before the first answer ("reflection"). What came after that place
-is dropped from the context.
+Hint-based sampling of Tool-Star (arXiv 2505.16410, section 3.1), after START (arXiv 2503.04625). A hint follows a word of doubt
+("verification"), or the last words before the first answer ("reflection"). The text after that position is dropped from the
+context.
 """
 
 import hashlib

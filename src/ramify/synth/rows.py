@@ -51,18 +51,18 @@ class Answer:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls in the context of the answer's end: those of a part that it left behind do not count."""
+        """The calls in the final context of the answer: those of abandoned parts do not count."""
         parts = self.trajectory.segments[-1].parts
         return tuple(call for node, size in parts if size == len(node.token_ids) for call in node.calls)
 
 
 def answer_parts(renderer: ExampleRenderer, answer: Answer) -> Parts:
-    """Return the turns and the tool results in the context of the answer's end.
+    """Return the turns and the tool results in the final context of the answer.
 
     A text that a rewriter inserted (a hint, a note, a shorter text) belongs to the turn around it.
 
     Raises:
-        RowError: The context does not begin at the problem, or the user speaks in it.
+        RowError: The context does not begin at the problem, or has a later user message.
     """
     first, *following = answer.trajectory.segments[-1].parts
     if first[0].source is not Source.PROMPT:
@@ -72,7 +72,7 @@ def answer_parts(renderer: ExampleRenderer, answer: Answer) -> Parts:
     for node, size in following:
         if node.source is Source.TOOL and not node.rewriter:
             if node.messages:
-                raise RowError("the user speaks in it")
+                raise RowError("a user message in the answer")
             parts += _policy_part(renderer, policy_ids)
             policy_ids = []
             parts += ((Source.TOOL, result.text) for result in node.results)

@@ -65,7 +65,7 @@ def planned_hints(
             continue
         slot, problem = of_id[traced.tree.problem.id]
         if section.after == "tools":
-            # With what an environment put behind the question.
+            # An environment may have added words of its own to the question.
             problem = traced.tree.problem
         pairs = zip(traced.tree.trajectories, traced.rewards, strict=True)
         attempt = FIRST_HINT

@@ -133,4 +133,4 @@ def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -
 @pytest.mark.parametrize("offline", ["0", "1"])
 def test_without_the_hub_and_nothing_fetched_before(tmp_path: Path, offline: str) -> None:
     (message,) = load("http://127.0.0.1:9", tmp_path, ("gaia", "hf:org/one"), HF_HUB_OFFLINE=offline)
-    assert message.startswith("hf:org/one: the hub cannot be reached and its cache is empty (")
+    assert message.startswith("hf:org/one: the hub cannot be reached, and the cache has no copy (")
