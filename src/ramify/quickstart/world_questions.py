@@ -154,23 +154,23 @@ class Question:
     Attributes:
         kind: See `world_files`.
         edition: Id of the edition with the facts.
+        answer: The accepted answer.
+        text: The user's question.
         subjects: Names that the question is about.
         relations: hop2, hop3: in the order to follow; calc: one for each subject; compare and lookup: one.
         numbers: The operands of arith.
         operators: The operators of arith and calc, in words.
-        answer: The accepted answer.
-        text: The user's question.
     """
 
     id: str
     kind: str
     edition: str
-    subjects: tuple[str, ...]
-    relations: tuple[str, ...]
-    numbers: tuple[int, ...]
-    operators: tuple[str, ...]
     answer: str
     text: str
+    subjects: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
 
     @property
     def prompt(self) -> list[dict[str, str]]:
@@ -230,8 +230,6 @@ def _draw_arith(count: int, name: tuple[StreamPart, ...]) -> dict[str, Any]:
     numbers = tuple(pick(options, *name, "number", index) for index in range(count))
     operators = _draw_operators(count - 1, name)
     return {
-        "subjects": (),
-        "relations": (),
         "numbers": numbers,
         "operators": operators,
         "answer": str(evaluate(numbers, operators)),
@@ -247,7 +245,6 @@ def _draw_calc(edition: Edition, subjects: Sequence[str], name: tuple[StreamPart
     return {
         "subjects": tuple(subjects),
         "relations": relations,
-        "numbers": (),
         "operators": operators,
         "answer": str(evaluate([int(edition.value(*pair)) for pair in pairs], operators)),
         "text": f"what is {infix(operands, operators)}?",
@@ -267,8 +264,6 @@ def _draw_compare(edition: Edition, pool: Sequence[str], name: tuple[StreamPart,
     return {
         "subjects": (first, second),
         "relations": (relation,),
-        "numbers": (),
-        "operators": (),
         "answer": first if larger else second,
         "text": f"which has the larger {relation}, {first} or {second}?",
     }
@@ -286,8 +281,6 @@ def _draw_hops(edition: Edition, subject: str, hops: int, name: tuple[StreamPart
     return {
         "subjects": (subject,),
         "relations": tuple(relations),
-        "numbers": (),
-        "operators": (),
         "answer": value,
         "text": f"what is {phrase}{subject}?",
     }

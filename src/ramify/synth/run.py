@@ -78,7 +78,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
         Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
     """
     name = _open_folder(plan, console)
-    after = f"finished answers are in {plan.folder}, resume with --resume"
+    after = f"finished answers are in {plan.folder}, go on with --resume"
     with sampling(plan.task, plan.open_sampler, after) as session:
         _sample_all(plan, session, console)
     repairs = plan.task.repairs
