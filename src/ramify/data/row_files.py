@@ -13,7 +13,7 @@ JSONL_COUNTING, PARQUET_COUNTING = "lines count from 1", "rows count from 0"
 """Numbering of the rows of a file in error messages."""
 
 MAX_ROW_BYTES = 32 << 20
-"""Limit of an example's JSON text: far above what a model's context holds. A larger row is skipped without being read into memory."""
+"""Limit of an example's JSON text: far above what a model's context holds. A larger row is skipped unread."""
 
 _CHUNK = 1 << 20
 _DEEPEST = 10_000

@@ -191,8 +191,9 @@ def draw_tree(traced: TracedTree) -> Markup:
     """Draw a tree: nodes from left to right by depth, one row per leaf, a branch below the path that it left.
 
     Boxes are coloured by their writer. A dashed line shows where a context continues from inside an ancestor. A policy box
-    shows its entropy, a leaf its reward, advantage and stop reason. A tool box has a mark if the branching rule decided there (filled: branched; hollow: wanted to, but no budget was left;
-    dot: did not want to). Hovering over a box shows its text; each trajectory below unfolds to its full text.
+    shows its entropy, a leaf its reward, advantage and stop reason. A tool box has a mark if the branching rule decided
+    there (filled: branched; hollow: no budget was left; dot: no branch wanted). Hovering over a box shows its text; each
+    trajectory below unfolds to its full text.
     """
     tree = traced.tree
     rows = _rows(tree)

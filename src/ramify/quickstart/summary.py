@@ -23,7 +23,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on the names of training if it has such problems.
+    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on names of training if it has such.
 
     `memory_bytes` is the peak memory of the evaluating processes together.
     """
