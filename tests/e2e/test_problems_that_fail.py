@@ -132,7 +132,7 @@ def test_bad_problems_are_counted_and_a_kill_changes_no_bit(tmp_path, write):
     assert sum(row["group/failed"] for row in rows) == len(BAD)
     assert any(row["update/steps"] for row in rows)
     said = " ".join(told.split())
-    assert said.count("failed and left out: ") == 1
+    assert said.count("failed and skipped: ") == 1
     assert all(said.count(reason) == 1 for reason in REASONS), said
     trees = [traced for path in sorted((run / "trees").iterdir()) for traced in read_trees(path)]
     failed = {traced.tree.problem.info["what"] for traced in trees if traced.tree.has_failed}
@@ -174,7 +174,7 @@ def test_an_evaluation_goes_on_without_bad_problems(write, caller, capsys):
     recipe = folder / "eval.toml"
     recipe.write_text(EVAL.format(model=caller, folder=folder))
     assert main(["eval", str(recipe)]) == 0
-    assert "failed and left out: " in capsys.readouterr().out
+    assert "failed and skipped: " in capsys.readouterr().out
     lines = [json.loads(line) for line in (folder / "eval" / "results.jsonl").read_text().splitlines()]
     assert len(lines) == NUM_PROBLEMS
     assert sum(line["stop"] == "failed" for line in lines) == len(BAD)

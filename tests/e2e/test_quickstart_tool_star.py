@@ -44,7 +44,7 @@ def test_the_page_says_what_each_part_added(out):
     page = (out / "report.html").read_text()
     assert "<script" not in page
     assert "<svg" in page
-    for said in (*STAGES.values(), "What each repair tool added", "What the synthesis made", "backtracer"):
+    for said in (*STAGES.values(), "Gain of each repair tool", "Results of the synthesis", "backtracer"):
         assert said in page
 
 

@@ -3,8 +3,8 @@
 In some benchmarks, as in xbench, question and answer are encrypted against crawlers, with the key beside them: base64 of the
 UTF-8 text, XORed with the bytes of the row's `canary`, repeated as often as needed.
 
-A data set of the hub is downloaded into the hub's own cache (`ramify.net.hub`). Untested on the real hub; tests use a stand-in
-for it.
+A data set of the hub is downloaded into the hub's own cache (`ramify.net.hub`). Tested against a stand-in,
+not against the real hub.
 """
 
 import base64
@@ -33,7 +33,7 @@ GoldForm: TypeAlias = Literal["plain", "rationale"]
 _NUMBER = re.compile(r"[-+]?[$]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
 _HIDDEN = "?"
 HUB_PREFIX = "hf:"
-_PLACE = re.compile(
+_HUB_LOCATION = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?(?::(?P<table>[\w. /-]+))?", re.ASCII
 )
 _SHARD = re.compile(r"-\d+-of-\d+(?=\.\w+$)|/\d+(?=\.parquet$)")
@@ -42,55 +42,54 @@ _MAX_LISTED = 12
 
 
 class FileRow(NamedTuple):
-    """A row, its index among the rows of all files (from 0), and its place in the files for error messages."""
+    """A row, its index among the rows of all files (from 0), and its file and row for error messages."""
 
     number: int
     where: str
     values: Mapping[str, Any]
 
 
-def find_benchmark(name: str, place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """The files of one benchmark, and notes about them for the user.
+def find_benchmark(name: str, location: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the files of one benchmark, and notes about them for the user.
 
     Args:
         name: The benchmark's name in lower case; matched against names of folders and files regardless of case.
-        place: A file; a folder with NAME/test.jsonl, NAME.jsonl or test.jsonl (or .parquet); or "hf:org/name".
+        location: A file; a folder with NAME/test.jsonl, NAME.jsonl or test.jsonl (or .parquet); or "hf:org/name".
 
     Raises:
         DataError: There is no file, or more than one.
     """
-    if place.startswith(HUB_PREFIX):
-        return fetch(place)
-    path = Path(place)
+    if location.startswith(HUB_PREFIX):
+        return fetch(location)
+    path = Path(location)
     if not path.is_dir():
-        return (_file(path),), ()
+        return (_check_file(path),), ()
     inside = sorted(path.iterdir())
-    for found in (
+    for candidates in (
         [child / f"test{s}" for child in inside if child.name.casefold() == name for s in _SUFFIXES],
         [child for child in inside if child.name.casefold() in [name + s for s in _SUFFIXES]],
         [path / f"test{s}" for s in _SUFFIXES],
     ):
-        files = [file for file in found if file.is_file()]
+        files = [file for file in candidates if file.is_file()]
         if len(files) > 1:
-            raise DataError(
-                f"{path}: {' and '.join(file.name for file in files)} are both {name}; name one file"
-            )
+            names = " and ".join(file.name for file in files)
+            raise DataError(f"{path}: {names} are both {name}. Name one of the files")
         if files:
             return (files[0],), ()
     raise DataError(f"{path}: no {name}; expected {name}/test.jsonl or {name}.jsonl in it (or .parquet)")
 
 
-def find_tables(place: str) -> tuple[Path, ...]:
-    """All files of `place`: a file or "hf:org/name", or every table in a folder and one level below it.
+def find_tables(location: str) -> tuple[Path, ...]:
+    """Return all files of `location`: a file or "hf:org/name", or every table in a folder and one level below it.
 
     Raises:
         DataError: There is no file.
     """
-    if place.startswith(HUB_PREFIX):
-        return fetch(place)[0]
-    path = Path(place)
+    if location.startswith(HUB_PREFIX):
+        return fetch(location)[0]
+    path = Path(location)
     if not path.is_dir():
-        return (_file(path),)
+        return (_check_file(path),)
     files = sorted(file for depth in ("*", "*/*") for s in _SUFFIXES for file in path.glob(f"{depth}{s}"))
     if not files:
         raise DataError(
@@ -100,7 +99,7 @@ def find_tables(place: str) -> tuple[Path, ...]:
 
 
 def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
-    """The rows of all files in order; verl-style rows are converted to plain ones, encrypted rows are decrypted.
+    """Yield the rows of all files in order; verl-style rows are converted to plain ones, encrypted rows are decrypted.
 
     Raises:
         DataError: A file or a row cannot be read; the message names file and row.
@@ -115,14 +114,14 @@ def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
             if not isinstance(row, dict):
                 raise DataError(f"{where}: expected an object, got {type(row).__name__}")
             try:
-                yield FileRow(number, where, unsealed(plain_row(row) if is_verl(columns) else row))
+                yield FileRow(number, where, decrypt(plain_row(row) if is_verl(columns) else row))
             except ValueError as error:
                 raise DataError(f"{where}: {error}") from None
             number += 1
 
 
 def find_field(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any] | None:
-    """The first of `names` for which the row has a value: the name as the row spells it, and the value; else None.
+    """Return the first of `names` for which the row has a value: the name as the row spells it, and the value; else None.
 
     Case is ignored. "info.level" is the field `level` of the record `info`.
     """
@@ -140,31 +139,28 @@ def find_field(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any
 
 
 def read_question(row: Mapping[str, Any], names: tuple[str, ...] = PLAIN_QUESTIONS) -> str:
-    """The question of a row, from the first of the fields `names`; in a list of messages, the last user message.
+    """Return the question of a row, from the first of the fields `names`; in a list of messages, the last user message.
 
     Raises:
         ValueError: There is no question; names the field.
     """
-    found = find_field(row, names)
-    if found is None:
-        raise ValueError(f"no field {names[0]!r}{_alternatives(names)}; found {', '.join(row) or 'none'}")
-    key, value = found
+    field = find_field(row, names)
+    if field is None:
+        others = f" (nor {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
+        raise ValueError(f"no field {names[0]!r}{others}; found {', '.join(row) or 'none'}")
+    key, value = field
     if isinstance(value, list):
-        spoken = [message.text for message in read_messages({"prompt": value}) if message.role == "user"]
-        value = spoken[-1] if spoken else ""
+        texts = [message.text for message in read_messages({"prompt": value}) if message.role == "user"]
+        value = texts[-1] if texts else ""
     if not isinstance(value, str):
         raise ValueError(f"field {key!r} must be text, got {type(value).__name__}")
-    value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+    value.encode()  # raises at a lone surrogate, which is valid JSON but not text
     if not value.strip():
         raise ValueError(f"field {key!r} is blank")
     return value.strip()
 
 
-def _alternatives(names: tuple[str, ...]) -> str:
-    return f" (nor {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
-
-
-def _file(path: Path) -> Path:
+def _check_file(path: Path) -> Path:
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
     if path.suffix not in _SUFFIXES:
@@ -173,11 +169,11 @@ def _file(path: Path) -> Path:
 
 
 def is_sealed(question: object) -> bool:
-    """Whether a question looks like base64: long and without blanks."""
+    """Return True if a question looks like base64: long and without blanks."""
     return isinstance(question, str) and _SEALED.fullmatch(question.strip()) is not None
 
 
-def unsealed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def decrypt(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Decrypt the question and answer of a row; a row that is not encrypted, or has no key, is returned unchanged.
 
     Raises:
@@ -188,11 +184,11 @@ def unsealed(row: Mapping[str, Any]) -> Mapping[str, Any]:
         return row
     return {
         **row,
-        **{name: _open(row[name], key, name) for name in _FIELDS if isinstance(row.get(name), str)},
+        **{name: _decrypt_text(row[name], key, name) for name in _FIELDS if isinstance(row.get(name), str)},
     }
 
 
-def _open(text: str, key: str, name: str) -> str:
+def _decrypt_text(text: str, key: str, name: str) -> str:
     try:
         sealed = base64.b64decode(text, validate=True)
         return bytes(a ^ b for a, b in zip(sealed, cycle(key.encode()), strict=False)).decode()
@@ -201,7 +197,7 @@ def _open(text: str, key: str, name: str) -> str:
 
 
 def read_golds(value: object, form: GoldForm) -> tuple[str, ...]:
-    """The accepted answers in `value`, stripped and without duplicates.
+    """Return the accepted answers in `value`, stripped and without duplicates.
 
     Only a list holds several answers. A text is one answer: "[1, 2)" is an interval, "Paris, Texas" a place.
 
@@ -213,12 +209,12 @@ def read_golds(value: object, form: GoldForm) -> tuple[str, ...]:
     if not texts:
         raise ValueError("is an empty list" if values == [] else "is blank")
     if _HIDDEN in texts:
-        raise ValueError('is "?", so the answers of this split are hidden; use a split that has them')
+        raise ValueError('is "?", so the answers of this split are hidden. Use a split that has them')
     return tuple(dict.fromkeys(map(_after_rationale, texts) if form == "rationale" else texts))
 
 
 def is_missing(value: object) -> bool:
-    """Whether a field is empty: null, or NaN, which tables use for null."""
+    """Return True if a field is empty: null, or NaN, which tables use for null."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -226,7 +222,7 @@ def _text(value: object) -> str:
     if is_missing(value):
         return ""
     if isinstance(value, str):
-        value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+        value.encode()  # raises at a lone surrogate, which is valid JSON but not text
         return value.strip()
     if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
         raise ValueError(f"must be text, a number or a list of them, got {value!r:.40}")
@@ -241,8 +237,8 @@ def _after_rationale(text: str) -> str:
     return number.replace(",", "")
 
 
-def fetch(place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """The files of one table of "hf:org/name[@revision][:table]", and a note that names the revision.
+def fetch(location: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the files of one table of "hf:org/name[@revision][:table]", and a note that names the revision.
 
     `table` is the files' path ("2023/validation/metadata") or a part of it in whole words ("test", "main/test").
     Without it the table is "test", or the only one. Most data sets of the hub also have a parquet version at
@@ -251,42 +247,42 @@ def fetch(place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     Raises:
         DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
     """
-    match = _PLACE.fullmatch(place)
+    match = _HUB_LOCATION.fullmatch(location)
     if match is None:
-        raise DataError(f"{place!r}: expected hf:org/name[@revision][:table]")
-    files, revision = _fetch_table(place, match["repo"], match["revision"], match["table"])
-    return files, (f"{place}: revision {revision}",)
+        raise DataError(f"{location!r}: expected hf:org/name[@revision][:table]")
+    files, revision = _fetch_table(location, match["repo"], match["revision"], match["table"])
+    return files, (f"{location}: revision {revision}",)
 
 
 def _fetch_table(
-    place: str, repo: str, revision: str | None, table: str | None
+    location: str, repo: str, revision: str | None, table: str | None
 ) -> tuple[tuple[Path, ...], str]:
     from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
 
-    wanted = HubRepo("dataset", repo, revision)
+    hub_repo = HubRepo("dataset", repo, revision)
     try:
-        snapshot = fetch_snapshot(wanted, lambda names: _one_table(place, names, table))
+        snapshot = fetch_snapshot(hub_repo, lambda names: _one_table(location, names, table))
     except HubFailedError as error:
         if error.problem is HubProblem.UNREACHABLE:
-            return _fetched_before(place, wanted, table, error.detail)
-        raise error.for_user(place, "data set") from None
+            return _cached_table(location, hub_repo, table, error.detail)
+        raise error.for_user(location, "data set") from None
     return tuple(snapshot.folder / path for path in snapshot.paths), snapshot.commit
 
 
-def _fetched_before(
-    place: str, repo: HubRepo, table: str | None, reason: str
+def _cached_table(
+    location: str, repo: HubRepo, table: str | None, reason: str
 ) -> tuple[tuple[Path, ...], str]:
     from ramify.net.hub import hub_cache
 
     folder = cached_snapshot(hub_cache(), repo)
     if folder is None:
-        raise DataError(f"{place}: the hub cannot be reached and nothing was fetched before ({reason})")
+        raise DataError(f"{location}: the hub cannot be reached, and the cache has no copy ({reason})")
     names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
-    return tuple(folder / name for name in _one_table(place, names, table)), folder.name
+    return tuple(folder / name for name in _one_table(location, names, table)), folder.name
 
 
-def _one_table(place: str, names: Sequence[str], table: str | None) -> list[str]:
-    """The files of the table, with its shards in order.
+def _one_table(location: str, names: Sequence[str], table: str | None) -> list[str]:
+    """Return the files of the table, with its shards in order.
 
     Raises:
         DataError: No table has that name, or several do.
@@ -297,13 +293,13 @@ def _one_table(place: str, names: Sequence[str], table: str | None) -> list[str]
             tables.setdefault(_SHARD.sub("", name), []).append(name)
     words = re.compile(rf"(?<![^\W_]){re.escape(table or _DEFAULT_TABLE)}(?![^\W_])", re.IGNORECASE)
     exact = [key for key in tables if table in (key, key.rpartition(".")[0])]
-    found = exact or [key for key in tables if words.search(key)]
-    if not found and table is None and len(tables) == 1:
-        found = list(tables)
-    if len(found) != 1:
-        shown = ", ".join((found or list(tables))[:_MAX_LISTED]) or "no .jsonl and no .parquet"
+    matches = exact or [key for key in tables if words.search(key)]
+    if not matches and table is None and len(tables) == 1:
+        matches = list(tables)
+    if len(matches) != 1:
+        shown = ", ".join((matches or list(tables))[:_MAX_LISTED]) or "no .jsonl and no .parquet"
         raise DataError(
-            f"{place}: expected one table named {table or _DEFAULT_TABLE!r}, found {len(found)}; name one as "
+            f"{location}: expected one table named {table or _DEFAULT_TABLE!r}, found {len(matches)}. Name one as "
             f"hf:org/name:table; there is {shown}"
         )
-    return tables[found[0]]
+    return tables[matches[0]]

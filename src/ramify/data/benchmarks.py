@@ -43,7 +43,7 @@ LANGUAGES = ("en", "zh")
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """How to read the rows of a benchmark.
+    """The format of a benchmark's rows.
 
     Attributes:
         name: In lower case.
@@ -102,37 +102,37 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
 
 
 def find_named(name: str) -> Benchmark:
-    """The benchmark of that name, regardless of case.
+    """Return the benchmark of that name, regardless of case.
 
     Raises:
         DataError: There is no benchmark of that name.
     """
-    found = BENCHMARKS.get(name.casefold())
-    if found is None:
+    benchmark = BENCHMARKS.get(name.casefold())
+    if benchmark is None:
         close = difflib.get_close_matches(name.casefold(), BENCHMARKS, 1)
         meant = f"; did you mean {close[0]}?" if close else ""
         raise DataError(
             f"no benchmark is called {name!r}{meant} (for your own file give its path; known: {', '.join(BENCHMARKS)})"
         )
-    return found
+    return benchmark
 
 
 def parse_dataset(dataset: str) -> tuple[str, str] | None:
-    """The benchmark that `dataset` names, and its place; None for a problem file of the user's own.
+    """Return the benchmark that `dataset` names, and its location; None for a problem file of the user's own.
 
     Args:
         dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet).
 
     Raises:
-        DataError: NAME=PLACE with an unknown name, a hub id without a name, or a name without a place.
+        DataError: NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
     """
-    name, equals, place = dataset.partition("=")
+    name, equals, location = dataset.partition("=")
     if equals and not Path(dataset).exists():
-        if not place:
+        if not location:
             raise DataError(
                 f"{dataset}: expected {find_named(name).name}=PLACE, a file, a folder or hf:org/name"
             )
-        return find_named(name).name, place
+        return find_named(name).name, location
     if dataset.startswith(HUB_PREFIX):
         raise DataError(f"{dataset}: expected NAME={dataset}, with the name of a benchmark")
     path = Path(dataset)
@@ -144,7 +144,7 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
     return None
 
 
-def load_benchmark(name: str, place: str | Path, limit: int | None = None) -> ProblemSet:
+def load_benchmark(name: str, location: str | Path, limit: int | None = None) -> ProblemSet:
     """Read a benchmark; each problem is one user message, the question.
 
     Ids are "<name>/<id of the row>", or "<name>/<number of the row>" if the row has no id. If rows share an id, the
@@ -153,14 +153,14 @@ def load_benchmark(name: str, place: str | Path, limit: int | None = None) -> Pr
 
     Args:
         name: One of `BENCHMARKS`, regardless of case.
-        place: A folder, a file or "hf:org/name[@revision][:table]" (see `find_benchmark`).
+        location: A folder, a file or "hf:org/name[@revision][:table]" (see `find_benchmark`).
         limit: Read the first `limit` problems only; at least 1.
 
     Raises:
-        DataError: Nothing is found at `place`, or a row is broken; one line with file, row and field.
+        DataError: Nothing is found at `location`, or a row is broken; one line with file, row and field.
     """
     benchmark = find_named(name)
-    files, notes = find_benchmark(benchmark.name, str(place))
+    files, notes = find_benchmark(benchmark.name, str(location))
     problems: list[Problem] = []
     taken: set[str] = set()
     renamed: list[int] = []
@@ -190,15 +190,15 @@ def load_benchmark(name: str, place: str | Path, limit: int | None = None) -> Pr
 
 
 def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """The first of the fields `names` that has a value, as stripped text; None if there is none or it is blank.
+    """Return the first of the fields `names` that has a value, as stripped text; None if there is none or it is blank.
 
     Raises:
         ValueError: The value is neither text nor a number.
     """
-    found = find_field(values, names)
-    if found is None:
+    field = find_field(values, names)
+    if field is None:
         return None
-    key, value = found
+    key, value = field
     if isinstance(value, dict):  # an image as parquet holds it: {bytes, path}
         return key if any(value.values()) else None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -212,12 +212,14 @@ def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Pr
     question = read_question(values, benchmark.questions)
     if is_sealed(question):
         raise ValueError("the question is encrypted, and the row has no 'canary' with the key")
+    language = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
+    is_chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
     info = {
         "benchmark": benchmark.name,
         "task": benchmark.task,
         "level": find_text(values, benchmark.levels),
         "category": find_text(values, benchmark.categories),
-        "language": _language(values, question),
+        "language": _LANGUAGES.get(language.casefold(), "zh" if is_chinese else "en"),
         "kind": benchmark.name,
         "row": number,
     }
@@ -231,13 +233,13 @@ def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Pr
 
 
 def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]:
-    found = find_field(values, benchmark.answers)
-    if found is None:
+    field = find_field(values, benchmark.answers)
+    if field is None:
         others = ", ".join(map(repr, benchmark.answers[1:]))
         raise ValueError(
             f"no field {benchmark.answers[0]!r} (nor {others}) with a value; found {', '.join(values)}"
         )
-    key, value = found
+    key, value = field
     more = find_field(values, (benchmark.aliases,)) if benchmark.aliases else None
     try:
         golds = read_golds(value, benchmark.gold)
@@ -247,13 +249,6 @@ def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]
         return tuple(dict.fromkeys((*golds, *read_golds(more[1], benchmark.gold))))
     except ValueError as error:
         raise ValueError(f"field {key!r} {error}") from None
-
-
-def _language(values: Mapping[str, Any], question: str) -> str:
-    """The language that the row names; else Chinese if the question has more Chinese characters than Latin words."""
-    said = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
-    chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
-    return _LANGUAGES.get(said.casefold(), "zh" if chinese else "en")
 
 
 def _notes(benchmark: Benchmark, renamed: list[int], attached: list[int]) -> list[str]:
@@ -274,7 +269,7 @@ def _rows(numbers: list[int]) -> str:
 
 
 def instructions(tools: Collection[str], language: str, dialect: str = "tags") -> str:
-    """The system message for an agent with these tools.
+    """Return the system message for an agent with these tools.
 
     For the tag dialect it explains search and python only; the renderer describes other tools. In the hermes dialect
     the chat template describes all of them.
@@ -302,12 +297,14 @@ def instructed(
 
     A problem that already has a system message keeps it.
     """
-    said = {language: Message.of("system", instructions(tools, language, dialect)) for language in LANGUAGES}
+    systems = {
+        language: Message.of("system", instructions(tools, language, dialect)) for language in LANGUAGES
+    }
 
     def with_system(problem: Problem) -> Problem:
         if problem.messages[0].role == "system":
             return problem
-        system = said.get(str(problem.info.get("language")), said["en"])
+        system = systems.get(str(problem.info.get("language")), systems["en"])
         return replace(problem, messages=(system, *problem.messages))
 
     return tuple(map(with_system, problems))

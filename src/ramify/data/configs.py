@@ -15,15 +15,15 @@ def _as_text(value: object) -> object:
 
 
 Dataset: TypeAlias = Annotated[str, Length(1, 4096), Checked(_as_text, first=True)]
-"""A problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"."""
+"""A problem file, or a benchmark: "NAME=PLACE", where PLACE is a file, a folder or "hf:org/name"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleDataConfig(Config):
     """A file of examples in one of the formats of `data/example_formats.py`, or in several.
 
-    `max_tokens` limits the prompt together with what follows it; of a pair, with either side. Longer examples are left out. Rows
-    that cannot be used end the run, or are left out, too.
+    `max_tokens` limits the prompt plus its completion; in a pair, plus either side. Longer examples are dropped. `malformed`
+    decides whether unusable rows end the run or are dropped.
     """
 
     train: UserPath

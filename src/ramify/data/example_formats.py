@@ -1,4 +1,4 @@
-"""The formats of files of examples, each read into one form: a prompt, and what the assistant and its tools said after it.
+"""The formats of files of examples, each read into one form: a prompt, and the lines of the assistant and its tools after it.
 
     plain       {prompt, completion}; for pairs {prompt, chosen, rejected}. Each side is a text, or messages, as TRL writes them
     OpenAI      {messages, tools?}; for pairs {chosen, rejected, tools?}, two such lists
@@ -32,12 +32,12 @@ PAIR: Sides = ("chosen", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a row holds.
+    """The content of a row.
 
     Attributes:
         format: Its format.
         prompt: The messages of the prompt.
-        sides: What was said after it, for each side.
+        sides: The lines after it, for each side.
         tools: The row's own tools (`row_tools.read_tools`); "" if it has none.
     """
 
@@ -54,27 +54,27 @@ def read_row(row: Row, names: Sides) -> Reading:
         RowError: It has no known format, or cannot be read.
         ValueError: A message of its prompt cannot be read.
     """
-    given = {name for name, value in row.items() if value is not None}
+    present = {name for name, value in row.items() if value is not None}
     tools = read_tools(row.get("tools"))
-    if given.issuperset(("prompt", *names)) and not _is_whole(row[names[0]]):
+    if present.issuperset(("prompt", *names)) and not _has_prompt(row[names[0]]):
         return _plain(row, names, tools)
-    if "conversations" in given:
+    if "conversations" in present:
         return _sharegpt(row, names, tools)
-    if "instruction" in given:
+    if "instruction" in present:
         return _alpaca(row, names, tools)
     columns = ("messages",) if names == COMPLETION else names
-    if given.issuperset(columns):
+    if present.issuperset(columns):
         return _openai(row, columns, tools)
-    if "prompt" in given:
+    if "prompt" in present:
         return _plain(row, names, tools)
     raise RowError(
-        f"its format is not known: expected prompt, {' and '.join(columns)}, conversations or instruction",
-        f"found {', '.join(row) or 'nothing'}"[:80],
+        f"unknown format: expected prompt, {' and '.join(columns)}, conversations or instruction",
+        f"got {', '.join(row) or 'nothing'}"[:80],
     )
 
 
-def _is_whole(side: object) -> bool:
-    """Whether a side is a conversation with its prompt."""
+def _has_prompt(side: object) -> bool:
+    """Return True if a side is a conversation that begins with its prompt."""
     first = side[0] if isinstance(side, list) and side else None
     return isinstance(first, dict) and first.get("role") in ("system", "user")
 
@@ -84,20 +84,20 @@ def _plain(row: Row, names: Sides, tools: str) -> Reading:
 
 
 def _openai(row: Row, columns: Sequence[str], tools: str) -> Reading:
-    conversations = [_cut(message_lines(row[name], name)) for name in columns]
+    conversations = [_split_prompt(message_lines(row[name], name)) for name in columns]
     if any(prompt != conversations[0][0] for prompt, _ in conversations):
         raise RowError("chosen and rejected have different prompts")
     return Reading("OpenAI", conversations[0][0], tuple(spoken for _, spoken in conversations), tools)
 
 
 def _sharegpt(row: Row, names: Sides, tools: str) -> Reading:
-    prompt, spoken = _cut(turn_lines(row["conversations"], "conversations"))
+    prompt, spoken = _split_prompt(turn_lines(row["conversations"], "conversations"))
     if prompt[0].role != "system" and row.get("system"):
         prompt = (Message.of("system", text_of(row["system"], "'system'")), *prompt)
     if names == COMPLETION:
         return Reading("ShareGPT", prompt, (spoken,), tools)
     if spoken:
-        raise RowError("the 'conversations' of a pair do not end with a turn of the user")
+        raise RowError("the 'conversations' of a pair must end with a user turn")
     return Reading("ShareGPT", prompt, _sides(row, names), tools)
 
 
@@ -111,10 +111,10 @@ def _alpaca(row: Row, names: Sides, tools: str) -> Reading:
     for exchange in history:
         question, answer = (text_of(text, "'history'") for text in exchange)
         prompt += [Message.of("user", question), Message.of("assistant", answer)]
-    asked = [text_of(row[name], repr(name)) for name in ("instruction", "input") if row.get(name)]
-    if not asked:
+    instruction = [text_of(row[name], repr(name)) for name in ("instruction", "input") if row.get(name)]
+    if not instruction:
         raise RowError("'instruction' and 'input' are blank")
-    prompt.append(Message.of("user", "\n".join(asked)))
+    prompt.append(Message.of("user", "\n".join(instruction)))
     return Reading("alpaca", tuple(prompt), _sides(row, ("output",) if names == COMPLETION else names), tools)
 
 
@@ -123,7 +123,7 @@ def _sides(row: Row, columns: Sequence[str]) -> tuple[CompletionLines, ...]:
 
 
 def _side(value: object, column: str) -> CompletionLines:
-    """A side with a column of its own: a text, a message, or a list of messages."""
+    """Return a side with a column of its own: a text, a message, or a list of messages."""
     if value is None:
         raise RowError(f"no {column!r}")
     if isinstance(value, str):
@@ -133,20 +133,21 @@ def _side(value: object, column: str) -> CompletionLines:
     return _spoken((turn_lines if is_sharegpt else message_lines)(messages, column))
 
 
-def _cut(lines: Sequence[Line]) -> tuple[tuple[Message, ...], CompletionLines]:
-    """The prompt, and what was said after the user's last message."""
-    asked = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
-    if not asked:
-        raise RowError("it has no message of the user")
-    return tuple(map(_of_prompt, lines[: asked[-1] + 1])), _spoken(lines[asked[-1] + 1 :])
+def _split_prompt(lines: Sequence[Line]) -> tuple[tuple[Message, ...], CompletionLines]:
+    """Return the prompt, and the lines after the user's last message."""
+    user_turns = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
+    if not user_turns:
+        raise RowError("no user message")
+    end = user_turns[-1] + 1
+    return tuple(map(_prompt_message, lines[:end])), _spoken(lines[end:])
 
 
-def _of_prompt(line: Line) -> Message:
+def _prompt_message(line: Line) -> Message:
     if isinstance(line, Message):
         return line
     if isinstance(line, ToolResult) or line.calls:
         raise RowError(
-            "a call or a result stands before the user's last message; only the last exchange is trained on"
+            "a call or a result before the last user message; only the last exchange is trained on"
         )
     return Message.of("assistant", line.whole_text)
 
@@ -155,8 +156,8 @@ def _spoken(lines: Sequence[Line]) -> CompletionLines:
     spoken: list[AssistantTurn | ToolResult] = []
     for line in lines:
         if isinstance(line, Message):
-            raise RowError("a message of the user or the system stands where the assistant answers")
+            raise RowError("a user or system message follows the prompt")
         if isinstance(line, AssistantTurn) and spoken and isinstance(spoken[-1], AssistantTurn):
-            raise RowError("two messages of the assistant stand one after the other")
+            raise RowError("two assistant messages in a row")
         spoken.append(line)
     return tuple(spoken)

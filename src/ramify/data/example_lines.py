@@ -17,29 +17,29 @@ _READ = {
     "assistant": ("role", "content", "name", "tool_calls", "reasoning_content"),
     "tool": ("role", "content", "name", "tool_call_id"),
 }
-"""What is read of a message, or may stand in it without a meaning for training."""
+"""Fields of a message by role: those that are read, and those that are ignored."""
 
 _ROLES: dict[str, Role] = {"human": "user", "user": "user", "system": "system"}
 _ASSISTANT, _TOOL = ("gpt", "assistant"), ("observation", "tool")
 
 
-def text_of(value: object, place: str) -> str:
-    """A text of a row.
+def text_of(value: object, where: str) -> str:
+    """Return a text of a row.
 
     Raises:
         RowError: It is no text, or cannot be encoded.
     """
     if not isinstance(value, str):
-        raise RowError("a text was expected", f"{place} is {type(value).__name__}")
+        raise RowError("expected text", f"{where} is {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise RowError("a lone surrogate, which is legal JSON but no text", place) from None
+        raise RowError("a lone surrogate, which is valid JSON but not text", where) from None
     return value
 
 
 def message_lines(messages: object, column: str) -> list[Line]:
-    """The lines of a list of {role, content, tool_calls?, tool_call_id?}; results are in the order of their calls.
+    """Return the lines of a list of {role, content, tool_calls?, tool_call_id?}; results are in the order of their calls.
 
     Raises:
         RowError: It is no such list.
@@ -57,58 +57,58 @@ def _records(value: object, column: str) -> Iterator[tuple[int, dict[str, Any]]]
         raise RowError(f"{column!r} must be a list of messages")
     for number, record in enumerate(value, 1):
         if not isinstance(record, dict):
-            raise RowError("a message is no object", f"message {number} of {column!r}")
+            raise RowError("a message is not an object", f"message {number} of {column!r}")
         yield number, {key: inner for key, inner in record.items() if inner is not None}
 
 
-def _message(message: dict[str, Any], place: str) -> Line:
+def _message(message: dict[str, Any], where: str) -> Line:
     role = message.get("role")
     if not isinstance(role, str) or role not in _READ:
-        raise RowError("a message has an unknown role", f"{place} has {role!r:.40}")
-    _require_read(message, _READ[role], place)
+        raise RowError("a message has an unknown role", f"{where} has {role!r:.40}")
+    _require_read(message, _READ[role], where)
     calls = message.get("tool_calls") or []
-    text = _content(message.get("content", "" if calls else None), place)
+    text = _content(message.get("content", "" if calls else None), where)
     if role == "tool":
         return ToolResult(str(message.get("tool_call_id", "")), ToolStatus.OK, text)
     if role != "assistant":
         return Message.of(cast(Role, role), text)
     if not isinstance(calls, list):
-        raise RowError("a call cannot be read", f"'tool_calls' of {place} is no list")
-    thought = text_of(message.get("reasoning_content", ""), f"'reasoning_content' of {place}")
-    return AssistantTurn(text, thought, tuple(_call(call, place) for call in calls))
+        raise RowError("a call cannot be read", f"'tool_calls' of {where} is not a list")
+    thought = text_of(message.get("reasoning_content", ""), f"'reasoning_content' of {where}")
+    return AssistantTurn(text, thought, tuple(_call(call, where) for call in calls))
 
 
-def _require_read(record: dict[str, Any], read: Sequence[str], place: str) -> None:
+def _require_read(record: dict[str, Any], read: Sequence[str], where: str) -> None:
     unread = next((key for key, value in record.items() if key not in read and value not in ([], "")), None)
     if unread is not None:
-        raise RowError("a message holds what is not read", f"{place} has {unread!r:.40}")
+        raise RowError("a message has an unsupported field", f"{where} has {unread!r:.40}")
 
 
-def _content(value: object, place: str) -> str:
-    """The text of a message, which may come in pieces {type: "text", text}."""
+def _content(value: object, where: str) -> str:
+    """Return the text of a message, which may come in pieces {type: "text", text}."""
     pieces = value if isinstance(value, list) else [{"type": "text", "text": value}]
     for piece in pieces:
         if not isinstance(piece, dict) or piece.get("type") != "text":
-            raise RowError("a message holds what is not read", f"{place} has content that is no text")
-    return "".join(text_of(piece.get("text"), place) for piece in pieces)
+            raise RowError("a message has unsupported content", f"{where} has content that is not text")
+    return "".join(text_of(piece.get("text"), where) for piece in pieces)
 
 
-def _call(call: object, place: str) -> AssistantCall:
-    """A call {id?, function: {name, arguments}} or {name, arguments}; the arguments are an object or its JSON text."""
+def _call(call: object, where: str) -> AssistantCall:
+    """Return a call {id?, function: {name, arguments}} or {name, arguments}; the arguments are an object or its JSON text."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if (
         not isinstance(call, dict)
         or not isinstance(function, dict)
         or not isinstance(function.get("name"), str)
     ):
-        raise RowError("a call cannot be read", f"a call of {place} has no name")
-    given = function.get("arguments", {})
+        raise RowError("a call cannot be read", f"a call of {where} has no name")
+    raw = function.get("arguments", {})
     try:
-        arguments = read_object(given if isinstance(given, str) else json.dumps(given))
+        arguments = read_object(raw if isinstance(raw, str) else json.dumps(raw))
     except (TypeError, ValueError, RecursionError) as error:
-        raise RowError("a call cannot be read", f"the arguments of a call of {place}: {error}") from None
-    written = text_of(json.dumps(arguments, ensure_ascii=False), f"a call of {place}")
-    return AssistantCall(str(call.get("id", "")), text_of(function["name"], place), written)
+        raise RowError("a call cannot be read", f"the arguments of a call of {where}: {error}") from None
+    written = text_of(json.dumps(arguments, ensure_ascii=False), f"a call of {where}")
+    return AssistantCall(str(call.get("id", "")), text_of(function["name"], where), written)
 
 
 def _in_order_of_calls(lines: list[Line]) -> list[Line]:
@@ -125,32 +125,32 @@ def _in_order_of_calls(lines: list[Line]) -> list[Line]:
 
 
 def _of_calls(calls: Sequence[AssistantCall], results: list[ToolResult]) -> list[ToolResult]:
-    """The results in the order of the calls, if all of them name one."""
-    places = {call.id: place for place, call in enumerate(calls)}
-    is_named = "" not in places and len(places) == len(calls) and all(result.call_id for result in results)
+    """Return the results in the order of the calls, if all of them name one."""
+    order = {call.id: index for index, call in enumerate(calls)}
+    is_named = "" not in order and len(order) == len(calls) and all(result.call_id for result in results)
     if not calls or not is_named:
         return results
-    if any(result.call_id not in places for result in results):
+    if any(result.call_id not in order for result in results):
         raise RowError("a result follows no call", "its tool_call_id is that of no call before it")
     if len({result.call_id for result in results}) < len(results):
         raise RowError("more results than calls", "two results have one tool_call_id")
-    return sorted(results, key=lambda result: places[result.call_id])
+    return sorted(results, key=lambda result: order[result.call_id])
 
 
 def turn_lines(turns: object, column: str) -> list[Line]:
-    """The lines of a list of {from, value}; a call directly behind a text of the assistant is of one turn with it.
+    """Return the lines of a list of {from, value}; a call directly after a text of the assistant joins its turn.
 
     Raises:
         RowError: It is no such list.
     """
     lines: list[Line] = []
     for number, turn in _records(turns, column):
-        place = f"turn {number} of {column!r}"
-        _require_read(turn, ("from", "value"), place)
-        role, text = turn.get("from"), text_of(turn.get("value"), place)
+        where = f"turn {number} of {column!r}"
+        _require_read(turn, ("from", "value"), where)
+        role, text = turn.get("from"), text_of(turn.get("value"), where)
         if role == "function_call":
-            said = split_thought(text)
-            called = replace(said, text="", calls=_calls(said.text, place))
+            parts = split_thought(text)
+            called = replace(parts, text="", calls=_calls(parts.text, where))
             before = lines[-1] if lines else None
             if isinstance(before, AssistantTurn) and not before.calls and not called.thought:
                 lines[-1] = replace(before, calls=called.calls)
@@ -163,14 +163,14 @@ def turn_lines(turns: object, column: str) -> list[Line]:
         elif isinstance(role, str) and role in _ROLES:
             lines.append(Message.of(_ROLES[role], text))
         else:
-            raise RowError("a message has an unknown role", f"{place} is from {role!r:.40}")
+            raise RowError("a message has an unknown role", f"{where} is from {role!r:.40}")
     return lines
 
 
-def _calls(text: str, place: str) -> tuple[AssistantCall, ...]:
-    """The calls of a turn, JSON {name, arguments} or a list of such."""
+def _calls(text: str, where: str) -> tuple[AssistantCall, ...]:
+    """Return the calls of a turn, JSON {name, arguments} or a list of such."""
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise RowError("a call cannot be read", f"{place}: {error}") from None
-    return tuple(_call(call, place) for call in (value if isinstance(value, list) else [value]))
+        raise RowError("a call cannot be read", f"{where}: {error}") from None
+    return tuple(_call(call, where) for call in (value if isinstance(value, list) else [value]))

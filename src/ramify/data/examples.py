@@ -17,7 +17,7 @@ from ramify.data.row_files import read_rows
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A problem, and what the assistant and its tools said after it.
+    """A problem, and the lines of the assistant and its tools after it.
 
     Attributes:
         problem: The problem; its id is the row's `id` in the plain format, else the row's number.
@@ -37,14 +37,14 @@ class Example:
 
 
 def read_examples(path: Path, names: Sides) -> Iterator[tuple[int, Example | RowError]]:
-    """The examples of a file with the numbers of their rows; in place of one that cannot be read, the reason.
+    """Yield the examples of a file with the numbers of their rows; in place of one that cannot be read, the reason.
 
     Args:
         path: A .jsonl, .json or .parquet file (`row_files.read_rows`).
-        names: Which sides an example has.
+        names: The sides of an example.
 
     Raises:
-        DataError: There is no such file, or it cannot be read from some place on.
+        DataError: There is no such file, or it cannot be read from some row on.
     """
     row_of_id: dict[str, int] = {}
     for number, row in read_rows(path):
@@ -60,16 +60,16 @@ def _read(number: int, row: Any, names: Sides, row_of_id: dict[str, int]) -> Exa
     if isinstance(row, RowError):
         raise row
     if isinstance(row, list):
-        raise RowError("it is a list, not an object; a file that is one array of rows is called .json")
+        raise RowError("a list, not an object; name a file that is one array of rows .json")
     if not isinstance(row, dict):
-        raise RowError("it is no object", type(row).__name__)
+        raise RowError("not an object", type(row).__name__)
     reading = read_row(row, names)
     identifier = f"{number}"
     if reading.format == "plain":
         identifier = read_identifier(row, identifier)
         if row_of_id.setdefault(identifier, number) != number:
             raise RowError(
-                "its id is that of an earlier row",
+                "duplicate id",
                 f"{identifier!r:.40} is that of row {row_of_id[identifier]}",
             )
     # Equal tools are one text in memory.
@@ -98,14 +98,14 @@ class RefusedRows:
         self._first_detail.setdefault(error.reason, error.detail)
 
     def __str__(self) -> str:
-        """One line: for each reason, the most frequent first, how many rows there are, and which are the first of them."""
+        """Return one line: the reasons, the most frequent first, each with its number of rows and the first of them."""
         by_count = sorted(self._rows.items(), key=lambda item: (-len(item[1]), item[1]))
-        told = [self._told(reason, rows) for reason, rows in by_count[:_MOST_REASONS]]
+        lines = [self._describe(reason, rows) for reason, rows in by_count[:_MOST_REASONS]]
         if more := by_count[_MOST_REASONS:]:
-            told.append(f"{sum(len(rows) for _, rows in more)} rows for {len(more)} more reasons")
-        return "; ".join(told)
+            lines.append(f"{sum(len(rows) for _, rows in more)} rows for {len(more)} more reasons")
+        return "; ".join(lines)
 
-    def _told(self, reason: str, rows: list[int]) -> str:
+    def _describe(self, reason: str, rows: list[int]) -> str:
         detail = self._first_detail[reason]
         if len(rows) == 1:
             return f"row {rows[0]}: {reason}{': ' * bool(detail)}{detail}"

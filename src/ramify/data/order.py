@@ -28,7 +28,7 @@ class ProblemOrder:
             raise ValueError("there are no problems to order")
 
     def take(self, cursor: DataCursor, count: int) -> tuple[tuple[int, ...], DataCursor]:
-        """The next `count` problem indices, across epochs if needed, and the cursor after them.
+        """Return the next `count` problem indices, across epochs if needed, and the cursor after them.
 
         Raises:
             DataError: The cursor lies outside the epoch, so it belongs to other data.
@@ -51,5 +51,5 @@ class ProblemOrder:
 
 @functools.lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, size: int) -> Ints:
-    """The permutation of an epoch; cached, because every step asks for it."""
+    """Return the permutation of an epoch; cached, because every step asks for it."""
     return permutation(stream("data order", seed, epoch), size)

@@ -27,7 +27,7 @@ class Overlap(NamedTuple):
 
 
 class _Folding(dict[int, str | None]):
-    """Which characters folding keeps: letters, digits, combining marks and mathematical symbols, but no punctuation."""
+    """The characters that folding keeps: letters, digits, combining marks and mathematical symbols, but no punctuation."""
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
@@ -42,7 +42,7 @@ _FOLDING = _Folding()
 
 
 def fold_question(question: str) -> str:
-    """A question without case, punctuation and blanks, so that two spellings of it become the same text.
+    """Return a question without case, punctuation and blanks, so that two spellings of it become the same text.
 
     Operators between operands and decimal points are not punctuation: "3 - 5", "3 + 5" and "3.5" stay different.
     """
@@ -52,34 +52,34 @@ def fold_question(question: str) -> str:
 
 
 def find_overlaps(train: ProblemSet, test: ProblemSet) -> tuple[Overlap, ...]:
-    """All pairs of a training and a test problem with the same question, in the order of the training set."""
+    """Return all pairs of a training and a test problem with the same question, in the order of the training set."""
     tests: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in test.problems:
         for key in folded_questions(problem):
             tests[key].append(problem)
     pairs = []
     for problem in train.problems:
-        found = {id(each): each for key in folded_questions(problem) for each in tests.get(key, ())}
-        pairs += [Overlap(problem, each) for each in found.values()]
+        matches = {id(each): each for key in folded_questions(problem) for each in tests.get(key, ())}
+        pairs += [Overlap(problem, each) for each in matches.values()]
     return tuple(pairs)
 
 
 def find_duplicates(problems: Sequence[Problem]) -> tuple[tuple[Problem, ...], ...]:
-    """Groups of problems with the same question, ordered by their first problems."""
+    """Return groups of problems with the same question, ordered by their first problems."""
     groups: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         for key in folded_questions(problem):
             groups[key].append(problem)
     # A problem whose row contains its question twice may have two keys.
-    found = dict.fromkeys(
+    duplicates = dict.fromkeys(
         tuple(problem.id for problem in group) for group in groups.values() if len(group) > 1
     )
     by_id = {problem.id: problem for problem in problems}
-    return tuple(tuple(by_id[identifier] for identifier in group) for group in found)
+    return tuple(tuple(by_id[identifier] for identifier in group) for group in duplicates)
 
 
 def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
-    """A note about problems that repeat an earlier question; none if all questions differ."""
+    """Return a note about problems that repeat an earlier question; none if all questions differ."""
     again = list(dict.fromkeys(problem.id for group in find_duplicates(problems) for problem in group[1:]))
     if not again:
         return ()
@@ -88,33 +88,33 @@ def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
     )
 
 
-def read_questions(places: Iterable[str]) -> frozenset[str]:
-    """The folded questions of files, folders with files, or data sets of the hub (see `find_tables`).
+def read_questions(locations: Iterable[str]) -> frozenset[str]:
+    """Return the folded questions of files, folders with files, or data sets of the hub (see `find_tables`).
 
     Raises:
-        DataError: There is nothing at a place, a file is empty, or a row has no question; names file and row.
+        DataError: There is nothing at a location, a file is empty, or a row has no question; names file and row.
     """
     folded = set()
-    for place in places:
+    for location in locations:
         is_empty = True
-        for row in read_rows(find_tables(place)):
+        for row in read_rows(find_tables(location)):
             is_empty = False
             try:
                 folded.add(fold_question(read_question(row.values)))
             except ValueError as error:
                 raise DataError(f"{row.where}: {error}") from None
         if is_empty:
-            raise DataError(f"{place}: empty; expected rows with a question")
+            raise DataError(f"{location}: empty; expected rows with a question")
     return frozenset(folded - {""})
 
 
 def without_questions(problems: Sequence[Problem], folded: Collection[str]) -> tuple[Problem, ...]:
-    """The problems whose question is not among the folded ones."""
+    """Return the problems whose question is not among the folded ones."""
     return tuple(problem for problem in problems if folded_questions(problem).isdisjoint(folded))
 
 
 def folded_questions(problem: Problem) -> frozenset[str]:
-    """The folded questions of a problem: its last user message, and the bare question if its row has that too."""
+    """Return the folded questions of a problem: its last user message, and the bare question if its row has that too."""
     spoken = [message.text for message in problem.messages if message.role == "user"]
     bare = problem.info.get("question")
     texts = {*spoken[-1:], *([bare] if isinstance(bare, str) else [])}

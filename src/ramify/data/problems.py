@@ -102,12 +102,12 @@ def _notes(repaired: int, dropped: list[int]) -> tuple[str, ...]:
 
 
 def listed(values: Sequence[object], most: int = 10) -> str:
-    """The first values for a message: "1, 2, 3, ..."."""
+    """Return the first values for a message: "1, 2, 3, ..."."""
     return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
 
 
 def _open(path: Path, bare: bool) -> tuple[Iterator[tuple[int, Any]], str, bool]:
-    """The numbered rows of a file, how they are numbered, and whether they are in the verl style."""
+    """Return the numbered rows of a file, how they are numbered, and whether they are in the verl style."""
     if path.suffix not in (".jsonl", ".parquet"):
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
     if not path.is_file():
@@ -128,10 +128,10 @@ def _answer(row: _Row, drop_blanks: bool) -> tuple[str, ...]:
     golds = tuple(_gold(gold) for gold in (value if isinstance(value, list) else [value]))
     if not golds:
         raise ValueError("no answer: the list of answers is empty")
-    named = tuple(gold for gold in golds if gold.strip())
-    if len(named) < len(golds) and not drop_blanks:
+    filled = tuple(gold for gold in golds if gold.strip())
+    if len(filled) < len(golds) and not drop_blanks:
         raise ValueError("no answer: it is blank")
-    return named
+    return filled
 
 
 def _gold(value: object) -> str:
@@ -151,7 +151,7 @@ def _info(row: _Row) -> dict[str, Any]:
 
 
 def _plain(value: object, column: str) -> object:
-    """The value as JSON; NaN becomes null, because tables use it for missing numbers."""
+    """Return the value as JSON; NaN becomes null, because tables use it for missing numbers."""
     if isinstance(value, dict):
         return {key: _plain(item, column) for key, item in value.items()}
     if isinstance(value, list):
@@ -168,7 +168,7 @@ def _plain(value: object, column: str) -> object:
 
 
 def read_messages(row: _Row) -> tuple[Message, ...]:
-    """The messages of a row's `prompt`, which is a list of {role, content} or the text of one user message.
+    """Return the messages of a row's `prompt`, which is a list of {role, content} or the text of one user message.
 
     Raises:
         ValueError: There is no message, or one has another form.
@@ -183,20 +183,20 @@ def read_messages(row: _Row) -> tuple[Message, ...]:
 
 
 def _message(message: object, number: int) -> Message:
-    place = f"message {number} of 'prompt'"
+    where = f"message {number} of 'prompt'"
     if not isinstance(message, dict) or {"role", "content"} - message.keys():
         sharegpt = isinstance(message, dict) and {"from", "value"} <= message.keys()
-        raise ValueError(f"{place} must be {{role, content}}{', not {from, value} (ShareGPT)' * sharegpt}")
+        raise ValueError(f"{where} must be {{role, content}}{', not {from, value} (ShareGPT)' * sharegpt}")
     unread = [key for key in message if key not in ("role", "content") and message[key] is not None]
     if unread:
-        raise ValueError(f"{place} has {unread[0]!r}; only role and content are read")
+        raise ValueError(f"{where} has {unread[0]!r}; only role and content are read")
     if message["role"] not in _ROLES:
-        raise ValueError(f"{place} has role {message['role']!r}; expected one of {', '.join(_ROLES)}")
-    return Message.of(cast(Role, message["role"]), _text(message["content"], place))
+        raise ValueError(f"{where} has role {message['role']!r}; expected one of {', '.join(_ROLES)}")
+    return Message.of(cast(Role, message["role"]), _text(message["content"], where))
 
 
 def read_identifier(row: _Row, default: str) -> str:
-    """The `id` of a row; `default` if it has none.
+    """Return the `id` of a row; `default` if it has none.
 
     Raises:
         ValueError: It is neither text nor a whole number.
@@ -209,35 +209,35 @@ def read_identifier(row: _Row, default: str) -> str:
     return _text(str(value), "'id'")
 
 
-def _text(value: object, place: str) -> str:
+def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{place} must be text, got {type(value).__name__}")
+        raise ValueError(f"{where} must be text, got {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{place} holds a lone surrogate, which is legal JSON but no text") from None
+        raise ValueError(f"{where} holds a lone surrogate, which is valid JSON but not text") from None
     return value
 
 
 def is_verl(columns: Collection[str]) -> bool:
-    """Whether a table with these columns is in the verl style."""
+    """Return True if a table with these columns is in the verl style."""
     return "reward_model" in columns and "answer" not in columns
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
+    """Return a verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
 
     Raises:
         ValueError: `reward_model` or `extra_info` is not a record.
     """
     reward_model = _record(row, "reward_model")
     extra_info = _record(row, "extra_info")
-    kept = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
-    if "prompt" not in kept and "question" in kept:
-        kept["prompt"] = kept.pop("question")
+    plain = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
+    if "prompt" not in plain and "question" in plain:
+        plain["prompt"] = plain.pop("question")
     # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
     free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
-    return {**free, **kept, "answer": reward_model.get("ground_truth")}
+    return {**free, **plain, "answer": reward_model.get("ground_truth")}
 
 
 def repair_boxed(text: str) -> str:
@@ -254,12 +254,12 @@ def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value
 
 
-def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
-    """A note on the rows of a data set that spell a control token; `found` has one of them, or None, for each row."""
-    spelt = [token for token in found if token is not None]
+def control_notes(dataset: Path | str, control_tokens: Sequence[str | None]) -> tuple[str, ...]:
+    """Return a note on the rows that spell a control token; `control_tokens` has one of them, or None, for each row."""
+    spelt = [token for token in control_tokens if token is not None]
     if not spelt:
         return ()
     return (
-        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
+        f"{dataset}: {len(spelt)} of {len(control_tokens)} rows spell a token that only the chat template may write, such as "
         f"{spelt[0]!r}; it is read as ordinary text",
     )

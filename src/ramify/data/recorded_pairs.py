@@ -1,7 +1,7 @@
-"""Files of preference pairs that were sampled: each side with the very ids that the policy wrote, and where it is recorded.
+"""Files of preference pairs that were sampled: each side with the sampled ids.
 
-A row is {id, prompt, chosen, rejected, ids: {prompt, chosen, rejected}, ...}. The texts are for people; what is trained on
-are the ids. A side is a list of [source, ids], in order.
+A row is {id, prompt, chosen, rejected, ids: {prompt, chosen, rejected}, ...}. The texts are for people; training uses
+the ids. A side is a list of [source, ids], in order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from ramify.core.messages import Problem
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 Side: TypeAlias = tuple[tuple[Source, tuple[int, ...]], ...]
-"""What follows a prompt, in order: tokens that the policy wrote, and others."""
+"""The parts after a prompt, in order, each with its source and token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RecordedPair:
     texts: tuple[str, ...]
 
     def trees(self, problem: Problem, key: TreeKey) -> tuple[Tree, ...]:
-        """A tree with one leaf for each side."""
+        """Return a tree with one leaf for each side."""
         return tuple(self._tree(problem, key, side) for side in self.sides)
 
     def _tree(self, problem: Problem, key: TreeKey, side: Side) -> Tree:
@@ -65,14 +65,14 @@ class RecordedPair:
 
 
 def read_recorded_pair(row: Mapping[str, Any]) -> RecordedPair:
-    """The pair of a row that has `ids`.
+    """Return the pair of a row that has `ids`.
 
     Raises:
         RowError: The ids, or the texts, are not of this form.
     """
-    ids, told = row["ids"], [row.get(name) for name in ("prompt_text", "chosen", "rejected")]
-    texts = tuple(text for text in told if isinstance(text, str))
-    if not isinstance(ids, Mapping) or len(texts) < len(told):
+    ids, values = row["ids"], [row.get(name) for name in ("prompt_text", "chosen", "rejected")]
+    texts = tuple(text for text in values if isinstance(text, str))
+    if not isinstance(ids, Mapping) or len(texts) < len(values):
         raise RowError(
             "'ids' must be a record, with the texts 'prompt_text', 'chosen' and 'rejected' beside it"
         )
@@ -81,13 +81,13 @@ def read_recorded_pair(row: Mapping[str, Any]) -> RecordedPair:
         raise RowError("a side of 'ids' must end in tokens of the policy")
     pair = RecordedPair(_ids(ids.get("prompt")), sides, texts)
     _, chosen, rejected = pair.ids
-    if one_begins_other(chosen, rejected):
+    if is_prefix_pair(chosen, rejected):
         raise RowError("chosen and rejected are the same tokens up to the end of one")
     return pair
 
 
-def one_begins_other(ids: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether two sides are the same tokens up to the end of one; they are no pair then."""
+def is_prefix_pair(ids: Sequence[int], others: Sequence[int]) -> bool:
+    """Return True if one side is a prefix of the other; the two are no pair then."""
     shorter = min(len(ids), len(others))
     return ids[:shorter] == others[:shorter]
 
@@ -115,7 +115,7 @@ def _ids(value: object) -> tuple[int, ...]:
 
 
 def check_tokenizer(pair: RecordedPair, decode: Callable[[Sequence[int]], str], vocab_size: int) -> None:
-    """See that the ids are those of a tokenizer of `vocab_size` tokens, whose `decode` gives the text of ids.
+    """Check that the ids are those of a tokenizer of `vocab_size` tokens, whose `decode` gives the text of ids.
 
     Raises:
         RowError: They are another one's.

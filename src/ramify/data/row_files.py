@@ -1,4 +1,4 @@
-"""The rows of data files: JSON lines, one JSON array, parquet; a file is never held as a whole."""
+"""The rows of data files: JSON lines, one JSON array, parquet; files are streamed."""
 
 import re
 from codecs import BOM_UTF8
@@ -10,26 +10,26 @@ from ramify.core.errors import DataError, RowError, RowTooLargeError
 from ramify.core.json_text import parse_json
 
 JSONL_COUNTING, PARQUET_COUNTING = "lines count from 1", "rows count from 0"
-"""How error messages number the rows of a file."""
+"""Numbering of the rows of a file in error messages."""
 
 MAX_ROW_BYTES = 32 << 20
-"""Of an example's JSON text: far above what a model's context holds. A larger row is passed over without being held."""
+"""Limit of an example's JSON text: far above what a model's context holds. A larger row is skipped unread."""
 
 _CHUNK = 1 << 20
 _DEEPEST = 10_000
-"""Nesting at which an array is given up, since no text of a person has it."""
+"""Nesting at which an array is refused: no text of a person has it."""
 _OUTSIDE = re.compile(rb'["\[\]{},]')
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-"""The rest of a string, up to its quote."""
+"""What remains of a string, up to its quote."""
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a .jsonl, .json (one array) or .parquet file with their numbers, from 1 (parquet: from 0).
+    """Yield the rows of a .jsonl, .json (one array) or .parquet file with their numbers, from 1 (parquet: from 0).
 
-    In place of a row that cannot be read comes the RowError that says why; what follows is still read.
+    A row that cannot be read is yielded as its RowError, and reading continues with the next one.
 
     Raises:
-        DataError: There is no such file, or it cannot be read from some place on; names it.
+        DataError: There is no such file, or it cannot be read from some row on; names it.
     """
     if not path.is_file():
         raise DataError(f"{path}: expected a file, found none")
@@ -57,7 +57,7 @@ def _parsed(text: bytes | None) -> Any:  # noqa: ANN401 - any JSON value, or the
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """The JSON values of a JSONL file, with line numbers from 1; blank lines are skipped.
+    """Yield the JSON values of a JSONL file, with line numbers from 1; blank lines are skipped.
 
     Raises:
         DataError: A line is not JSON, is nested too deeply, or has a duplicate key; names file and row.
@@ -73,7 +73,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
-    """The names of the columns, and the rows with numbers from 0.
+    """Return the names of the columns, and the rows with numbers from 0.
 
     Raises:
         DataError: The file cannot be read.
@@ -101,7 +101,7 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
             # Values that Python cannot represent: dates out of range, text that is not UTF-8. Or damage further on.
             except Exception as error:  # noqa: BLE001
                 raise DataError(
-                    f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or behind them: cannot be read: {_first_line(error)}"
+                    f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or after them: cannot be read: {_first_line(error)}"
                 ) from None
             for row in values:
                 yield number, row
@@ -115,14 +115,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any value of a table
-    """Records without their nulls: all records of a column have the fields of any of them."""
+    """Return records without their nulls: all records of a column have the fields of any of them."""
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """The lines that are not blank, with their numbers; None for one that is too large."""
+    """Yield the lines that are not blank, with their numbers; None for one that is too large."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_ROW_BYTES):
@@ -137,7 +137,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _elements(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """The texts of an array's elements with their numbers; None for one that is too large.
+    """Yield the texts of an array's elements with their numbers; None for one that is too large.
 
     Raises:
         DataError: The file is no array, or the array does not end where the file does.
@@ -163,8 +163,8 @@ class _Array:
         self._held, self._size = bytearray(), 0
 
     def read(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """The elements that end in this chunk."""
-        start = position = 0 if self._number else self._opened(chunk)
+        """Yield the elements that end in this chunk."""
+        start = position = 0 if self._number else self._first_element(chunk)
         while position < len(chunk):
             if self._in_string:
                 inside = _INSIDE.match(chunk, position)
@@ -173,12 +173,12 @@ class _Array:
                 self._in_string = position == len(chunk)
                 position += 1
                 continue
-            found = _OUTSIDE.search(chunk, position)
-            if found is None:
+            match = _OUTSIDE.search(chunk, position)
+            if match is None:
                 break
-            mark, position = found[0], found.end()
+            mark, position = match[0], match.end()
             if self._depth == 0:
-                raise DataError(f"{self._path}: expected nothing behind the array")
+                raise DataError(f"{self._path}: expected nothing after the array")
             self._in_string = mark == b'"'
             self._depth += (mark in b"[{") - (mark in b"]}")
             if self._depth > _DEEPEST:
@@ -186,7 +186,7 @@ class _Array:
             if self._depth == 0 or (self._depth == 1 and mark == b","):
                 self._hold(chunk[start : position - 1])
                 start = position
-                yield from self._taken(mark)
+                yield from self._finished(mark)
         self._hold(chunk[start:])
 
     def finish(self) -> None:
@@ -201,19 +201,19 @@ class _Array:
             where = (
                 f" row {self._number}: the array does not end"
                 if self._depth
-                else ": expected nothing behind the array"
+                else ": expected nothing after the array"
             )
             raise DataError(f"{self._path}{where}")
 
-    def _opened(self, chunk: bytes) -> int:
-        """Where the first element begins."""
+    def _first_element(self, chunk: bytes) -> int:
+        """Return the position at which the first element begins."""
         head = chunk.lstrip()
         if not head:
             return len(chunk)
         if not head.startswith(b"["):
             raise DataError(
-                f"{self._path}: expected one JSON array of rows, it begins with {head[:1].decode(errors='replace')!r}; if each "
-                "line is a row, call the file .jsonl"
+                f"{self._path}: expected one JSON array of rows, it begins with {head[:1].decode(errors='replace')!r}. If each "
+                "line is a row, name the file .jsonl"
             )
         self._number = self._depth = 1
         return len(chunk) - len(head) + 1
@@ -225,8 +225,8 @@ class _Array:
         else:
             self._held.clear()
 
-    def _taken(self, mark: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """The element that ends with this mark; an empty array has none."""
+    def _finished(self, mark: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the element that ends with this mark; an empty array has none."""
         if mark == b"}":
             raise DataError(f"{self._path} row {self._number}: }} closes nothing")
         text = bytes(self._held)

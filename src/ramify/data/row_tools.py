@@ -17,7 +17,7 @@ _TEXTS = 256
 
 
 def read_tools(value: object) -> str:
-    """A row's tools as JSON text, the same for rows with equal tools; "" if there are none.
+    """Return a row's tools as JSON text, the same for rows with equal tools; "" if there are none.
 
     Args:
         value: A list of {name, description?, parameters?}, each perhaps as the `function` of another record; or such a list as
@@ -43,15 +43,15 @@ def read_tools(value: object) -> str:
     return text_of(written, "'tools'")
 
 
-def _read_tool(tool: object, place: str) -> dict[str, Any]:
+def _read_tool(tool: object, where: str) -> dict[str, Any]:
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise RowError(_UNREADABLE, f"{place} has no name")
+        raise RowError(_UNREADABLE, f"{where} has no name")
     description, parameters = function.get("description") or "", function.get("parameters")
     # False would be a schema that allows no arguments at all; a call without any is meant.
     parameters = parameters or _NO_ARGUMENTS
     if not isinstance(description, str) or not _is_schema(parameters):
-        raise RowError(_UNREADABLE, f"{place}: expected a description and the JSON schema of its parameters")
+        raise RowError(_UNREADABLE, f"{where}: expected a description and the JSON schema of its parameters")
     return {"name": function["name"], "description": description, "parameters": parameters}
 
 
@@ -73,7 +73,7 @@ def _is_schema(parameters: object) -> bool:
 
 @lru_cache(_TEXTS)
 def tool_specs(tools: str) -> tuple[ToolSpec, ...]:
-    """What a renderer needs to know of the tools in a text of `read_tools`; nobody calls them, so no deadline counts."""
+    """Return the specs of the tools in a text of `read_tools`, for rendering; they are never called, so they need no deadline."""
     return tuple(
         ToolSpec(
             tool["name"],

@@ -1,6 +1,6 @@
-"""What the branching rule did: metrics for each step, and a summary in words for a run.
+"""Metrics of the branching rule for each step, and a summary in words for a run.
 
-Rates and spreads cover only decisions that still had budget in the order of grants (`BranchDecision.had_budget`). Most
+Rates and spreads cover only decisions that still had budget when it was their turn (`BranchDecision.had_budget`). Most
 trees spend their budget on the first tool results; what a rule decides about later ones changes no tree.
 """
 
@@ -20,7 +20,7 @@ MAX_UNDECIDED = 0.2
 
 
 def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    """Metrics of one step by name; means are absent if no decision had budget. Entropy deltas are nats per token.
+    """Return the metrics of one step by name; means are absent if no decision had budget. Entropy deltas are nats per token.
 
     Numbers of children: `branch/planned` (wanted, also after the budget was spent), `branch/taken` (granted) and
     `branch/by_entropy` (granted although the rule would have wanted none at an entropy delta of zero). Numbers of
@@ -29,19 +29,19 @@ def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     any budget, because a rule that splits n by its first trajectory gave all of it to roots. `branch/matched_rate` is the
     rate at which a `random` rule is expected to be granted as many branches (see `matched_rate`).
     """
-    made = [decision for tree in trees for decision in tree.decisions]
-    decisions = [decision for decision in made if decision.had_budget]
+    every = [decision for tree in trees for decision in tree.decisions]
+    decisions = [decision for decision in every if decision.had_budget]
     metrics = {
-        "branch/planned": float(sum(decision.planned for decision in made)),
+        "branch/planned": float(sum(decision.planned for decision in every)),
         "branch/taken": float(sum(decision.taken for decision in decisions)),
         "branch/by_entropy": float(sum(decision.taken for decision in decisions if decision.entropy_acted)),
         "branch/withheld": float(
             sum(decision.entropy_acted and not decision.planned for decision in decisions)
         ),
         "branch/decisions": float(len(decisions)),
-        "branch/after_budget": float(len(made) - len(decisions)),
+        "branch/after_budget": float(len(every) - len(decisions)),
     }
-    if made:
+    if every:
         flat = [bool(tree.decisions) and not any(d.had_budget for d in tree.decisions) for tree in trees]
         metrics["branch/flat"] = float(np.mean(flat))
     if decisions:
@@ -72,7 +72,7 @@ def _matched_rate(trees: Sequence[Tree], decisions: Sequence[BranchDecision]) ->
 
 @dataclass(frozen=True, slots=True)
 class BranchTotals:
-    """What the rule did in a whole run.
+    """Totals of the rule over a whole run.
 
     Attributes:
         planned, taken, by_entropy: Children wanted (also after the budget was spent), granted, and granted because entropy
@@ -94,7 +94,7 @@ class BranchTotals:
 
 def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
     """Sum up the steps of a run; None where no decision had budget."""
-    rows = _decided(history, "rate", "p_mean", "p_std", "entropy_delta_mean", "entropy_delta_std")
+    rows = _rows_with(history, "rate", "p_mean", "p_std", "entropy_delta_mean", "entropy_delta_std")
     if not rows:
         return None
     counts = [_value(row, "branch/decisions") for row in rows]
@@ -119,12 +119,12 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
 
 
 def rate_of_control(history: Sequence[MetricsRow]) -> float | None:
-    """The rate at which a `random` rule branches as often as a run's rule did; None if its metrics do not have it."""
-    rows = _decided(history, "matched_rate")
+    """Return the rate at which a `random` rule branches as often as a run's rule did; None if its metrics do not have it."""
+    rows = _rows_with(history, "matched_rate")
     return _mean(rows, "branch/matched_rate") if rows else None
 
 
-def _decided(history: Sequence[MetricsRow], *names: str) -> list[MetricsRow]:
+def _rows_with(history: Sequence[MetricsRow], *names: str) -> list[MetricsRow]:
     """Return the rows with decisions that have these metrics; a file that was edited may lack some."""
     return [
         row
@@ -135,13 +135,13 @@ def _decided(history: Sequence[MetricsRow], *names: str) -> list[MetricsRow]:
 
 
 def _mean(rows: Sequence[MetricsRow], name: str) -> float:
-    """Mean of a metric over all decisions of all steps."""
+    """Return the mean of a metric over all decisions of all steps."""
     counts = [_value(row, "branch/decisions") for row in rows]
     return float(np.average([_value(row, name) for row in rows], weights=counts))
 
 
 def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
-    """A line on how many of a run's branches entropy decided, and one if some problems could not branch.
+    """Return a line on how many of a run's branches entropy decided, and one if some problems could not branch.
 
     Empty for a rule that does not use entropy.
     """
@@ -152,9 +152,9 @@ def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tu
     if totals is not None:
         (chance, chance_std), (delta, delta_std) = totals.probability, totals.entropy_delta
         notes.append(
-            f"entropy decided {totals.by_entropy} of {totals.taken} branches, and against {totals.withheld} others: after "
-            f"a tool result it changed by {delta:+.2f} nats a token (std {delta_std:.2f}), and the chance of a branch was "
-            f"{chance:.2f} (std {chance_std:.2f})"
+            f"branching: entropy caused {totals.by_entropy:,} of {totals.taken:,} branches and prevented {totals.withheld:,} "
+            f"(mean change after a result {delta:+.2f} nats a token, sd {delta_std:.2f}; branch probability {chance:.2f}, "
+            f"sd {chance_std:.2f})"
         )
     flat = [value for row in history if (value := row.get("branch/flat")) is not None]
     if any(flat):
@@ -166,22 +166,22 @@ def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tu
 
 
 def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
-    """One line for each way in which an entropy rule has no effect.
+    """Return one line for each way in which an entropy rule has no effect.
 
     Uses the last 20 steps with decisions, and is empty before there are 20; but 20 steps without any decision give a line
     of their own. Empty for a rule that does not use entropy.
     """
-    asked = [
+    counts = [
         _value(row, "branch/decisions") + _value(row, "branch/after_budget")
         for row in history
         if None not in (row.get("branch/decisions"), row.get("branch/after_budget"))
     ]
-    if looks_at_entropy and len(asked) >= WARNING_STEPS and not any(asked[-WARNING_STEPS:]):
+    if looks_at_entropy and len(counts) >= WARNING_STEPS and not any(counts[-WARNING_STEPS:]):
         return (
-            f"branching is never asked for: no decision in {WARNING_STEPS} steps (no tool results, a tool that cannot "
+            f"branching never happens: no decision in {WARNING_STEPS} steps (no tool results, a tool that cannot "
             "fork, or, with branch_at = after_probe, turns that end within probe_tokens)",
         )
-    recent = _decided(history, "rate", "p_std", "undecided")[-WARNING_STEPS:]
+    recent = _rows_with(history, "rate", "p_std", "undecided")[-WARNING_STEPS:]
     if len(recent) < WARNING_STEPS or not looks_at_entropy:
         return ()
     rates = [_value(row, "branch/rate") for row in recent]
@@ -189,20 +189,20 @@ def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -
     warnings = []
     if p_std < MIN_P_STD:
         warnings.append(
-            f"entropy is not acting: std of P is {p_std:.3f} < {MIN_P_STD} over {WARNING_STEPS} steps; "
-            "the rule's weight per nat is too small for these entropies"
+            f"entropy is not acting: std of P is {p_std:.3f} < {MIN_P_STD} over {WARNING_STEPS} steps. "
+            "Raise the rule's weight per nat"
         )
     if len(set(rates)) == 1 and rates[0] in (0.0, 1.0):
         share = "none" if rates[0] == 0.0 else "all"
         warnings.append(
-            f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps; "
-            "the budget goes to the first ones or to none (check min_entropy_delta, alpha and the baseline)"
+            f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps. "
+            "Check min_entropy_delta, alpha and the baseline"
         )
     undecided = float(np.mean([_value(row, "branch/undecided") for row in recent]))
     if undecided > MAX_UNDECIDED:
         warnings.append(
-            f"entropy brackets are too wide: they leave {undecided:.0%} of the decisions open over "
-            f"{WARNING_STEPS} steps; have the engine report more of the likeliest tokens"
+            f"entropy brackets are too wide: {undecided:.0%} of the decisions are open over {WARNING_STEPS} steps. "
+            "Let the engine report more of the likeliest tokens"
         )
     return tuple(warnings)
 

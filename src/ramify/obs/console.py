@@ -1,4 +1,4 @@
-"""What a run prints: the only module that writes to the console."""
+"""Output of a run: the only module that writes to the console."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from rich.text import Text
 from ramify.net.secrets import shown
 
 LOG_INTERVAL_SECONDS = 60.0
-"""Between two lines of progress where the console is no terminal."""
+"""Time between two lines of progress if the console is no terminal."""
 
 
 class Phase:
@@ -41,9 +41,9 @@ class Phase:
         self._began = self._last_step = clock()
 
     def advance(self, n: int = 1, waiting: str | None = None, **shown: float | str) -> None:
-        """Count `n` steps as done; show these values, and what the run is waiting for ("3 tool calls").
+        """Count `n` steps as done; show these values and the reason for waiting ("3 tool calls").
 
-        `n` = 0 only refreshes. A value stays until a new one is given. `waiting`: None keeps the text, "" clears it.
+        `n` = 0 only refreshes. A value stays until the next one. `waiting`: None keeps the text, "" clears it.
         """
         if n:
             self.done += n
@@ -55,12 +55,12 @@ class Phase:
 
     @property
     def seconds(self) -> float:
-        """Since the phase began."""
+        """Seconds since the phase began."""
         return self._clock() - self._began
 
     @property
     def seconds_left(self) -> float | None:
-        """Until its end at the mean pace of its steps so far; None before the first of them."""
+        """Seconds until its end at the mean pace of its steps so far; None before the first step."""
         steps = self.done - self._done_before
         if not steps:
             return None
@@ -70,7 +70,10 @@ class Phase:
     @property
     def status(self) -> str:
         """The values as text: "loss 0.42, waiting for 3 tool calls"."""
-        parts = [f"{name} {_short(value)}" for name, value in self.shown.items()]
+        parts = [
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.shown.items()
+        ]
         if self.waiting:
             parts.append(f"waiting for {self.waiting}")
         return ", ".join(parts)
@@ -83,17 +86,17 @@ class _Plan:
     shares: Mapping[str, float]
     began: float
 
-    def place(self, name: str) -> str:
-        """ "2/4" for the second of four phases; "" for a phase that is none of the plan's."""
+    def ordinal(self, name: str) -> str:
+        """Return "2/4" for the second of four phases, "" for a phase outside the plan."""
         names = list(self.shares)
         return f"{names.index(name) + 1}/{len(names)}" if name in names else ""
 
     def seconds_left(self, name: str, in_phase: float, now: float) -> float | None:
-        """Until the end of the plan, when phase `name` ends in `in_phase` seconds."""
+        """Return the seconds until the end of the plan if phase `name` ends in `in_phase` seconds."""
         names = list(self.shares)
         if name not in names or name == names[-1]:
             return None
-        until_its_end = sum(self.shares[one] for one in names[: names.index(name) + 1])
+        until_its_end = sum(self.shares[phase] for phase in names[: names.index(name) + 1])
         whole = (now - self.began + in_phase) * sum(self.shares.values()) / until_its_end
         return whole - (now - self.began)
 
@@ -112,7 +115,7 @@ class RunConsole:
     """Progress bars on a terminal; elsewhere a log: lines with the time of day, at most one of progress a minute.
 
     Args:
-        stream: What to write to; None: standard output.
+        stream: The output; None: standard output.
         clock: Seconds, for durations.
         stamp: The time of day, for the lines of a log.
     """
@@ -134,14 +137,14 @@ class RunConsole:
         self.result(text if self._live else self._stamp() + text)
 
     def result(self, text: str) -> None:
-        """Write what the command was asked for: as `note`, but never with the time of day."""
+        """Write the result of a command: as `note`, but never with the time of day."""
         self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)
 
     def masked(self, pieces: Sequence[tuple[str, bool]]) -> None:
-        """Write a text in pieces, each with whether it is trained on.
+        """Write a text in pieces, each with True if it is trained on.
 
         In colour trained text is bold and green, the rest dim. Without colours each line has a mark: "+" where it is trained; ">"
-        in place of "|" where it goes on in the line above.
+        instead of "|" where it continues the line above.
         """
         if self._console.color_system is not None:
             text = Text()
@@ -161,8 +164,8 @@ class RunConsole:
         """Announce the phases of the block, by their names, with the shares of its time that they are expected to take."""
         self._plan = _Plan(shares, self._clock())
         whole = sum(shares.values())
-        told = ", ".join(f"{name} {share / whole:.0%}" for name, share in shares.items())
-        self.note(f"{len(shares)} phases, with about these shares of the time: {told}")
+        parts = ", ".join(f"{name} {share / whole:.0%}" for name, share in shares.items())
+        self.note(f"{len(shares)} phases, with about these shares of the time: {parts}")
         try:
             yield
         finally:
@@ -170,7 +173,7 @@ class RunConsole:
 
     @contextmanager
     def phase(self, name: str, total: int, done: int = 0) -> Iterator[Phase]:
-        """Show the progress of a phase while the block runs; one phase at a time. `done` steps were made before."""
+        """Show the progress of a phase while the block runs; one phase at a time. `done` steps precede it."""
         show = self._bar if self._live else self._lines
         with show(name, total, done) as phase:
             yield phase
@@ -192,7 +195,7 @@ class RunConsole:
             progress.update(task, completed=phase.done, status=shown(phase.status))
 
         phase = Phase(name, total, draw, self._clock, done)
-        title = f"{self._plan.place(name) if self._plan else ''} {name}".strip()
+        title = f"{self._plan.ordinal(name) if self._plan else ''} {name}".strip()
         task: TaskID = progress.add_task(shown(title), total=total, completed=done, status="")
         with progress:
             yield phase
@@ -205,8 +208,8 @@ class RunConsole:
                 self._line(phase, self._times(phase))
 
         phase = Phase(name, total, draw, self._clock, done)
-        place = self._plan.place(name) if self._plan else ""
-        self._line(phase, f"begins, phase {place}" if place else "begins")
+        ordinal = self._plan.ordinal(name) if self._plan else ""
+        self._line(phase, f"begins, phase {ordinal}" if ordinal else "begins")
         end = "stopped"
         try:
             yield phase
@@ -220,40 +223,33 @@ class RunConsole:
         self.note("  ".join(fact for fact in facts if fact))
 
     def _times(self, phase: Phase) -> str:
-        """How long a phase has taken, and how long it and the whole plan are still going to take."""
+        """Return the time that a phase has taken, and the time left for it and for the whole plan."""
         left = phase.seconds_left
         if left is None or phase.done >= phase.total:
             return _duration(phase.seconds)
-        told = f"{_duration(phase.seconds)}, {_duration(left)} left"
+        times = f"{_duration(phase.seconds)}, {_duration(left)} left"
         in_all = self._plan.seconds_left(phase.name, left, self._clock()) if self._plan else None
-        return told if in_all is None else f"{told} (all phases: {_duration(in_all)})"
+        return times if in_all is None else f"{times} (all phases: {_duration(in_all)})"
 
 
 class _TimeColumn(ProgressColumn):
-    """Text that is asked for whenever the bar is drawn, so that its times go on between two steps."""
+    """Text that is computed whenever the bar is drawn, so that its times advance between two steps."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         super().__init__(Column(no_wrap=True))
         self._text = text
 
     def render(self, task: Task) -> Text:
-        """The text of now."""
+        """Return the current text."""
         del task
         return Text(self._text())
 
 
 def _duration(seconds: float) -> str:
-    """ "42 s", "3:05 min", "2:10 h"."""
+    """Return a duration such as "42 s", "3:05 min" or "2:10 h"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02} h"
-
-
-def _short(value: float | str) -> str:
-    """Four significant digits, whole numbers as they are."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)

@@ -25,7 +25,7 @@ _SHOWN = 5
 
 
 def finite(value: float) -> float | None:
-    """The value, or None if it is NaN or infinite, since a log line cannot hold these."""
+    """Return the value, or None if it is NaN or infinite, since a log line cannot hold these."""
     return value if math.isfinite(value) else None
 
 
@@ -50,7 +50,7 @@ class MetricsLog:
         append_line(self._path, {"step": step, "time": time.time(), **values}, synced=True)
 
     def last_step(self) -> int:
-        """The highest step that has a line; 0 if there is none.
+        """Return the highest step that has a line; 0 if there is none.
 
         Raises:
             DataError: A line in the file cannot be read.
@@ -59,7 +59,7 @@ class MetricsLog:
         return int(_number(rows[-1], "step")) if rows else 0
 
     def missing(self, step: int) -> tuple[int, ...]:
-        """Which of the steps 1 to `step` have no line.
+        """Return the steps from 1 to `step` that have no line.
 
         Raises:
             DataError: A line in the file cannot be read.
@@ -69,7 +69,7 @@ class MetricsLog:
         return tuple(number for number in range(1, step + 1) if number not in there)
 
     def is_cut_off(self) -> bool:
-        """Whether the last line lacks its newline, as after a crash."""
+        """Return True if the last line lacks its newline, as after a crash."""
         content = read_small_file(self._path) if self._path.is_file() else b""
         return bool(content) and not content.endswith(b"\n")
 
@@ -82,12 +82,12 @@ class MetricsLog:
             DataError: A line in the file cannot be read.
         """
         if self._path.exists():
-            kept = sum(_number(row, "step") <= step for row in read_metrics(self._path))
-            replace_lines(self._path, read_text(self._path).split("\n")[:kept])
+            num_lines = sum(_number(row, "step") <= step for row in read_metrics(self._path))
+            replace_lines(self._path, read_text(self._path).split("\n")[:num_lines])
 
 
 def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
-    """Read all finished lines, in order; a last line without its newline is still being written and left out.
+    """Read all finished lines, in order; a last line without its newline is still being written, and skipped.
 
     Raises:
         DataError: The file is missing, or a line is not an object of finite numbers with a higher step than the line
@@ -100,7 +100,7 @@ def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
 
 
 def curve(rows: Sequence[MetricsRow], name: str) -> Curve:
-    """The (step, value) pairs of one metric, for the steps at which it has a value."""
+    """Return the (step, value) pairs of one metric, for the steps at which it has a value."""
     return tuple((_number(row, "step"), value) for row in rows if (value := row.get(name)) is not None)
 
 
@@ -117,7 +117,7 @@ def _parse(path: Path, number: int, line: str, after: float) -> MetricsRow:
                 raise DataError(f"{path} row {number}: {error.at(name)}") from None
     except DataError as error:
         raise DataError(
-            f"{error}; put the file back from a copy, or delete this line: no step is trained on what it says"
+            f"{error}. Restore the file from a copy, or delete this line: training does not use it"
         ) from None
     return record
 
@@ -156,22 +156,22 @@ class TimingLog:
             self._rewritten[event.kind] += 1
 
     def failure_notes(self) -> tuple[str, ...]:
-        """A line for the problems that failed, and for each rewriter, and method of the environment, that did at times."""
-        told = []
+        """Return a line for the failed problems, and one for each rewriter and environment method with failures."""
+        notes = []
         if failed := self.failed_problems:
             left_out = len(failed) - _SHOWN
             more = f"; and {left_out} more" if left_out > 0 else ""
-            told.append(f"failed and left out: {'; '.join(failed[:_SHOWN])}{more}")
+            notes.append(f"failed and skipped: {'; '.join(failed[:_SHOWN])}{more}")
         for kind, reasons in self._failures.items():
             what, _, name = kind.partition("/")
-            line = f"failed {len(reasons)} times; the first: {reasons[0]}"
+            line = f"failed {len(reasons)} times, first with: {reasons[0]}"
             if what == "rewriter":
                 line = (
-                    f"{len(reasons)} of {len(reasons) + self._rewritten[kind]} answers could not be used; "
-                    f"the first: {reasons[0]}"
+                    f"{len(reasons)} of {len(reasons) + self._rewritten[kind]} answers could not be used, "
+                    f"first: {reasons[0]}"
                 )
-            told.append(f"{what} {name}: {line}")
-        return tuple(told)
+            notes.append(f"{what} {name}: {line}")
+        return tuple(notes)
 
     def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
         """Remove and return the events of one tree (its step and slot), in the order in which they came."""

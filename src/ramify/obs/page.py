@@ -51,7 +51,7 @@ class Section:
 
 
 def render_page(title: str, subtitle: str, cards: Sequence[Card], sections: Sequence[Section]) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     return render_template(
         "page.html.jinja",
         title=title,
@@ -75,7 +75,7 @@ def render_template(name: str, **values: object) -> str:
 
 
 def flat(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """Dotted keys with their values, as the `-s` option spells them."""
+    """Return dotted keys with their values, as the `-s` option spells them."""
     pairs: list[tuple[str, object]] = []
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -107,7 +107,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarGroup:
-    """Bars that stand together over one name on the axis."""
+    """A group of bars over one name on the axis."""
 
     name: str
     bars: tuple[Bar, ...]
@@ -130,7 +130,7 @@ class _Scale:
 def line_chart(
     title: str, lines: Sequence[Line], x_label: str, y_label: str, y_range: tuple[float, float] | None = None
 ) -> Markup:
-    """Curves over steps, with their names at their right ends.
+    """Draw curves over steps, with their names at their right ends.
 
     For a curve of more than 200 points, means of neighbouring points are drawn. `y_range` fixes the axis (0 to 1 for a
     share); otherwise it spans the data.
@@ -155,7 +155,7 @@ def line_chart(
 
 
 def bar_chart(title: str, groups: Sequence[BarGroup], y_label: str) -> Markup:
-    """Bars of shares (0 to 1), drawn in percent, with whiskers for their intervals and the value above each."""
+    """Draw bars of shares (0 to 1), drawn in percent, with whiskers for their intervals and the value above each."""
     if not groups:
         return Markup('<p class="nodata">No data for "{}" in this run.</p>').format(title)
     y_scale = _Scale(0.0, 100.0, HEIGHT - BOTTOM, TOP)
@@ -171,8 +171,8 @@ def bar_chart(title: str, groups: Sequence[BarGroup], y_label: str) -> Markup:
         width = min(slot * 0.8 / len(group.bars), 64.0)
         start = left + (slot - width * len(group.bars)) / 2
         body.extend(
-            _bar(bar, group.name, start + place * width, width, y_scale)
-            for place, bar in enumerate(group.bars)
+            _bar(bar, group.name, start + number * width, width, y_scale)
+            for number, bar in enumerate(group.bars)
         )
     summary = "; ".join(f"{group.name}: " + ", ".join(map(_spoken, group.bars)) for group in groups)
     return _svg(title, summary, body)
@@ -186,17 +186,17 @@ def _svg(title: str, summary: str, body: Sequence[Markup]) -> Markup:
 
 
 def _line(line: Line, x_scale: _Scale, y_scale: _Scale, label_y: float) -> Markup:
-    places = [(x_scale(x), y_scale(y)) for x, y in line.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    points = [(x_scale(x), y_scale(y)) for x, y in line.points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = Markup("").join(
         Markup('<circle class="hit s{}" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>').format(
             line.colour, px, py, f"{line.name}: {y:.4g} at {x:.0f}"
         )
-        for (px, py), (x, y) in zip(places, line.points, strict=True)
+        for (px, py), (x, y) in zip(points, line.points, strict=True)
     )
     return Markup(
         '<polyline class="line s{0}" points="{1}"/>{2}<text class="label s{0}" x="{3:.1f}" y="{4:.1f}">{5}</text>'
-    ).format(line.colour, path, dots, places[-1][0] + 8, label_y + 4, line.name)
+    ).format(line.colour, path, dots, points[-1][0] + 8, label_y + 4, line.name)
 
 
 def _bar(bar: Bar, group: str, left: float, width: float, y_scale: _Scale) -> Markup:
@@ -248,7 +248,7 @@ def _x_axis(ticks: Sequence[float], scale: _Scale, label: str) -> Markup:
 
 
 def _ticks(low: float, high: float, whole: bool = False) -> list[float]:
-    """Four to seven round numbers that enclose the range."""
+    """Return four to seven round numbers that enclose the range."""
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / 5
@@ -260,10 +260,10 @@ def _ticks(low: float, high: float, whole: bool = False) -> list[float]:
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
-def _spread(places: Sequence[float]) -> list[float]:
+def _spread(positions: Sequence[float]) -> list[float]:
     """Move labels apart downwards until no two overlap, keeping their order."""
-    moved = list(places)
-    order = sorted(range(len(places)), key=lambda index: places[index])
+    moved = list(positions)
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
     for above, below in itertools.pairwise(order):
         moved[below] = max(moved[below], moved[above] + LABEL_GAP)
     return moved

@@ -10,7 +10,6 @@ from typing import TypedDict
 from markupsafe import Markup
 
 from ramify.core.messages import ToolCall
-from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Cut, Node, Source, Trajectory, Tree
 from ramify.files.durable import replace_file
 from ramify.obs.metrics import Curve
@@ -67,7 +66,7 @@ class NumSteps(TypedDict):
 
 
 class BranchSummary(TypedDict):
-    """What the branching rule did in RL: see `branch_metrics.BranchTotals`.
+    """Totals of the branching rule in RL: see `branch_metrics.BranchTotals`.
 
     `rate` and `p_std` (standard deviation of the probability) are None in a run without decisions.
     """
@@ -80,7 +79,7 @@ class BranchSummary(TypedDict):
 
 
 class Report(TypedDict):
-    """The content of report.json. Shares are 0 to 1; `base` is what the first model is called on the page."""
+    """The content of report.json. Shares are 0 to 1; `base` names the initial model on the page."""
 
     seed: int
     base: str
@@ -178,7 +177,7 @@ def _bars(base: str, stages: ByStage) -> tuple[Bar, ...]:
 
 
 def _lift(stages: ByStage) -> str:
-    """One sentence about RL against SFT."""
+    """Return one sentence about RL against SFT."""
     points = 100 * (stages["rl"]["value"] - stages["sft"]["value"])
     sft, rl = stages["sft"]["ci95"], stages["rl"]["ci95"]
     apart = sft[1] < rl[0] or rl[1] < sft[0]
@@ -191,9 +190,10 @@ def _lift(stages: ByStage) -> str:
 def draw_tree(traced: TracedTree) -> Markup:
     """Draw a tree: nodes from left to right by depth, one row per leaf, a branch below the path that it left.
 
-    Boxes are coloured by who wrote them. A dashed line shows where a context goes on from inside an ancestor. A policy box shows its entropy, a leaf its reward, advantage and stop reason. A
-    tool box has a mark if the branching rule decided there (filled: branched; hollow: wanted to, but no budget was left;
-    dot: did not want to). Hovering over a box shows its text; each trajectory below unfolds to its full text.
+    Boxes are coloured by their writer. A dashed line shows where a context continues from inside an ancestor. A policy box
+    shows its entropy, a leaf its reward, advantage and stop reason. A tool box has a mark if the branching rule decided
+    there (filled: branched; hollow: no budget was left; dot: no branch wanted). Hovering over a box shows its text; each
+    trajectory below unfolds to its full text.
     """
     tree = traced.tree
     rows = _rows(tree)
@@ -206,7 +206,7 @@ def draw_tree(traced: TracedTree) -> Markup:
             parent_x = MARGIN + columns[node.parent] * COLUMN + BOX_WIDTH
             body.append(_edge(parent_x, MARGIN + 12 + rows[node.parent] * ROW, x, y))
         if isinstance(node.context, Cut):
-            # From the place in the ancestor's box where its tokens are cut.
+            # From the point in the ancestor's box at which its tokens are cut.
             above = tree.by_id[node.context.node]
             share = node.context.tokens / len(above.token_ids)
             from_x = MARGIN + columns[above.id] * COLUMN + share * BOX_WIDTH
@@ -231,7 +231,7 @@ def draw_tree(traced: TracedTree) -> Markup:
 
 
 def _rows(tree: Tree) -> Mapping[str, float]:
-    """The row of each node: a leaf's own, else that of its first child; the prompt is at the middle of its roots."""
+    """Return the row of each node: a leaf's own, else that of its first child; the prompt is at the middle of its roots."""
     rows: dict[str, float] = {
         trajectory.leaf.id: float(row) for row, trajectory in enumerate(tree.trajectories)
     }
@@ -252,18 +252,20 @@ def _edge(x1: float, y1: float, x2: float, y2: float) -> Markup:
 
 def _context(node: Node, x1: float, y1: float, x2: float, y2: float) -> Markup:
     return Markup('<path class="context" d="M{} {}Q{} {} {} {}"><title>{}</title></path>').format(
-        x1, y1, x1, y2 + BOX_HEIGHT, x2, y2 + BOX_HEIGHT / 2, _goes_on(node)
+        x1, y1, x1, y2 + BOX_HEIGHT, x2, y2 + BOX_HEIGHT / 2, _context_note(node)
     )
 
 
-def _goes_on(node: Node) -> str:
-    """What stands before a node in its context, if that is not its parent."""
+def _context_note(node: Node) -> str:
+    """Describe the beginning of a node's context, if that is not its parent."""
     if isinstance(node.context, Cut):
-        return f"goes on after {node.context.tokens} tokens of {node.context.node or 'the prompt'}"
+        return f"continues after {node.context.tokens} tokens of {node.context.node or 'the prompt'}"
     return "a fresh context" if node.context == "fresh" else ""
 
 
 def _box(node: Node, x: float, y: float) -> Markup:
+    name = f"node {node.id}" if node.id else "prompt"
+    title = f"{name}: {node.source}, {len(node.token_ids)} tokens"
     entropy = Markup("")
     if node.entropy is not None:
         entropy = Markup('<text class="entropy" x="{}" y="{}">H {:.2f}</text>').format(
@@ -274,7 +276,7 @@ def _box(node: Node, x: float, y: float) -> Markup:
         '<text x="{}" y="{}">{}</text></g>{}'
     ).format(
         node.source,
-        "\n".join(filter(None, (_name(node), _goes_on(node), _cut(node.text, TOOLTIP_CHARS)))),
+        "\n".join(filter(None, (title, _context_note(node), _cut(node.text, TOOLTIP_CHARS)))),
         x,
         y - BOX_HEIGHT / 2,
         BOX_WIDTH,
@@ -303,7 +305,7 @@ def _end(traced: TracedTree, index: int, trajectory: Trajectory, x: float, y: fl
         "good" if reward.value > 0 else "bad",
         x + 8,
         y + 4,
-        _parts(reward),
+        ", ".join(f"{name} {value:.3g}" for name, value in reward.parts.items()) or "reward",
         _verdict(traced, index, trajectory),
     )
 
@@ -312,10 +314,6 @@ def _verdict(traced: TracedTree, index: int, trajectory: Trajectory) -> str:
     advantage = "" if traced.advantages is None else f"  A {traced.advantages[index]:+.2f}"
     uncounted = "" if traced.rewards[index].counts else ", not counted"
     return f"{traced.rewards[index].value:+.2f}{advantage}  {trajectory.stop}{uncounted}"
-
-
-def _parts(reward: Reward) -> str:
-    return ", ".join(f"{name} {value:.3g}" for name, value in reward.parts.items()) or "reward"
 
 
 def _texts(traced: TracedTree) -> Markup:
@@ -334,13 +332,8 @@ def _texts(traced: TracedTree) -> Markup:
     )
 
 
-def _name(node: Node) -> str:
-    where = f"node {node.id}" if node.id else "prompt"
-    return f"{where}: {node.source}, {len(node.token_ids)} tokens"
-
-
 def _snippet(node: Node) -> str:
-    """The text in a box: a turn's calls, a leaf's last words, or else the first words."""
+    """Return the text in a box: a turn's calls, a leaf's last words, or else the first words."""
     if node.calls:
         return _cut_line("; ".join(map(_call, node.calls)))
     words = " ".join(_TAG.sub(" ", node.text).split())

@@ -1,4 +1,4 @@
-"""How many tokens an attempt has, and how many a service that charges by the token would count."""
+"""Token counts of an attempt, and the count of a service that charges by the token."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class TokenCounts:
         prompt: Tokens of the rendered problem.
         written: Tokens that the policy wrote.
         results: Tokens of tool results.
-        sent: Context tokens, summed over all turns: what a service that charges by the token counts as input.
+        sent: Context tokens, summed over all turns: the input of a service that charges by the token.
     """
 
     prompt: int
@@ -24,13 +24,13 @@ class TokenCounts:
     sent: int
 
 
-def count_tokens(trajectory: Trajectory, given: Collection[str] = ()) -> TokenCounts:
-    """The token counts of one attempt; the policy's nodes `given` were written before it (`Tree.given`)."""
+def count_tokens(trajectory: Trajectory, earlier: Collection[str] = ()) -> TokenCounts:
+    """Return the token counts of one attempt, without the policy's nodes `earlier` (`Tree.given`), which an earlier one wrote."""
     sizes = dict.fromkeys(Source, 0)
     sent = 0
     turn_open = False
     for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True):
-        if node.id in given:
+        if node.id in earlier:
             continue
         is_policy = node.source is Source.POLICY
         if is_policy and not (turn_open and node.context == "parent"):

@@ -62,7 +62,7 @@ _MAX_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class TracedTree(ScoredTree):
-    """A scored tree, with what it was trained on.
+    """A scored tree with the advantages that it was trained on.
 
     Attributes:
         advantages: Mean advantage over the written tokens of each trajectory, 0 if it does not count; None if the tree was
@@ -90,7 +90,7 @@ def write_trees(path: Path, graded: Sequence[TracedTree]) -> None:
 
 
 def tree_record(traced: TracedTree) -> dict[str, Any]:
-    """One line of a trace, before it becomes text.
+    """Return one line of a trace, before it becomes text.
 
     Raises:
         DataError: As for `write_trees`.
@@ -131,7 +131,7 @@ def read_trees(path: Path) -> tuple[TracedTree, ...]:
 
 
 def each_tree(path: Path) -> Iterator[TracedTree]:
-    """As `read_trees`, one tree after the other, for files that are larger than the memory; raises as it does."""
+    """Yield the trees of `read_trees` one by one, for files larger than the memory; raises the same errors."""
     try:
         with path.open(encoding="utf-8") as file:
             for row, line in enumerate(file, start=1):
@@ -154,7 +154,7 @@ def _dump(traced: TracedTree) -> str:
 
 
 def _node_record(node: Node) -> dict[str, Any]:
-    place = f"of node {node.id!r}"
+    where = f"of node {node.id!r}"
     return {
         "id": node.id,
         "path": node.path,
@@ -164,13 +164,13 @@ def _node_record(node: Node) -> dict[str, Any]:
         "text": node.text,
         "behavior_logprobs": node.behavior_logprobs,
         "entropy": None if node.entropy is None else asdict(node.entropy),
-        "turn": _turn_record(node.turn, f"arguments {place}"),
+        "turn": _turn_record(node.turn, f"arguments {where}"),
         "results": [
             {
                 "call_id": result.call_id,
                 "status": result.status,
                 "text": result.text,
-                "info": _plain(result.info, f"result info {place}"),
+                "info": _plain(result.info, f"result info {where}"),
                 "reward": result.reward,
                 "ends": result.ends,
             }
@@ -187,22 +187,22 @@ def _node_record(node: Node) -> dict[str, Any]:
     }
 
 
-def _turn_record(turn: ParsedTurn | None, place: str) -> dict[str, Any] | None:
-    """A parsed turn with its kind: "calls", "final", "say" or "malformed"."""
+def _turn_record(turn: ParsedTurn | None, where: str) -> dict[str, Any] | None:
+    """Return a parsed turn with its kind: "calls", "final", "say" or "malformed"."""
     match turn:
         case None:
             return None
         case Calls(calls):
-            made = [
+            records = [
                 {
                     "id": call.id,
                     "name": call.name,
-                    "arguments": _plain(call.arguments, place),
+                    "arguments": _plain(call.arguments, where),
                     "malformed": call.malformed,
                 }
                 for call in calls
             ]
-            return {"kind": "calls", "calls": made}
+            return {"kind": "calls", "calls": records}
         case Final(answer):
             return {"kind": "final", "answer": answer}
         case Say(text):
@@ -211,17 +211,17 @@ def _turn_record(turn: ParsedTurn | None, place: str) -> dict[str, Any] | None:
             return {"kind": "malformed", "reason": reason, "answer": answer}
 
 
-def _plain(value: object, place: str) -> object:
-    """The value in JSON types, equal to the original."""
+def _plain(value: object, where: str) -> object:
+    """Return the value in JSON types, equal to the original."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise DataError(f"{place}: keys must be strings")
-        return {key: _plain(item, f"{place}, {key!r}") for key, item in value.items()}
+            raise DataError(f"{where}: keys must be strings")
+        return {key: _plain(item, f"{where}, {key!r}") for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item, place) for item in value]
+        return [_plain(item, where) for item in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise DataError(f"{place}: expected JSON values, found {type(value).__name__}")
+    raise DataError(f"{where}: expected JSON values, got {type(value).__name__}")
 
 
 def parse_tree(path: Path, row: int, line: str) -> TracedTree:

@@ -1,4 +1,4 @@
-"""Metrics of a batch of trees: rewards, groups, tokens, calls and what the branching rule did."""
+"""Metrics of a batch of trees: rewards, groups, tokens, calls and branching."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NOT_RUN = (ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL, ToolStatus.OVER_LIMIT
 
 
 def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
-    """Metrics of one step by name; a name is absent if there is nothing to measure.
+    """Return the metrics of one step by name; a name is absent if there is nothing to measure.
 
     Entropies are nats per token: means over nodes of the lower end of each bracket, which is what branching rules use.
     `tokens/*` are totals of the batch.
@@ -136,7 +136,7 @@ def _own_statuses(tree: Tree) -> list[ToolStatus]:
 
 
 def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:
-    """Entropy of each node whose parent has this source."""
+    """Return the entropy of each node whose parent has this source."""
     return [
         node.entropy.lower
         for tree in trees
@@ -150,7 +150,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def health_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    """Repetition, length, invalid calls and entropy; a name is absent if there is nothing to measure.
+    """Return repetition, length, invalid calls and entropy; a name is absent if there is nothing to measure.
 
     `health/repetition` is the share of written tokens that lie in an 8-gram which the same trajectory had written before,
     in any of its turns. A cycle of p tokens repeated over n tokens gives about 1 - p / n. The tags around a call take
@@ -188,7 +188,7 @@ def health_metrics(trees: Sequence[Tree]) -> dict[str, float]:
 
 
 def turns_of(trajectory: Trajectory) -> list[Ints]:
-    """The tokens of each turn of the policy; a turn may be two nodes. [turns][N]"""
+    """Return the tokens of each turn of the policy; a turn may be two nodes. [turns][N]"""
     turns: list[list[int]] = []
     before = Source.PROMPT
     for node in trajectory.nodes:
@@ -201,7 +201,7 @@ def turns_of(trajectory: Trajectory) -> list[Ints]:
 
 
 def repeated_tokens(turns: Sequence[Ints]) -> int:
-    """Tokens that lie in an n-gram which occurred before, in this turn or an earlier one."""
+    """Count tokens that lie in an n-gram which occurred before, in this turn or an earlier one."""
     long = [turn for turn in turns if len(turn) >= NGRAM]
     if not long:
         return 0

@@ -1,4 +1,4 @@
-"""The phases of a quick start: how long each took, and nothing half made when one fails."""
+"""The phases of a quick start: their seconds, and clean-up when one fails."""
 
 import shutil
 import time
@@ -22,11 +22,11 @@ class Clock:
 
 
 @contextmanager
-def nothing_half_made(out: Path) -> Iterator[None]:
-    """If the block fails, remove what it made in the new folder `out`, so that the same command can be run again."""
+def emptied_on_error(out: Path) -> Iterator[None]:
+    """Empty the new folder `out` if the block fails, so that the same command can be run again."""
     try:
         yield
     except BaseException:
-        for made in out.iterdir():
-            shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink()
+        for path in out.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         raise

@@ -40,6 +40,7 @@ from ramify.quickstart.world_questions import (
     Question,
     chance,
     evaluate,
+    infix,
     make_question,
     pick,
 )
@@ -79,7 +80,7 @@ class Flaws:
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationSummary:
-    """How many demonstrations were written, and the share of them with the right answer, in total and by kind."""
+    """The number of demonstrations, and the share with the right answer, in total and by kind."""
 
     count: int
     correct: float
@@ -163,7 +164,7 @@ class Demonstrator:
         self._parts: list[str] = []
 
     def solve(self) -> tuple[str, bool]:
-        """The assistant's whole message, and whether it gives the right answer in a `\\boxed{}`."""
+        """Return the assistant's whole message, and whether it gives the right answer in a `\\boxed{}`."""
         if self._question.kind == "arith":
             answer = self._solve_arith()
         elif self._question.kind in ("calc", "compare"):
@@ -178,7 +179,7 @@ class Demonstrator:
         return "".join(self._parts), answer == self._question.answer and not unboxed
 
     def log(self, keys: Sequence[tuple[str, str]], *, computes: bool) -> str:
-        """A log of tools at work, which ends with the last value.
+        """Return a log of tools at work, which ends with the last value.
 
         Args:
             keys: Facts to look up, one after the other.
@@ -196,21 +197,20 @@ class Demonstrator:
         return "".join((*self._parts, f" {values[-1]}"))
 
     def _solve_hops(self) -> str:
-        place = self._question.subjects[0]
+        name = self._question.subjects[0]
         for index, relation in enumerate(self._question.relations):
             if index and self._slips(self._flaws.early, "early"):
                 break
-            place = self._look_up(place, relation)
-            if place not in self._edition.names:
+            name = self._look_up(name, relation)
+            if name not in self._edition.names:
                 break
-        return place
+        return name
 
     def _solve_arith(self) -> str:
         numbers = self._question.numbers
         if self._slips(self._flaws.wrong_tool, "wrong tool"):
             self._think("search this")
-            rest = zip(self._question.operators, numbers[1:], strict=True)
-            self._call("search", f"{numbers[0]}" + "".join(f" {word} {number}" for word, number in rest))
+            self._call("search", infix(numbers, self._question.operators))
         self._think("compute this")
         return self._compute(numbers, self._flaws.mental)
 
@@ -230,13 +230,11 @@ class Demonstrator:
         return subjects[0] if self._exceeds(numbers, mental) else subjects[1]
 
     def _look_up(self, name: str, relation: str) -> str:
-        """Search until the fact is found or the demonstrator gives up; returns the value that it uses."""
+        """Search until a result holds the fact or the demonstrator gives up; return the value that it uses."""
         if not self._parts:
             self._think(f"find {name} {relation}")
-        known = (
-            name,
-            relation,
-        ) in self._edition.facts  # a wrong name from an earlier hop may have no such fact
+        # A wrong name from an earlier hop may have no such fact.
+        known = (name, relation) in self._edition.facts
         wanted = self._edition.sentence(name, relation) if known else None
         outdated = self._edition.outdated_sentence(name, relation)
         queries = [f"{name} {word}" for word in (relation, *SYNONYMS[relation][: self._level.num_synonyms])]
@@ -264,15 +262,13 @@ class Demonstrator:
         operators = self._question.operators
         if self._slips(mental, "mental"):
             return str(pick(numbers, self._draws, "seen number"))
-        rest = list(zip(operators, numbers[1:], strict=True))
         if self._slips(self._flaws.slip, "slip"):
             assert self._tool is not None
-            words = f"{numbers[0]}" + "".join(f" {word} {number}" for word, number in rest)
-            program = f'print("=", {words})'
+            program = f'print("=", {infix(numbers, operators)})'
             self._parts += [f"<python> {program}</python>", RESULT_OPEN, self._tool(program), RESULT_CLOSE]
             if self._slips(self._flaws.give_up, "give up"):
                 return str(pick(numbers, self._draws, "seen number"))
-        code = f"{numbers[0]}" + "".join(f" {OPERATORS[word]} {number}" for word, number in rest)
+        code = infix(numbers, [OPERATORS[word] for word in operators])
         return self._run(code, str(evaluate(numbers, operators)))
 
     def _exceeds(self, numbers: Sequence[int], mental: float) -> bool:

@@ -1,4 +1,4 @@
-"""The quick start's evaluations, side by side on the processors that there are.
+"""The quick start's evaluations, in parallel on the available processors.
 
 `python -m ramify.quickstart.evaluations` runs those whose recipes it finds as JSON on its standard input, and answers
 each with a line of JSON.
@@ -10,7 +10,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -30,13 +30,13 @@ _STOP_SECONDS = 10.0
 
 
 def evaluate(recipes: Mapping[str, EvalRecipe], console: RunConsole) -> tuple[dict[str, Evaluation], int]:
-    """Run the recipes; returns what came out by title, and the most memory that the processes had together, in bytes.
+    """Run the recipes; return the evaluations by title, and the peak memory of the processes together in bytes.
 
     Raises:
         MachineError: An evaluation failed.
         Stopped: Ctrl-C or SIGTERM; the processes have ended.
     """
-    found: dict[str, Evaluation] = {}
+    evaluations: dict[str, Evaluation] = {}
     memory: dict[int, int] = {}
     titles = list(recipes)
     num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -58,21 +58,23 @@ def evaluate(recipes: Mapping[str, EvalRecipe], console: RunConsole) -> tuple[di
                     continue
                 memory[key.fd] = answer["memory"]
                 title = answer["title"]
-                found[title] = _results(recipes[title], answer["problems"])
-                phase.advance(1, waiting="", latest=f"{title} {found[title].pass_at(1).value:.3f}")
-    if missing := [title for title in titles if title not in found]:
-        raise MachineError(f"evaluation: the process that was to do {', '.join(missing)} has died")
-    return found, sum(memory.values())
-
-
-def _results(recipe: EvalRecipe, problems: Sequence[str]) -> Evaluation:
-    return make_evaluation(read_records(recipe.run.dir), problems, recipe.sampling.attempts, recipe.run.seed)
+                recipe = recipes[title]
+                evaluations[title] = make_evaluation(
+                    read_records(recipe.run.dir),
+                    answer["problems"],
+                    recipe.sampling.attempts,
+                    recipe.run.seed,
+                )
+                phase.advance(1, waiting="", latest=f"{title} {evaluations[title].pass_at(1).value:.3f}")
+    if missing := [title for title in titles if title not in evaluations]:
+        raise MachineError(f"evaluation: the process for {', '.join(missing)} died")
+    return evaluations, sum(memory.values())
 
 
 @contextmanager
 def _evaluator(recipes: Mapping[str, EvalRecipe], threads: int) -> Iterator[IO[bytes]]:
-    """A process that is at work on these while the block runs; gives what it answers."""
-    asked = json.dumps({title: recipe.model_dump(mode="json") for title, recipe in recipes.items()})
+    """Run a process that evaluates these while the block runs; yields its standard output."""
+    request = json.dumps({title: recipe.model_dump(mode="json") for title, recipe in recipes.items()})
     # In a session of its own, Ctrl-C reaches it from here alone.
     process = subprocess.Popen(
         [sys.executable, "-m", __name__],
@@ -80,13 +82,13 @@ def _evaluator(recipes: Mapping[str, EvalRecipe], threads: int) -> Iterator[IO[b
         stdout=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,
-        # Of a recipe that names no number of threads.
+        # For a recipe that names no number of threads.
         env={"OMP_NUM_THREADS": str(threads), **os.environ},
     )
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(asked.encode())
+        process.stdin.write(request.encode())
         process.stdin.close()
         yield process.stdout
     finally:
@@ -101,14 +103,14 @@ def _evaluator(recipes: Mapping[str, EvalRecipe], threads: int) -> Iterator[IO[b
 
 
 def main() -> None:
-    """Evaluate what standard input asks for."""
+    """Evaluate the recipes on standard input."""
     forbid_inspection()
     with Stops("evaluation", owns_process=True):
         try:
-            asked = json.load(sys.stdin)
+            recipes = json.load(sys.stdin)
             from ramify.assemble.evaluation import run_eval
 
-            for title, recipe in asked.items():
+            for title, recipe in recipes.items():
                 evaluation = run_eval(EvalRecipe.model_validate(recipe), RunConsole(io.StringIO()))
                 problems = [result.id for result in evaluation.results]
                 _answer({"title": title, "problems": problems, "memory": peak_memory_bytes()})
@@ -127,9 +129,9 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes() -> int:
-    """Largest resident size of this process so far; its children's (a sandbox has about 20 MB) are apart.
+    """Return the peak resident size of this process, without its children (a sandbox has about 20 MB).
 
-    Linux tells it in /proc. What `getrusage` tells begins with the size that the parent had when it started the process.
+    Linux has it in /proc; there `getrusage` starts from the size of the parent.
     """
     if _STATUS.exists():
         (line,) = (line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))

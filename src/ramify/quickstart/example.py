@@ -1,4 +1,4 @@
-"""What a quick start consists of, and its recipes, so that every example goes the same way from data to report."""
+"""The parts of a quick start and its recipes: every example takes the same steps from data to report."""
 
 import asyncio
 import tomllib
@@ -27,15 +27,15 @@ Settings: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ExampleData:
-    """What an example learns from and is measured by.
+    """The data of an example: training, search and evaluation.
 
     Attributes:
-        base: Folder of the model to begin with.
+        base: Folder of the initial model.
         demonstrations: For the cold start.
         train: Problems for RL.
         passages: The corpus of the search tool.
         test: Held-out problems.
-        seen: Problems about what training asked about too; None where an example has none.
+        train_entities: Problems about the names and things of training; None where an example has none.
     """
 
     base: Path
@@ -43,7 +43,7 @@ class ExampleData:
     train: Path
     passages: Path
     test: Path
-    seen: Path | None = None
+    train_entities: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Example:
 
     Attributes:
         name: Its recipes are `recipes/{name}_sft.toml`, `_rl.toml` and `_eval.toml`.
-        base: What the model to begin with is called on the page.
+        base: Name of the initial model on the page.
         make_data: Writes the data below a folder; arguments: the folder, the seed, the console.
-        shares: Of the time that each phase takes, as measured, by its name on the console.
+        shares: Measured shares of the time, by the name of a phase on the console.
         sft: Changes to the first recipe, besides paths and seed.
         rl: Changes to the second.
         evaluation: Changes to the third.
-        greedy: Whether the trained models are also evaluated at temperature 0.
+        greedy: True if the trained models are also evaluated at temperature 0.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Example:
 
 
 def sft_recipe(example: Example, out: Path, seed: int, data: ExampleData) -> SftRecipe:
-    """The cold start of the model that the example begins with."""
+    """Return the recipe of the cold start."""
     filled = {"model.path": data.base, "data.train": data.demonstrations, "run.dir": out / "sft"}
     return filled_recipe(SftRecipe, f"{example.name}_sft.toml", {**filled, "run.seed": seed, **example.sft})
 
 
 def rl_recipe(example: Example, out: Path, seed: int, model: Path, data: ExampleData) -> TrainRecipe:
-    """ARPO on `model`."""
+    """Return the recipe of ARPO on `model`."""
     filled = {
         "model.path": model,
         "data.train": data.train,
@@ -92,7 +92,7 @@ def rl_recipe(example: Example, out: Path, seed: int, model: Path, data: Example
 def eval_recipe(
     example: Example, folder: Path, seed: int, model: Path, test: Path, passages: Path, temperature: float
 ) -> EvalRecipe:
-    """Evaluation of `model` on the problems `test`; results go to `folder`."""
+    """Return the recipe of an evaluation of `model` on the problems `test`, with results in `folder`."""
     filled = {
         "model.path": model,
         "data.test": test,
@@ -106,7 +106,7 @@ def eval_recipe(
 
 @contextmanager
 def search_tool(name: str, passages: Path) -> Iterator[Callable[[str | None, str], str]]:
-    """The search tool of an example's RL recipe: (collection, query) -> the text that the agent would get."""
+    """Open the search tool of an example's RL recipe: (collection, query) -> the text that the agent would get."""
     table = _read(f"{name}_rl.toml")["tools"]["search"]
     section = LocalSearchConfig(**{**table, "corpus": passages})
     search = SearchTool(build_provider(section, offline=False), config=section)
@@ -116,7 +116,7 @@ def search_tool(name: str, passages: Path) -> Iterator[Callable[[str | None, str
 
 @contextmanager
 def python_tool(name: str) -> Iterator[Callable[[str], str]]:
-    """The Python tool of an example's RL recipe: a program -> the text that the agent would get."""
+    """Open the Python tool of an example's RL recipe: a program -> the text that the agent would get."""
     table = _read(f"{name}_rl.toml")
     toolbox = build_tools(
         ToolsSection(python=PythonConfig(**table["tools"]["python"])), SandboxSection(**table["sandbox"])
@@ -130,7 +130,7 @@ def python_tool(name: str) -> Iterator[Callable[[str], str]]:
 
 
 def filled_recipe(schema: type[Recipe], name: str, values: Settings) -> Recipe:
-    """The recipe that ships under a name, with these values."""
+    """Return the recipe that ships under a name, with these values."""
     table = _read(name)
     for key, value in values.items():
         *sections, last = key.split(".")

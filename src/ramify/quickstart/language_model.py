@@ -19,7 +19,7 @@ _SHARES = {"data": 0.02, "SFT": 0.18, "RL": 0.55, "evaluation": 0.25}
 
 
 def make_example(*, smoke: bool) -> Example:
-    """The example; `smoke` is a miniature that learns nothing: two steps of SFT, one of RL."""
+    """Return the example; `smoke` is a miniature that learns nothing: two steps of SFT, one of RL."""
     short: Settings = {"learner.optimizer.warmup_steps": 1}
     sizes = (32, 9, 9) if smoke else (NUM_DEMONSTRATIONS, NUM_TRAIN, NUM_TEST)
     return Example(

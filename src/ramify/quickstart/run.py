@@ -10,7 +10,7 @@ from ramify.eval.evaluation import Evaluation
 from ramify.learner.parallel import Ranks
 from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
-from ramify.quickstart.clock import Clock, nothing_half_made
+from ramify.quickstart.clock import Clock, emptied_on_error
 from ramify.quickstart.evaluations import evaluate
 from ramify.quickstart.example import Example, ExampleData, eval_recipe, rl_recipe, sft_recipe
 from ramify.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
@@ -18,7 +18,7 @@ from ramify.sandbox.levels import FIRST_GUARDED, detect_level
 
 
 def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) -> Report:
-    """Run the whole quick start; all that it makes is in `out`, last of all report.json and report.html.
+    """Run the whole quick start; everything is written to `out`, report.json and report.html last.
 
     Raises:
         UserError: The machine cannot run it.
@@ -29,7 +29,7 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     console.note(f"sandbox level {level}, against {keeps_out} (docs/sandbox.md)")
     clock = Clock()
     with console.plan(example.shares):
-        with clock.phase("data"), nothing_half_made(out):
+        with clock.phase("data"), emptied_on_error(out):
             data = example.make_data(out, seed, console)
         with clock.phase("sft"):
             sft = sft_recipe(example, out, seed, data)
@@ -38,8 +38,8 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
             rl = rl_recipe(example, out, seed, models["sft"], data)
             models["rl"] = run_rl(rl, console, Ranks(Rank()))
         with clock.phase("eval"):
-            found = _evaluate(example, out, seed, models, data, console)
-    report = make_report(example, seed, clock.seconds, found, (sft, rl), level)
+            evaluations = _evaluate(example, out, seed, models, data, console)
+    report = make_report(example, seed, clock.seconds, evaluations, (sft, rl), level)
     write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
     return report
 
@@ -56,8 +56,8 @@ def _evaluate(
     settings = {"sampled": (data.test, 1.0)}
     if example.greedy:
         settings["greedy"] = (data.test, 0.0)
-    if data.seen is not None:
-        settings["seen"] = (data.seen, 1.0)
+    if data.train_entities is not None:
+        settings["seen"] = (data.train_entities, 1.0)
     recipes = {
         f"{stage} {what}": eval_recipe(
             example, out / "eval" / f"{stage}-{what}", seed, models[stage], test, data.passages, temperature
@@ -65,11 +65,13 @@ def _evaluate(
         for what, (test, temperature) in settings.items()
         for stage in stages[what]
     }
-    found, memory = evaluate(recipes, console)
+    results, memory = evaluate(recipes, console)
 
-    def of(what: str) -> dict[str, Evaluation] | None:
-        return {stage: found[f"{stage} {what}"] for stage in stages[what]} if what in settings else None
+    def by_stage(what: str) -> dict[str, Evaluation] | None:
+        return {stage: results[f"{stage} {what}"] for stage in stages[what]} if what in settings else None
 
-    sampled = of("sampled")
+    sampled = by_stage("sampled")
     assert sampled is not None
-    return Evaluations(sampled=sampled, greedy=of("greedy"), seen=of("seen"), memory_bytes=memory)
+    return Evaluations(
+        sampled=sampled, greedy=by_stage("greedy"), train_entities=by_stage("seen"), memory_bytes=memory
+    )

@@ -23,14 +23,14 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on `seen` ones if it has some.
+    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on names of training if it has such.
 
-    `memory_bytes` is what the processes that made them had together.
+    `memory_bytes` is the peak memory of the evaluating processes together.
     """
 
     sampled: Mapping[str, Evaluation]
     greedy: Mapping[str, Evaluation] | None
-    seen: Mapping[str, Evaluation] | None
+    train_entities: Mapping[str, Evaluation] | None
     memory_bytes: int
 
 
@@ -38,7 +38,7 @@ def make_report(
     example: Example,
     seed: int,
     seconds: Mapping[str, float],
-    found: Evaluations,
+    evaluations: Evaluations,
     recipes: tuple[SftRecipe, TrainRecipe],
     sandbox_level: int,
 ) -> Report:
@@ -51,14 +51,18 @@ def make_report(
         seconds=PhaseSeconds(
             data=seconds["data"], sft=seconds["sft"], rl=seconds["rl"], eval=seconds["eval"]
         ),
-        pass_at_1=_by_stage(found.sampled, None),
-        by_kind={kind: _by_stage(found.sampled, kind) for kind in found.sampled["base"].values("kind")},
-        greedy=_pass_at_1(found.greedy),
-        train_entities=_pass_at_1(found.seen),
-        tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
+        pass_at_1=_by_stage(evaluations.sampled, None),
+        by_kind={
+            kind: _by_stage(evaluations.sampled, kind) for kind in evaluations.sampled["base"].values("kind")
+        },
+        greedy=_pass_at_1(evaluations.greedy),
+        train_entities=_pass_at_1(evaluations.train_entities),
+        tool_calls_per_answer=_after_training(
+            evaluations.sampled, lambda evaluation: evaluation.calls_per_attempt
+        ),
         branches=_branches(rows),
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
-        peak_memory_bytes=peak_memory_bytes() + found.memory_bytes,
+        peak_memory_bytes=peak_memory_bytes() + evaluations.memory_bytes,
         config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
         versions=versions(),
         sandbox_level=sandbox_level,
@@ -67,7 +71,7 @@ def make_report(
 
 
 def versions() -> dict[str, str]:
-    """Of Python, ramify and the packages that figures depend on."""
+    """Return the versions of Python, ramify and the packages that figures depend on."""
     return {
         "python": platform.python_version(),
         "ramify": __version__,
@@ -76,12 +80,12 @@ def versions() -> dict[str, str]:
 
 
 def estimate(interval: Interval) -> Estimate:
-    """An interval as reports hold it."""
+    """Return an interval in the form of a report."""
     return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
 
 
 def make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
-    """What the page draws by step."""
+    """Read the curves of the page from the metrics of both runs."""
     sft, rl = read_metrics(sft_dir / "metrics.jsonl"), read_metrics(rl_dir / "metrics.jsonl")
     return Curves(
         sft_loss=curve(sft, "loss"),
@@ -93,25 +97,30 @@ def make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
 
 
 def tree_to_draw(rl_dir: Path) -> TracedTree:
-    """The tree of the first step with most branches."""
+    """Return the tree of the first step with most branches."""
     first = min((rl_dir / "trees").iterdir())
     return max(
         read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
     )
 
 
-def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
-    asked = {stage: one if kind is None else one.of("kind", kind) for stage, one in found.items()}
-    base, sft, rl = (estimate(asked[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
+def _by_stage(evaluations: Mapping[str, Evaluation], kind: str | None) -> ByStage:
+    if kind is not None:
+        evaluations = {stage: whole.of("kind", kind) for stage, whole in evaluations.items()}
+    base, sft, rl = (estimate(evaluations[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
     return {"base": base, "sft": sft, "rl": rl}
 
 
-def _after_training(found: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]) -> AfterTraining:
-    return {"sft": measure(found["sft"]), "rl": measure(found["rl"])}
+def _after_training(
+    evaluations: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]
+) -> AfterTraining:
+    return {"sft": measure(evaluations["sft"]), "rl": measure(evaluations["rl"])}
 
 
-def _pass_at_1(found: Mapping[str, Evaluation] | None) -> AfterTraining | None:
-    return None if found is None else _after_training(found, lambda one: one.pass_at(1).value)
+def _pass_at_1(evaluations: Mapping[str, Evaluation] | None) -> AfterTraining | None:
+    if evaluations is None:
+        return None
+    return _after_training(evaluations, lambda evaluation: evaluation.pass_at(1).value)
 
 
 def _branches(rows: Sequence[MetricsRow]) -> BranchSummary:

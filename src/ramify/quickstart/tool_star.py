@@ -25,14 +25,14 @@ from ramify.learner.parallel import Ranks
 from ramify.modeling.load import writing_model
 from ramify.obs.console import RunConsole
 from ramify.quickstart import world_helper
-from ramify.quickstart.clock import Clock, nothing_half_made
+from ramify.quickstart.clock import Clock, emptied_on_error
 from ramify.quickstart.demonstrator import Flaws, write_demonstrations
 from ramify.quickstart.evaluations import evaluate, peak_memory_bytes
 from ramify.quickstart.example import Settings, filled_recipe, python_tool, search_tool
 from ramify.quickstart.tool_star_report import (
     STAGES,
     WHATS,
-    Evaluated,
+    EvaluationKey,
     tool_star_report,
     write_tool_star_report,
 )
@@ -47,7 +47,7 @@ FLAWS = Flaws(wrong_tool=0.0, mental_after_search=1.0, slip=0.5)
 """A demonstrator that uses one tool at most: it guesses sums of numbers that it searched for, and half of its programs fail."""
 
 EXAMPLE = "quickstart_toolstar"
-"""What the names of the recipes begin with."""
+"""Prefix of the recipes' names."""
 
 REPAIRS: Mapping[str, tuple[str, ...]] = {
     "": (),
@@ -56,10 +56,10 @@ REPAIRS: Mapping[str, tuple[str, ...]] = {
     "refiner": ("refiner",),
     "all three": ("debugger", "backtracer", "refiner"),
 }
-"""Repair tools by what the report calls them."""
+"""Repair tools by their names in the report."""
 
 _EVALUATIONS = tuple(
-    Evaluated(stage, what, repairs)
+    EvaluationKey(stage, what, repairs)
     for stage in STAGES
     for repairs in (REPAIRS if stage in ("weak", "dpo") else ("",))
     for what in WHATS
@@ -69,14 +69,14 @@ _HINTS, _HELPER, _RL = "hints.toml", "helper.py", "rl.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is made, and changes to recipes that a miniature needs.
+    """Amounts of data, and the changes to recipes that a miniature needs.
 
     Attributes:
         world: Sizes of the world's splits.
         logs: Logs that the base model reads.
         demonstrations: Demonstrations of the weak start.
         questions: Questions of the training split that are asked in the synthesis; RL gets the others as they are.
-        changes: Of recipes, by the last word of their names.
+        changes: Settings of recipes, by the last word of their names.
     """
 
     world: WorldSettings
@@ -110,7 +110,7 @@ _SMOKE = Sizes(
 
 
 def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> dict[str, Any]:
-    """Run all of it; what it makes is in `out`, last of all report.json and report.html. Returns the report.
+    """Run all stages and return the report; everything is written to `out`, report.json and report.html last.
 
     Raises:
         UserError: The machine cannot run it.
@@ -118,7 +118,7 @@ def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> 
     """
     run = _Run(out, seed, console, _SMOKE if smoke else _FULL)
     clock = Clock()
-    with clock.phase("data"), nothing_half_made(out):
+    with clock.phase("data"), emptied_on_error(out):
         world = run.make_data()
     models = {}
     with clock.phase("weak start"):
@@ -142,18 +142,18 @@ def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> 
         models["rl"] = trained
     with clock.phase("evaluation"):
         console.note("evaluation of every stage, and of the repair tools")
-        recipes = {one: run.eval_recipe(one, models[one.stage], world) for one in _EVALUATIONS}
-        found, memory = evaluate({one.title: recipe for one, recipe in recipes.items()}, console)
-    made = {
+        recipes = {key.title: run.eval_recipe(key, models[key.stage], world) for key in _EVALUATIONS}
+        results, memory = evaluate(recipes, console)
+    facts = {
         "seed": seed,
         "seconds": clock.seconds,
-        "synthesis": {key: told for key, told in synthesis.items() if key != "files"},
+        "synthesis": {name: value for name, value in synthesis.items() if name != "files"},
         "cycle": read_record(cycle / "done.json", part()),
         "peak_memory_bytes": peak_memory_bytes() + memory,
         "config": {"selfcritic": critic.model_dump(mode="json")},
         "sandbox_level": detect_level(),
     }
-    report = tool_star_report({one: found[one.title] for one in _EVALUATIONS}, made)
+    report = tool_star_report({key: results[key.title] for key in _EVALUATIONS}, facts)
     write_tool_star_report(report, out)
     return report
 
@@ -166,7 +166,7 @@ class _Run:
     sizes: Sizes
 
     def make_data(self) -> WorldFiles:
-        """The world, the untrained model, logs and demonstrations, hints and the helper."""
+        """Write the world, the untrained model, logs, demonstrations, hints and the helper."""
         out, settings = self.out, self.sizes.world
         with self.console.phase("data", 4) as phase:
             world = build_world(out / "world", settings, self.seed)
@@ -178,7 +178,7 @@ class _Run:
                 logs = write_logs(out / "world" / "logs.jsonl", settings, self.seed, self.sizes.logs, search)
                 phase.advance(logs=logs)
                 with python_tool("quickstart") as run:
-                    told = write_demonstrations(
+                    summary = write_demonstrations(
                         out / "world" / "demonstrations.jsonl",
                         settings,
                         self.seed,
@@ -187,16 +187,16 @@ class _Run:
                         FLAWS,
                         run,
                     )
-            phase.advance(demonstrations=told.count, correct=f"{told.correct:.0%}")
+            phase.advance(demonstrations=summary.count, correct=f"{summary.correct:.0%}")
             hints = files("ramify.quickstart") / "world_hints.toml"
             (out / _HINTS).write_bytes(hints.read_bytes())
             shutil.copyfile(world_helper.__file__, out / _HELPER)
         return world
 
     def supervised(self, name: str, model: Path, rows: Path) -> Path:
-        """SFT of a model on rows, in a folder of that name; the model itself if there are none."""
+        """Train a model on rows by SFT, in the folder `name`; without rows, return the model itself."""
         if not rows.read_bytes().strip():
-            self.console.note(f"{rows} is empty: {name} is left out")
+            self.console.note(f"{rows} is empty: skipped {name}")
             return model
         filled = {"model.path": model, "data.train": rows}
         # Logs are read as the other quick start's demonstrations are.
@@ -204,7 +204,7 @@ class _Run:
         return run_sft(self._recipe(SftRecipe, example, "sft", name, filled), self.console, Ranks(Rank()))
 
     def synthesise(self, model: Path, world: WorldFiles) -> dict[str, Any]:
-        """Rows for SFT and questions for RL from the questions of the training split; returns the summary."""
+        """Make rows for SFT and questions for RL from the training split; return the summary."""
         filled = {
             "model.path": model,
             "data.train": world.train,
@@ -219,7 +219,7 @@ class _Run:
         return summary
 
     def selfcritic_recipe(self, model: Path, world: WorldFiles) -> SelfCriticRecipe:
-        """A cycle of RL and DPO."""
+        """Return the recipe of one cycle of RL and DPO."""
         filled = {
             "model.path": model,
             "data.train": self.out / _RL,
@@ -227,17 +227,17 @@ class _Run:
         }
         return self._recipe(SelfCriticRecipe, EXAMPLE, "selfcritic", "selfcritic", filled)
 
-    def eval_recipe(self, one: Evaluated, model: Path, world: WorldFiles) -> EvalRecipe:
-        """An evaluation on the test split: held-out names."""
+    def eval_recipe(self, key: EvaluationKey, model: Path, world: WorldFiles) -> EvalRecipe:
+        """Return the recipe of an evaluation on the test split: held-out names."""
         filled = {
             "model.path": model,
             "data.test": world.test,
             "tools.search.corpus": world.passages,
-            "sampling.temperature": 1.0 if one.what == "sampled" else 0.0,
+            "sampling.temperature": 1.0 if key.what == "sampled" else 0.0,
             "repair.helper.path": self.out / _HELPER,
         }
-        whole = self._recipe(EvalRecipe, EXAMPLE, "eval", f"eval/{one.title.replace(' ', '-')}", filled)
-        return whole.model_copy(update={"repair": _only(whole.repair, REPAIRS[one.repairs])})
+        whole = self._recipe(EvalRecipe, EXAMPLE, "eval", f"eval/{key.title.replace(' ', '-')}", filled)
+        return whole.model_copy(update={"repair": _only(whole.repair, REPAIRS[key.repairs])})
 
     def _recipe(self, schema: type[Recipe], example: str, kind: str, folder: str, filled: Settings) -> Recipe:
         whole = {
@@ -250,7 +250,7 @@ class _Run:
 
 
 def _only(section: RepairConfig | None, tools: tuple[str, ...]) -> RepairConfig | None:
-    """The table with these repair tools alone."""
+    """Return the table with these repair tools only."""
     if section is None or not tools:
         return None
     names = {*tools, *(["helper"] if {"debugger", "refiner"} & set(tools) else [])}

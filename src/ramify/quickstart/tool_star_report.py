@@ -1,4 +1,4 @@
-"""The report of `ramify quickstart --tool-star`: what each stage added, and each repair tool. report.json and report.html."""
+"""The report of `ramify quickstart --tool-star`: the gain of each stage and of each repair tool. report.json and report.html."""
 
 import itertools
 import json
@@ -22,13 +22,13 @@ STAGES: Mapping[str, str] = {
     "rl": "GRPO",
     "dpo": "Self-critic DPO",
 }
-"""What a stage is called on the page, in order."""
+"""Names of the stages on the page, in order."""
 
 _ADDS = "95 % interval of the change, and the p-value of McNemar's test on the same questions."
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationKey:
     """An evaluation: of a stage's model, sampled at temperature 1 or greedy, with these repair tools ("": none)."""
 
     stage: str
@@ -37,39 +37,44 @@ class Evaluated:
 
     @property
     def title(self) -> str:
-        """One line that names it."""
+        """The name of the evaluation, in one line."""
         return " ".join(filter(None, (self.stage, self.what, self.repairs)))
 
 
-def tool_star_report(found: Mapping[Evaluated, Evaluation], made: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of report.json.
+def tool_star_report(
+    evaluations: Mapping[EvaluationKey, Evaluation], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of report.json.
 
     Args:
-        found: The evaluations, all of the same problems.
-        made: What else it says: seed, seconds, synthesis, cycle, peak_memory_bytes, config, sandbox_level.
+        evaluations: All of the same problems.
+        facts: Its other entries: seed, seconds, synthesis, cycle, peak_memory_bytes, config, sandbox_level.
     """
     stages = list(STAGES)
     return {
-        **made,
+        **facts,
         "pass_at_1": {
-            what: {stage: _scores(found[Evaluated(stage, what, "")]) for stage in stages} for what in WHATS
+            what: {stage: _scores(evaluations[EvaluationKey(stage, what, "")]) for stage in stages}
+            for what in WHATS
         },
         "added": {
             what: {
-                stage: _added(found[Evaluated(before, what, "")], found[Evaluated(stage, what, "")])
+                stage: _added(
+                    evaluations[EvaluationKey(before, what, "")], evaluations[EvaluationKey(stage, what, "")]
+                )
                 for before, stage in itertools.pairwise(stages)
             }
             for what in WHATS
         },
         "repairs": [
             {
-                **asdict(one),
+                **asdict(key),
                 **_scores(evaluation),
-                "added": _added(found[Evaluated(one.stage, one.what, "")], evaluation),
+                "added": _added(evaluations[EvaluationKey(key.stage, key.what, "")], evaluation),
                 "acted": repair_table(evaluation),
             }
-            for one, evaluation in found.items()
-            if one.repairs
+            for key, evaluation in evaluations.items()
+            if key.repairs
         ],
         "versions": versions(),
     }
@@ -115,18 +120,20 @@ def _page(report: Mapping[str, Any]) -> str:
         Card("In the end", _percent(last), f"of {last['n']} questions"),
         Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
     ]
+    table = {**report["config"], "versions": report["versions"], "seconds": report["seconds"]}
+    settings = [(key, f"{value}") for key, value in flat(table)]
     sections = [
         _stage_section(report),
         _synthesis_section(report["synthesis"]),
         _cycle_section(report["cycle"]),
         _repair_section(report["repairs"]),
-        Section("Settings", tables=(Table("", ("key", "value"), _settings(report)),), folded=True),
+        Section("Settings", tables=(Table("", ("key", "value"), settings),), folded=True),
     ]
     return render_page("Tool-Star in the tiny world", "ramify quickstart --tool-star", cards, sections)
 
 
 def _stage_section(report: Mapping[str, Any]) -> Section:
-    trained = {stage: told for stage, told in report["pass_at_1"]["sampled"].items() if stage != "base"}
+    trained = {stage: scores for stage, scores in report["pass_at_1"]["sampled"].items() if stage != "base"}
     charts = [
         bar_chart(
             "pass@1 by kind of question, sampled",
@@ -154,24 +161,24 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
         title = "Sampled at temperature 1" if what == "sampled" else "Greedy"
         header = ("stage", "pass@1 [95 %]", "added [95 %]", "p", "tool calls an answer")
         tables.append(Table(title, header, rows))
-    text = f"Each stage goes on from the one above it. {_ADDS}"
-    return Section("What each stage added", text, charts, tables)
+    text = f"Each stage starts from the one above it. {_ADDS}"
+    return Section("Gain of each stage", text, charts, tables)
 
 
 def _synthesis_section(summary: Mapping[str, Any]) -> Section:
     classes = [[name, count, summary["rows"].get(name, 0)] for name, count in summary["classes"].items()]
     stages = [
-        [stage, told["answers"], round(100 * told["right"], 1), told["calls"], told["tokens"]["written"]]
-        for stage, told in summary["stages"].items()
+        [stage, total["answers"], round(100 * total["right"], 1), total["calls"], total["tokens"]["written"]]
+        for stage, total in summary["stages"].items()
     ]
     hints = [[name, count] for name, count in summary["hints"].items()]
     return Section(
-        "What the synthesis made",
+        "Results of the synthesis",
         "Questions by whether the weak start answers them without and with tools; the hard ones go to RL.",
         tables=(
             Table("Answers", ("with", "answers", "percent right", "calls", "tokens written"), stages),
             Table("Questions", ("class", "questions", "rows for SFT"), classes),
-            Table("Rows that go on from a hint", ("hint", "rows"), hints),
+            Table("Rows that continue from a hint", ("hint", "rows"), hints),
         ),
     )
 
@@ -196,15 +203,15 @@ def _cycle_section(cycle: Mapping[str, Any]) -> Section:
 
 def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
     rows = []
-    for one in repairs:
-        acted = ", ".join(f"{name} {told['times']}" for name, told in one["acted"].items())
+    for entry in repairs:
+        acted = ", ".join(f"{name} {counts['times']}" for name, counts in entry["acted"].items())
         rows.append(
             [
-                one["stage"],
-                one["what"],
-                one["repairs"],
-                _interval(one["pass_at_1"]),
-                *_change(one["added"]),
+                entry["stage"],
+                entry["what"],
+                entry["repairs"],
+                _interval(entry["pass_at_1"]),
+                *_change(entry["added"]),
                 acted or "never",
             ]
         )
@@ -213,12 +220,7 @@ def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
         "Against the same model without repair tools. The helper is a function that knows this world, since no tiny model "
         f"can help. {_ADDS}"
     )
-    return Section("What each repair tool added", text, tables=(Table("", header, rows),))
-
-
-def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    table = {**report["config"], "versions": report["versions"], "seconds": report["seconds"]}
-    return [(key, f"{value}") for key, value in flat(table)]
+    return Section("Gain of each repair tool", text, tables=(Table("", header, rows),))
 
 
 def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:

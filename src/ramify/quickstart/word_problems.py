@@ -14,7 +14,7 @@ A demonstration is one message in the tag dialect of `chat.tags`:
     The capital of France is Paris.
     </result><think> The area of France is 640679 square kilometres.</think><answer> \boxed{640679} </answer>
 
-As in the quick start's world (`data.demonstrator`) its flaws are decisions with a rate each (`WordFlaws`), so that every
+As in the quick start's world (`demonstrator`) its flaws are decisions with a rate each (`WordFlaws`), so that every
 mistake is one that the same model avoids at other times: reinforcement learning has something to choose from.
 """
 
@@ -71,7 +71,7 @@ class Country:
 
     @property
     def facts(self) -> dict[str, str]:
-        """A sentence by what it tells."""
+        """One sentence for each fact."""
         return {
             "area": f"The area of {self.name} is {self.area} square kilometres.",
             "capital": f"The capital of {self.name} is {self.capital}.",
@@ -90,7 +90,7 @@ def countries() -> tuple[Country, ...]:
 
 
 def passages() -> Iterator[dict[str, str]]:
-    """Rows {id, text} of a corpus for the search tool, one a fact."""
+    """Yield rows {id, text} of a corpus for the search tool, one a fact."""
     for country in countries():
         for what, text in country.facts.items():
             yield {"id": f"{country.name}/{what}", "text": text}
@@ -98,7 +98,7 @@ def passages() -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class WordFlaws:
-    """How often a demonstrator takes each wrong turn, where it can be taken.
+    """Probability of each mistake of a demonstrator, wherever it can be made.
 
     Attributes:
         mental: Answers with a number that was seen, without calling Python.
@@ -119,12 +119,12 @@ class WordFlaws:
 
 @dataclass(frozen=True, slots=True)
 class WordProblem:
-    """A problem with what solves it.
+    """A problem with its solution.
 
     Attributes:
         facts: To look up, each a country and one of its facts, in this order.
         program: An expression; of a `difference`, None: it follows from the facts.
-        numbers: That the text names.
+        numbers: The numbers in the text.
     """
 
     id: str
@@ -152,24 +152,26 @@ def make_word_problem(number: int, split: WordSplit, seed: int) -> WordProblem:
             pick(range(*ends), *name, letter)
             for ends, letter in (((20, 100), "a"), ((3, 40), "b"), ((2, 13), "c"))
         )
-        who, what = (pick(_asked(options, split), *name, "word") for options in (_PEOPLE, _THINGS))
+        who, what = (pick(_of_split(options, split), *name, "word") for options in (_PEOPLE, _THINGS))
         filled = program.format(a=a, b=b, c=c)
         text = template.format(who=who, what=what, a=a, b=b, c=c)
         return WordProblem(identifier, kind, text, str(_value(filled)), program=filled, numbers=(a, b, c))
-    asked = shuffled(_asked(countries(), split), *name, "countries")
+    options = shuffled(_of_split(countries(), split), *name, "countries")
     if kind == "fact":
         relation = pick(tuple(_FACTS), *name, "relation")
-        text = _FACTS[relation].format(name=asked[0].name)
-        return WordProblem(identifier, kind, text, str(getattr(asked[0], relation)), ((asked[0], relation),))
+        text = _FACTS[relation].format(name=options[0].name)
+        return WordProblem(
+            identifier, kind, text, str(getattr(options[0], relation)), ((options[0], relation),)
+        )
     relation = pick(tuple(_DIFFERENCES), *name, "relation")
-    second, first = sorted(asked[:2], key=lambda country: getattr(country, relation))
+    second, first = sorted(options[:2], key=lambda country: getattr(country, relation))
     text = _DIFFERENCES[relation].format(first=first.name, second=second.name)
     answer = getattr(first, relation) - getattr(second, relation)
     return WordProblem(identifier, kind, text, str(answer), ((first, relation), (second, relation)))
 
 
 def problem_rows(split: WordSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Data rows {id, prompt, answer, kind} of a split."""
+    """Yield data rows {id, prompt, answer, kind} of a split."""
     for problem in (make_word_problem(number, split, seed) for number in range(count)):
         yield {"id": problem.id, "prompt": problem.prompt, "answer": [problem.answer], "kind": problem.kind}
 
@@ -177,7 +179,7 @@ def problem_rows(split: WordSplit, count: int, seed: int) -> Iterator[dict[str, 
 def demonstration_rows(
     count: int, seed: int, search: Callable[[str], str], flaws: WordFlaws | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows {id, prompt, completion, kind, correct}; `search` answers a query as the search tool does.
+    """Yield rows {id, prompt, completion, kind, correct}; `search` answers a query as the search tool does.
 
     Raises:
         DataError: `search` does not find a fact that it must find.
@@ -203,7 +205,7 @@ class _Demonstrator:
         self._parts: list[str] = []
 
     def solve(self) -> tuple[str, bool]:
-        """The assistant's whole message, and whether it gives the right answer."""
+        """Return the assistant's whole message, and whether it gives the right answer."""
         answer = self._solve_story() if self._problem.program is not None else self._solve_facts()
         self._parts.append(f"<answer> \\boxed{{{answer}}} </answer>")
         return "".join(self._parts), answer == self._problem.answer
@@ -258,7 +260,7 @@ class _Demonstrator:
         return text.splitlines()
 
     def _take(self, line: str) -> str:
-        """Repeat a fact; its value."""
+        """Repeat a fact and return its value."""
         self._think(line)
         return line.partition(" is ")[2].split()[0].rstrip(".")
 
@@ -275,11 +277,11 @@ class _Demonstrator:
         return chance(rate, self._draws, flaw, len(self._parts))
 
 
-def _asked(options: Sequence[Any], split: WordSplit) -> list[Any]:
-    """The held-out quarter for `test`, the rest for all else."""
+def _of_split(options: Sequence[Any], split: WordSplit) -> list[Any]:
+    """Return the held-out quarter for `test`, the other three quarters for any other split."""
     return [option for number, option in enumerate(options) if (number % 4 == 3) == (split == "test")]
 
 
 def _value(program: str) -> int:
-    """What a program of ours prints."""
+    """Return the value of a story's program."""
     return int(eval(program, {"__builtins__": {}}))  # noqa: S307 - written above, never by a model

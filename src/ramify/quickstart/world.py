@@ -20,7 +20,7 @@ _SMOKE_SHARES = {"data": 0.05, "SFT": 0.20, "RL": 0.25, "evaluation": 0.50}
 
 
 def make_example(difficulty: int, *, smoke: bool) -> Example:
-    """The example in a world of some difficulty; `smoke` is a miniature that learns nothing."""
+    """Return the example in a world of some difficulty; `smoke` is a miniature that learns nothing."""
     size = SMOKE if smoke else FULL
     settings = replace(size, difficulty=difficulty)
     # Tokens and calls that a question of the difficulty can need, with room to try again.
@@ -54,7 +54,9 @@ def _make_data(
         with search_tool("quickstart", world.passages) as search:
             summary = write_demonstrations(demonstrations, settings, seed, num_demonstrations, search)
         phase.advance(demonstrations=summary.count, correct=f"{summary.correct:.0%}")
-    return ExampleData(out / "base", demonstrations, world.train, world.passages, world.test, world.seen)
+    return ExampleData(
+        out / "base", demonstrations, world.train, world.passages, world.test, world.train_entities
+    )
 
 
 def write_base(folder: Path, seed: int) -> None:

@@ -51,7 +51,7 @@ class WorldSettings:
     Attributes:
         difficulty: 1, 2 or 3.
         num_train, num_dev, num_test, num_seen: Problems of each split.
-        problems_per_edition: How many problems of a split share an edition.
+        problems_per_edition: Problems of a split that share an edition.
         num_demo_editions: Editions that the demonstrations share.
 
     Raises:
@@ -76,7 +76,7 @@ class WorldSettings:
         return LEVELS[self.difficulty]
 
     def num_problems(self, split: Split) -> int:
-        """Number of problems of a split (not of demonstrations: `write_demonstrations` takes their number)."""
+        """Return the number of problems of a split (not of demonstrations: `write_demonstrations` takes their number)."""
         sizes: dict[Split, int] = {
             "train": self.num_train,
             "dev": self.num_dev,
@@ -88,18 +88,18 @@ class WorldSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorldFiles:
-    """The files that `build_world` wrote, and the number of passages."""
+    """The files that `build_world` wrote (`train_entities` is the split `seen`), and the number of passages."""
 
     passages: Path
     train: Path
     dev: Path
     test: Path
-    seen: Path
+    train_entities: Path
     num_passages: int
 
 
 def split_editions(split: Split, settings: WorldSettings) -> list[Edition]:
-    """The editions that the problems of a split, or the demonstrations, are about."""
+    """Return the editions that the problems of a split, or the demonstrations, are about."""
     if split == "demo":
         count = settings.num_demo_editions
     else:
@@ -127,8 +127,8 @@ def build_world(folder: Path, settings: WorldSettings, seed: int) -> WorldFiles:
         for number, text in enumerate(edition.passages())
     )
     num_passages = write_rows(folder / "passages.jsonl", passages)
-    train, dev, test, seen = (folder / f"{split}.jsonl" for split in _PROBLEM_SPLITS)
-    return WorldFiles(folder / "passages.jsonl", train, dev, test, seen, num_passages)
+    train, dev, test, train_entities = (folder / f"{split}.jsonl" for split in _PROBLEM_SPLITS)
+    return WorldFiles(folder / "passages.jsonl", train, dev, test, train_entities, num_passages)
 
 
 def _problem_rows(

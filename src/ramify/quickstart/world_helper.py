@@ -13,7 +13,7 @@ _FACT = re.compile(r"<think> (?!find )(\w+ \w+ \w+)</think>")
 
 
 def help_out(messages: list[dict[str, str]]) -> str:
-    """Answer what a repair tool asks.
+    """Answer a repair tool.
 
     Args:
         messages: {"role", "content"}. The last one is data as JSON between two lines: {program, error} of the debugger,
@@ -22,8 +22,8 @@ def help_out(messages: list[dict[str, str]]) -> str:
     Returns:
         The program with its operators in Python; or the facts that the work has found, as it noted them.
     """
-    _, _, behind = messages[-1]["content"].partition("\n")
-    data = json.loads(behind.rpartition("\n")[0])
+    _, _, body = messages[-1]["content"].partition("\n")
+    data = json.loads(body.rpartition("\n")[0])
     if "program" in data:
-        return _OPERATOR.sub(lambda found: OPERATORS[found[0]], data["program"])
+        return _OPERATOR.sub(lambda match: OPERATORS[match[0]], data["program"])
     return " ".join(_FACT.findall(data["work"]))

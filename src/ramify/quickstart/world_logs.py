@@ -1,4 +1,4 @@
-"""Logs of tools at work in the quick-start world: what a model reads before it learns to answer anything.
+"""Logs of tools at work in the quick-start world, on which a model is trained before it learns to answer.
 
 A log does what its first line says, and answers no question:
 
@@ -6,8 +6,8 @@ A log does what its first line says, and answers no question:
     <think> find Gure age</think><search> Gure age</search> <result> .. </result><think> Gure age 40</think> ..
     <think> compute this</think><python> print("=", 40 + 25)</python> <result> .. </result><think> done</think> 65
 
-It stands for what a language model knows before a cold start: how tools are called, how their results look, and how what is in
-them is used.
+It stands for the knowledge of a language model before a cold start: calling tools, reading their results, and using the facts in
+them.
 """
 
 from collections.abc import Iterator
@@ -45,19 +45,19 @@ def _logs(settings: WorldSettings, seed: int, count: int, search: Search) -> Ite
     for number in range(count):
         edition = pick(editions, "log edition", seed, number)
         kind = _KINDS[number % len(_KINDS)]
-        # Of the kinds of question, which take turns, that one.
+        # Kinds of question take turns: the next turn of this kind.
         turn = len(kinds) * number + kinds.index("arith" if kind == "compute" else "calc")
         question = make_question(turn, "demo", edition, settings.level, seed)
         keys = list(zip(question.subjects, question.relations, strict=True))
-        told = question.text.replace("what is", "compute").rstrip("?")
+        task = question.text.replace("what is", "compute").rstrip("?")
         if kind == "find":
             facts = list(edition.facts)
             order = shuffled(range(len(facts)), "log facts", seed, number)
             keys = [facts[index] for index in order[:_LOOKED_UP]]
-            told = "find " + ", ".join(map(" ".join, keys))
+            task = "find " + ", ".join(map(" ".join, keys))
         demonstrator = Demonstrator(question, edition, settings.level, search, _CAREFUL, seed)
         yield {
             "id": f"log-{number:05d}",
-            "prompt": [{"role": "user", "content": told}],
+            "prompt": [{"role": "user", "content": task}],
             "completion": demonstrator.log(keys, computes=kind != "find"),
         }

@@ -1,4 +1,4 @@
-"""The quick-start world's encyclopedia and the questions about it: names, words, facts, passages. See `data.world`."""
+"""The quick-start world's encyclopedia and the questions about it: names, words, facts, passages. See `world_files`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ Split: TypeAlias = Literal["train", "dev", "test", "seen", "demo"]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The parameters of a difficulty; see `data.world`."""
+    """The parameters of a difficulty; see `world_files`."""
 
     kinds: tuple[str, ...]
     num_synonyms: int
@@ -81,42 +81,42 @@ class Edition:
     outdated: Mapping[tuple[str, str], Fact]
 
     def value(self, name: str, relation: str) -> str:
-        """The valid value."""
+        """Return the valid value."""
         return self.facts[name, relation].value
 
     def relations(self, name: str, options: Sequence[str]) -> list[str]:
-        """The relations among `options` for which `name` has a fact."""
+        """Return the relations among `options` for which `name` has a fact."""
         return [relation for relation in options if (name, relation) in self.facts]
 
     def sentence(self, name: str, relation: str) -> str:
-        """The passage with the valid value."""
+        """Return the passage with the valid value."""
         fact = self.facts[name, relation]
         return f"{LINE}{name} {fact.word} {fact.value}"
 
     def outdated_sentence(self, name: str, relation: str) -> str | None:
-        """The passage with the outdated value, if there is one."""
+        """Return the passage with the outdated value, if there is one."""
         fact = self.outdated.get((name, relation))
         return f"{LINE}{name} {fact.word} was {fact.value}" if fact else None
 
     def passages(self) -> list[str]:
-        """All passages, shuffled."""
+        """Return all passages, shuffled."""
         valid = [self.sentence(*key) for key in self.facts]
         outdated = [sentence for key in self.facts if (sentence := self.outdated_sentence(*key))]
         return shuffled([*valid, *outdated], "order", self.id)
 
 
 def pick(options: Sequence[T], *name: StreamPart) -> T:
-    """One of `options`, drawn from the random stream with that name."""
+    """Return one of `options`, drawn from the random stream with that name."""
     return options[stream(*name) % len(options)]
 
 
 def chance(rate: float, *name: StreamPart) -> bool:
-    """True with probability `rate`, drawn from the random stream with that name."""
+    """Return True with probability `rate`, drawn from the random stream with that name."""
     return stream(*name) < rate * 2**63
 
 
 def shuffled(items: Iterable[S], *name: StreamPart) -> list[S]:
-    """`items` (all different) in an order drawn from the random stream with that name."""
+    """Return `items` (all different) in an order drawn from the random stream with that name."""
     return sorted(items, key=lambda item: stream(*name, item))
 
 
@@ -152,25 +152,25 @@ class Question:
     """A question and what is needed to solve it.
 
     Attributes:
-        kind: See `data.world`.
+        kind: See `world_files`.
         edition: Id of the edition with the facts.
+        answer: The accepted answer.
+        text: The user's question.
         subjects: Names that the question is about.
         relations: hop2, hop3: in the order to follow; calc: one for each subject; compare and lookup: one.
         numbers: The operands of arith.
         operators: The operators of arith and calc, in words.
-        answer: The accepted answer.
-        text: The user's question.
     """
 
     id: str
     kind: str
     edition: str
-    subjects: tuple[str, ...]
-    relations: tuple[str, ...]
-    numbers: tuple[int, ...]
-    operators: tuple[str, ...]
     answer: str
     text: str
+    subjects: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
 
     @property
     def prompt(self) -> list[dict[str, str]]:
@@ -179,7 +179,7 @@ class Question:
 
 
 def evaluate(numbers: Sequence[int], operators: Sequence[str]) -> int:
-    """The value of `numbers` with `operators` (words) between them; times takes precedence over plus and minus."""
+    """Return the value of `numbers` with `operators` (words) between them; times takes precedence over plus and minus."""
     terms = [numbers[0]]
     for operator, number in zip(operators, numbers[1:], strict=True):
         if operator == "times":
@@ -201,8 +201,8 @@ def make_question(number: int, split: Split, edition: Edition, level: Level, see
     """
     name: tuple[StreamPart, ...] = ("question", split, seed if split in ("train", "demo") else 0, number)
     kind = level.kinds[number % len(level.kinds)]
-    asked = HELD_OUT_NAMES if split in ("dev", "test") else TRAINING_NAMES
-    pool = shuffled([each for each in edition.names if each in asked], *name, "subjects")
+    names = HELD_OUT_NAMES if split in ("dev", "test") else TRAINING_NAMES
+    pool = shuffled([each for each in edition.names if each in names], *name, "subjects")
     if kind == "arith":
         parts = _draw_arith(level.num_arith, name)
     elif kind == "calc":
@@ -219,9 +219,10 @@ def _draw_operators(count: int, name: tuple[StreamPart, ...]) -> tuple[str, ...]
     return tuple(pick(tuple(OPERATORS), *name, "operator", index) for index in range(count))
 
 
-def _chain(operands: Sequence[object], operators: Sequence[str]) -> str:
-    rest = (f" {word} {operand}" for word, operand in zip(operators, operands[1:], strict=True))
-    return f"what is {operands[0]}{''.join(rest)}?"
+def infix(operands: Sequence[object], operators: Sequence[str]) -> str:
+    """Return the operands with the operators between them, as text."""
+    terms = (f" {word} {operand}" for word, operand in zip(operators, operands[1:], strict=True))
+    return f"{operands[0]}{''.join(terms)}"
 
 
 def _draw_arith(count: int, name: tuple[StreamPart, ...]) -> dict[str, Any]:
@@ -229,12 +230,10 @@ def _draw_arith(count: int, name: tuple[StreamPart, ...]) -> dict[str, Any]:
     numbers = tuple(pick(options, *name, "number", index) for index in range(count))
     operators = _draw_operators(count - 1, name)
     return {
-        "subjects": (),
-        "relations": (),
         "numbers": numbers,
         "operators": operators,
         "answer": str(evaluate(numbers, operators)),
-        "text": _chain(numbers, operators),
+        "text": f"what is {infix(numbers, operators)}?",
     }
 
 
@@ -242,13 +241,13 @@ def _draw_calc(edition: Edition, subjects: Sequence[str], name: tuple[StreamPart
     relations = tuple(shuffled(TO_NUMBER, *name, "relations")[: len(subjects)])
     operators = _draw_operators(len(subjects) - 1, name)
     pairs = list(zip(subjects, relations, strict=True))
+    operands = [f"the {relation} of {subject}" for subject, relation in pairs]
     return {
         "subjects": tuple(subjects),
         "relations": relations,
-        "numbers": (),
         "operators": operators,
         "answer": str(evaluate([int(edition.value(*pair)) for pair in pairs], operators)),
-        "text": _chain([f"the {relation} of {subject}" for subject, relation in pairs], operators),
+        "text": f"what is {infix(operands, operators)}?",
     }
 
 
@@ -265,27 +264,23 @@ def _draw_compare(edition: Edition, pool: Sequence[str], name: tuple[StreamPart,
     return {
         "subjects": (first, second),
         "relations": (relation,),
-        "numbers": (),
-        "operators": (),
         "answer": first if larger else second,
         "text": f"which has the larger {relation}, {first} or {second}?",
     }
 
 
 def _draw_hops(edition: Edition, subject: str, hops: int, name: tuple[StreamPart, ...]) -> dict[str, Any]:
-    place = subject
+    value = subject
     relations: list[str] = []
     for index in range(hops + 1):
         last = index == hops
         options = pick((TO_NAME, TO_NUMBER), *name, "sort") if last else TO_NAME
-        relations.append(pick(edition.relations(place, options), *name, "relation", index))
-        place = edition.value(place, relations[-1])
+        relations.append(pick(edition.relations(value, options), *name, "relation", index))
+        value = edition.value(value, relations[-1])
     phrase = "".join(f"the {relation} of " for relation in reversed(relations))
     return {
         "subjects": (subject,),
         "relations": tuple(relations),
-        "numbers": (),
-        "operators": (),
-        "answer": place,
+        "answer": value,
         "text": f"what is {phrase}{subject}?",
     }

@@ -87,7 +87,7 @@ def train_world_tokenizer(folder: Path) -> None:
 
 
 def world_text() -> Iterator[str]:
-    """Text that contains every word of the world, at every difficulty."""
+    """Yield text that contains every word of the world, at every difficulty."""
     yield from _DEMONSTRATED
     yield _OBSERVED
     yield from _ROLES

@@ -1,4 +1,4 @@
-"""Settings of a synthesis: the hints, and what a row needs."""
+"""Settings of a synthesis: hints, and limits of rows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,10 +8,10 @@ from ramify.core.config import Config, Count, PositiveFraction, PositiveInt, Tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintsConfig(Config):
-    """Answers that go on from inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one behind each.
+    """Answers that continue inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one after each.
 
-    `after` says which answers: those without tools, as in the paper, or those with them. `library` is a file of hints; without
-    it the one that ramify ships is used.
+    `after` selects the earlier answers: those without tools, as in the paper, or with them. `library` is a file of hints; the
+    default is the shipped one.
     """
 
     per_question: PositiveInt = 2
@@ -21,7 +21,7 @@ class HintsConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityConfig(Config):
-    """What a row needs: at most `max_calls` calls (beta), and the tokens of a demonstration within `max_tokens`.
+    """Limits of a row: at most `max_calls` calls (beta), and the tokens of a demonstration within `max_tokens`.
 
     A question counts as answered, with or without tools, from a share of `right_at` on; it gives at most `rows_per_question`
     rows.

@@ -15,7 +15,7 @@ from ramify.runs.claims import RunKind
 from ramify.runs.manifest import MANIFEST
 
 Stage: TypeAlias = Literal["direct", "tools", "hints"]
-"""What a question is answered with: nothing, tools, or tools after a hint."""
+"""A way of answering: without tools, with tools, or with tools after a hint."""
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TREES = "trees"
@@ -34,12 +34,12 @@ SYNTHESIS = RunKind("synthesis", "a synthesis", _has_begun)
 
 
 def stage_file(folder: Path, stage: Stage) -> Path:
-    """The file with the trees of a stage."""
+    """Return the file with the trees of a stage."""
     return folder / TREES / f"{stage}.jsonl"
 
 
 def read_stage(folder: Path, stage: Stage) -> Iterator[TracedTree]:
-    """The trees of a stage in the order of the file, one after the other.
+    """Yield the trees of a stage in the order of the file, one after the other.
 
     Raises:
         DataError: A line is no tree; names file and row.
@@ -58,4 +58,4 @@ def check_synth_folder(path: Path, resume: bool) -> None:
     SYNTHESIS.check(path, resume)
     for name in (RECIPE, MANIFEST, TREES, *RESULTS):
         if (path / name).exists() and (path / name).is_dir() != (name == TREES):
-            raise ConfigError(f"run.dir: {path / name} is not what ramify wrote; move it away")
+            raise ConfigError(f"run.dir: {path / name} was not written by ramify. Remove it")

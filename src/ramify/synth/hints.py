@@ -1,8 +1,8 @@
-"""Hints: an answer is cut in the middle of a turn, a text is put there, and the policy goes on from it with its tools.
+"""Hints: an answer is cut in the middle of a turn, a text is inserted, and the policy continues from it with its tools.
 
-Hint-based sampling of Tool-Star (arXiv 2505.16410, section 3.1), after START (arXiv 2503.04625). A hint stands right after a
-word of doubt ("verification"), or behind the last words before the first answer ("reflection"). What came after that place
-is dropped from the context.
+Hint-based sampling of Tool-Star (arXiv 2505.16410, section 3.1), after START (arXiv 2503.04625). A hint follows a word of doubt
+("verification"), or the last words before the first answer ("reflection"). The text after that position is dropped from the
+context.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ from ramify.rollout.plan import Planned
 Kind: TypeAlias = Literal["verification", "reflection"]
 
 PREFIX = "hint "
-"""What stands before a hint's name where the tree says who put a node there."""
+"""Prefix of a hint's name in `Node.rewriter`."""
 
 
 class Hint(BaseModel):
-    """A text that makes the policy think again; `tool` is the one that it speaks of, "" if none."""
+    """A text that makes the policy think again; `tool` is the tool that it mentions, or ""."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -49,68 +49,68 @@ class _Library(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HintLibrary:
-    """Hints, the words of doubt after which those for verification stand, and the SHA-256 of their file."""
+    """Hints, the words of doubt that precede those for verification, and the SHA-256 of their file."""
 
     hints: tuple[Hint, ...]
     markers: tuple[str, ...]
     sha256: str
 
     def for_tools(self, tools: Collection[str]) -> "HintLibrary":
-        """The hints that speak of no other tool than these.
+        """Return the library with only the hints for these tools or for none.
 
         Raises:
             DataError: There is none.
         """
-        kept = tuple(hint for hint in self.hints if not hint.tool or hint.tool in tools)
-        if not kept:
+        hints = tuple(hint for hint in self.hints if not hint.tool or hint.tool in tools)
+        if not hints:
             raise DataError(
-                f"hints.library: none of its {len(self.hints)} hints is for a tool of the recipe ({', '.join(tools)}); add one"
+                f"hints.library: none of its {len(self.hints)} hints is for a tool of the recipe ({', '.join(tools)}). Add one"
             )
-        return replace(self, hints=kept)
+        return replace(self, hints=hints)
 
 
 def load_hints(path: Path | None) -> HintLibrary:
-    """Read a library; without a path the one that ramify ships.
+    """Read a library; without a path, the shipped one.
 
     Raises:
         DataError: The file cannot be read or is no library; one line that names the file and the key.
     """
-    place = f"{path}" if path is not None else "hints_en.toml"
+    source = f"{path}" if path is not None else "hints_en.toml"
     try:
         content = (files("ramify.synth") / "hints_en.toml" if path is None else path).read_bytes()
         library = _Library.model_validate(tomllib.loads(content.decode("utf-8")))
     except OSError as error:
-        raise DataError(f"{place}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{source}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{place}: {key}: {first['msg']}; expected markers and [[hints]]") from None
+        raise DataError(f"{source}: {key}: {first['msg']}; expected markers and [[hints]]") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: expected TOML: {error}") from None
+        raise DataError(f"{source}: expected TOML: {error}") from None
     names = [hint.name for hint in library.hints]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{place}: two hints are called {twice!r}; give one another name")
+        raise DataError(f"{source}: two hints are named {twice!r}. Rename one")
     if not library.markers and any(hint.kind == "verification" for hint in library.hints):
-        raise DataError(f"{place}: markers: expected words of doubt, since there are hints for verification")
+        raise DataError(f"{source}: markers: expected words of doubt for the hints for verification")
     return HintLibrary(library.hints, library.markers, hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a hint can stand: after so many characters of the turn that ends with node number `index` of a trajectory."""
+class HintPosition:
+    """A position for a hint: after so many characters of the turn that ends with node number `index` of a trajectory."""
 
     hint: Hint
     index: int
     chars: int
 
 
-def places_for(
+def hint_positions(
     library: HintLibrary, renderer: Renderer, answer: Trajectory, tools: Sequence[ToolSpec]
-) -> tuple[Place, ...]:
-    """All places in an answer, by hint and from the first on; `tools` are those of the agent that goes on."""
+) -> tuple[HintPosition, ...]:
+    """Return all positions in an answer, by hint and from the first on; `tools` are those of the agent that continues."""
     markers = "|".join(re.escape(marker) for marker in library.markers)
     doubt = re.compile(rf"(?<!\w)(?:{markers})(?!\w)", re.IGNORECASE)
-    found: list[Place] = []
+    positions: list[HintPosition] = []
     turns = [
         (index, last_turn(renderer.decode, answer.contexts[index])[0])
         for index, node in enumerate(answer.nodes)
@@ -122,36 +122,36 @@ def places_for(
             if hint.kind == "verification":
                 spans = outline.thoughts or ((0, outline.words),)
                 ends = [match.end() for start, end in spans for match in doubt.finditer(text, start, end)]
-                found.extend(Place(hint, index, end) for end in ends)
+                positions.extend(HintPosition(hint, index, end) for end in ends)
             elif isinstance(answer.nodes[index].turn, Final):
-                found.append(Place(hint, index, outline.said))
-    return tuple(found)
+                positions.append(HintPosition(hint, index, outline.said))
+    return tuple(positions)
 
 
 def planned_hint(
     renderer: Renderer,
     problem: Problem,
     answer: Trajectory,
-    place: Place,
+    position: HintPosition,
     key: TreeKey,
     tools: Sequence[ToolSpec],
 ) -> Planned:
-    """The tree that goes on from a hint: below the prompt of `problem`, the answer's turns up to the place, and the hint.
+    """Return the request for a tree that continues from a hint: the answer's turns up to its position, and the hint.
 
     Args:
-        renderer: Of the agent that goes on.
+        renderer: The renderer of the agent that continues.
         problem: The prompt for that agent; the answer may have been given to another one.
         answer: An answer to the same question.
-        place: Where the hint stands.
+        position: The position of the hint in the answer.
         key: Key of the tree.
-        tools: Those of the agent.
+        tools: The tools of the agent.
     """
     prompt = renderer.render_prompt(problem, tools)
     first = Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))
-    last = replace(answer.nodes[place.index], stop=None, results=(), messages=())
-    context = answer.contexts[place.index]
+    last = replace(answer.nodes[position.index], stop=None, results=(), messages=())
+    context = answer.contexts[position.index]
     _, size = last_turn(renderer.decode, context)
-    go_on = go_on_from(renderer.decode, context, size, place.chars, place.hint.text)
+    go_on = go_on_from(renderer.decode, context, size, position.chars, position.hint.text)
     path = (*last.path, 0)
     ids = renderer.insert(go_on.text, tools)
     cut: Context = go_on.cut
@@ -167,16 +167,16 @@ def planned_hint(
         token_ids=ids,
         text=renderer.decode(ids),
         context=cut,
-        rewriter=f"{PREFIX}{place.hint.name}",
+        rewriter=f"{PREFIX}{position.hint.name}",
     )
-    return Planned(problem, key, (first, *answer.nodes[1 : place.index], last, hint))
+    return Planned(problem, key, (first, *answer.nodes[1 : position.index], last, hint))
 
 
 def read_hint(rewriter: str) -> str | None:
-    """The name of the hint that put a node there; None if no hint did."""
+    """Return the name of the hint that inserted a node; None if no hint did."""
     return rewriter.removeprefix(PREFIX) if rewriter.startswith(PREFIX) else None
 
 
 def as_table(library: HintLibrary) -> dict[str, Any]:
-    """For a manifest."""
+    """Return the entry for a manifest."""
     return {"sha256": library.sha256, "hints": [hint.name for hint in library.hints]}

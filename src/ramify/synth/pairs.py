@@ -1,6 +1,6 @@
 """Self-critic pairs of Tool-Star (arXiv 2505.16410, section 3.4): right and wrong answers of one recorded tree.
 
-The critic is the rule reward, and the policy's own samples are what it judges. A pair is two leaves of a tree: the chosen one is
+The critic is the rule reward, which judges the policy's own samples. A pair is two leaves of a tree: the chosen one is
 right, the rejected one is not. Both keep the ids that were sampled, so no text is encoded again.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Segment, Source, Tree, TreeKey
-from ramify.data.recorded_pairs import one_begins_other
+from ramify.core.tree import Source, Tree, TreeKey
+from ramify.data.recorded_pairs import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
 from ramify.synth.rows import is_right
 
@@ -28,13 +28,13 @@ Pair: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PairRule:
-    """Which pairs are made: at most `per_question`, of sides with at most `max_tokens` tokens and their prompt."""
+    """Limits of pairs: at most `per_question`, of sides with at most `max_tokens` tokens and their prompt."""
 
     per_question: int
     max_tokens: int
 
     def choose(self, scored: ScoredTree) -> tuple[str, tuple[Pair, ...]]:
-        """What became of the tree, and its pairs, the best first.
+        """Return the outcome of the tree, and its pairs, the best first.
 
         The pair with the largest difference of rewards comes first; among equal ones, the one whose sides made as many calls. No
         leaf is in two pairs.
@@ -53,7 +53,7 @@ class PairRule:
             return (NEVER_RIGHT if not right else ALL_RIGHT), ()
         sides = {index: trajectories[index].segments[-1].token_ids for index in usable}
         fit = [pair for pair in product(right, wrong) if max(len(sides[i]) for i in pair) <= self.max_tokens]
-        both = [pair for pair in fit if not one_begins_other(*(sides[i] for i in pair))]
+        both = [pair for pair in fit if not is_prefix_pair(*(sides[i] for i in pair))]
         both.sort(key=lambda pair: (_rank(scored, pair), pair))
         chosen: list[Pair] = []
         used: set[int] = set()
@@ -67,7 +67,7 @@ class PairRule:
 
 
 def _rank(scored: ScoredTree, pair: Pair) -> tuple[float, int]:
-    """The smaller, the better is a pair."""
+    """Return the sort key of a pair: better pairs first."""
     good, bad = (scored.rewards[index].value for index in pair)
     calls, others = (len(scored.tree.trajectories[index].exchanges) for index in pair)
     return bad - good, abs(calls - others)
@@ -78,8 +78,8 @@ class ChosenPairs:
     """The pairs of all trees.
 
     Attributes:
-        of_trees: Those of a tree, by its file and its key.
-        questions: Number of questions by what came of them.
+        of_trees: The pairs of a tree, by its file and its key.
+        questions: Number of questions by outcome.
     """
 
     of_trees: Mapping[tuple[str, TreeKey], Sequence[Pair]]
@@ -91,9 +91,9 @@ class ChosenPairs:
         return sum(map(len, self.of_trees.values()))
 
     def line(self) -> str:
-        """For people."""
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.questions.items()))
-        return f"{self.count} pairs from {sum(self.questions.values())} questions ({told or 'none'})"
+        """Return one line for people."""
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.questions.items()))
+        return f"{self.count} pairs from {sum(self.questions.values())} questions ({counts or 'none'})"
 
 
 def choose_pairs(
@@ -101,15 +101,15 @@ def choose_pairs(
 ) -> ChosenPairs:
     """Choose the best pairs of each question over all of its trees; among equal ones those of the first tree.
 
-    The trees of a question have its id. No tree is kept, only the places of pairs.
+    The trees of a question have its id. No tree stays in memory, only the indices of pairs.
 
     Args:
         trees: Trees with the name of the file that they are recorded in.
-        rule: Which pairs are made.
+        rule: The limits of pairs.
         decode: Gives the text of tokens.
 
     Raises:
-        DataError: A tree's tokens are those of another tokenizer, or are no sampled ones.
+        DataError: A tree's tokens are those of another tokenizer, or were not sampled.
     """
     outcomes: defaultdict[str, set[str]] = defaultdict(set)
     best: defaultdict[str, list[tuple[tuple[float, int], int, Pair, tuple[str, TreeKey]]]] = defaultdict(list)
@@ -119,28 +119,28 @@ def choose_pairs(
         outcome, pairs = rule.choose(scored)
         outcomes[question].add(outcome)
         if pairs:
-            found = [(_rank(scored, pair), number, pair, (file, scored.tree.key)) for pair in pairs]
-            best[question] = sorted([*best[question], *found])[: rule.per_question]
+            ranked = [(_rank(scored, pair), number, pair, (file, scored.tree.key)) for pair in pairs]
+            best[question] = sorted([*best[question], *ranked])[: rule.per_question]
     of_trees: defaultdict[tuple[str, TreeKey], list[Pair]] = defaultdict(list)
-    for kept in best.values():
-        for _, _, pair, place in kept:
-            of_trees[place].append(pair)
-    return ChosenPairs(of_trees, Counter(map(_of_question, outcomes.values())))
+    for choices in best.values():
+        for _, _, pair, tree in choices:
+            of_trees[tree].append(pair)
+    return ChosenPairs(of_trees, Counter(map(_question_outcome, outcomes.values())))
 
 
 def _check(file: str, tree: Tree, decode: Callable[[Sequence[int]], str]) -> None:
-    place = f"{file}: problem {tree.problem.id!r}"
+    where = f"{file}: problem {tree.problem.id!r}"
     if not all(node.exact_ids for node in tree.nodes):
         raise DataError(
-            f"{place}: its tokens were not sampled, a service gave text; take trees of a local engine or vLLM"
+            f"{where}: its tokens were not sampled but encoded from the text of a service. Use trees of a local engine or vLLM"
         )
     prompt = tree.nodes[0]
     if decode(prompt.token_ids) != prompt.text:
-        raise DataError(f"{place}: its tokens are those of another model's tokenizer")
+        raise DataError(f"{where}: its tokens are those of another model's tokenizer")
 
 
-def _of_question(outcomes: Set[str]) -> str:
-    """What became of a question with these outcomes of its trees."""
+def _question_outcome(outcomes: Set[str]) -> str:
+    """Return the outcome of a question from those of its trees."""
     for outcome in (PAIRED, TOO_LONG, ALIKE):
         if outcome in outcomes:
             return outcome
@@ -150,15 +150,18 @@ def _of_question(outcomes: Set[str]) -> str:
 def pair_rows(
     trees: Iterable[tuple[str, ScoredTree]], chosen: ChosenPairs, decode: Callable[[Sequence[int]], str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a file of pairs, in the order of the trees, which are those that the pairs were chosen from."""
-    seen: Counter[str] = Counter()
+    """Yield the rows of a file of pairs, in the order of the trees, which must be those of `choose_pairs`."""
+    num_rows: Counter[str] = Counter()
     for file, scored in trees:
         tree, prompt = scored.tree, scored.tree.nodes[0]
         for pair in chosen.of_trees.get((file, tree.key), ()):
             sides = [tree.trajectories[index] for index in pair]
-            parts = [_parts(trajectory.segments[-1]) for trajectory in sides]
-            number = seen[tree.problem.id]
-            seen[tree.problem.id] += 1
+            parts = [
+                [(node.source, node.token_ids[:size]) for node, size in side.segments[-1].parts[1:] if size]
+                for side in sides
+            ]
+            number = num_rows[tree.problem.id]
+            num_rows[tree.problem.id] += 1
             yield {
                 "id": f"{tree.problem.id}#{number}" if number else tree.problem.id,
                 "prompt": [
@@ -187,11 +190,6 @@ def pair_rows(
                     },
                 },
             }
-
-
-def _parts(segment: Segment) -> list[tuple[Source, tuple[int, ...]]]:
-    """What follows the prompt in a context, in order; parts without tokens are left out."""
-    return [(node.source, node.token_ids[:size]) for node, size in segment.parts[1:] if size]
 
 
 def write_pairs(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a synthesis gives: the class of each question, rows for supervised training, questions for RL, what was refused.
+"""The results of a synthesis: the class of each question, rows for supervised training, questions for RL, refused answers.
 
 Every answer is a row or is refused with a reason. Difficulty classes of Tool-Star (arXiv 2505.16410, section 3.2), from the shares
 of right answers without and with tools:
@@ -33,7 +33,7 @@ from ramify.rollout.repair import repairs_of
 from ramify.runs.manifest import file_sha256
 from ramify.synth.configs import QualityConfig
 from ramify.synth.folder import STAGES, Stage, read_stage
-from ramify.synth.rows import Answer, completion_of, is_right, refused
+from ramify.synth.rows import Answer, completion_of, is_right, refusal_reason
 
 Class: TypeAlias = Literal["direct", "hurts", "helps", "hard", "unclear"]
 
@@ -44,9 +44,9 @@ _ROWS_FROM: Final[Mapping[Class, tuple[Stage, ...]]] = {
     "hard": (),
     "unclear": (),
 }
-"""Which answers to a question of each class may give rows."""
+"""Stages whose answers may give rows, by the class of the question."""
 _LEAST: Final = 4
-"""Answers of a kind from which a class can be told."""
+"""Answers of a kind that a class needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PassRates:
     hints: float | None
 
     def difficulty(self, right_at: float) -> Class:
-        """The class of the question, which counts as answered from a share of `right_at` on.
+        """Return the class of the question, which counts as answered from a share of `right_at` on.
 
         An answer after a hint is one with tools, so it counts for a question that the tools alone do not answer.
         """
@@ -72,7 +72,7 @@ class PassRates:
 
 @dataclass(slots=True)
 class StageTotals:
-    """What the answers of a stage came to."""
+    """Totals over the answers of a stage."""
 
     answers: int = 0
     counted: int = 0
@@ -83,17 +83,17 @@ class StageTotals:
 
     def add(self, answer: Answer) -> None:
         """Count an answer."""
-        counts: TokenCounts = count_tokens(answer.trajectory, answer.given)
+        counts: TokenCounts = count_tokens(answer.trajectory, answer.earlier)
         nodes = answer.trajectory.nodes
         self.answers += 1
         self.counted += answer.counts
         self.right += answer.right and answer.counts
-        self.calls += sum(len(node.results) for node in nodes if not {node.id, node.parent} & answer.given)
-        self.repairs.update(repairs_of(answer.trajectory, answer.given))
+        self.calls += sum(len(node.results) for node in nodes if not {node.id, node.parent} & answer.earlier)
+        self.repairs.update(repairs_of(answer.trajectory, answer.earlier))
         self.tokens.update({"written": counts.written, "sent": counts.sent})
 
     def as_json(self, price: PriceConfig | None) -> dict[str, Any]:
-        """For summary.json; with a price, what the tokens cost."""
+        """Return the entry of summary.json; with a price it has the cost of the tokens."""
         paid = {}
         if price is not None:
             tokens = self.tokens
@@ -116,9 +116,9 @@ class Sorter:
 
     Attributes:
         renderer: Reads rows before they are written.
-        tools: The tools that the rows' prompts show.
-        quality: What a row needs.
-        seed: Of the run: it draws which rows of a question are taken.
+        tools: The tools in the prompts of the rows.
+        quality: Limits of a row.
+        seed: Seed of the run, which draws the rows of a question.
     """
 
     renderer: ExampleRenderer
@@ -127,37 +127,39 @@ class Sorter:
     seed: int
 
     def rows_of(
-        self, answers: Sequence[Answer], found: Class
+        self, answers: Sequence[Answer], difficulty: Class
     ) -> tuple[list[tuple[Answer, str]], list[tuple[Answer, str, str]]]:
-        """(rows with their texts, refused answers with their reasons and texts) of a question of the class `found`.
+        """Return rows with their texts, and refused answers with their reasons and texts, of one question.
 
-        Which of the possible rows are taken is drawn.
+        Of more than `quality.rows_per_question` possible rows some are drawn.
         """
         fit: list[tuple[Answer, str]] = []
         out: list[tuple[Answer, str, str]] = []
         for answer in answers:
-            reason = refused(answer, self.quality)
+            reason = refusal_reason(answer, self.quality)
             text = ""
             try:
                 text = completion_of(self.renderer, answer, self.tools, self.quality.max_tokens)
             except RowError as error:
                 reason = reason or f"{error}"
-            if reason is None and answer.stage not in _ROWS_FROM[found]:
-                reason = f"not for a question of the class {found}"
+            if reason is None and answer.stage not in _ROWS_FROM[difficulty]:
+                reason = f"not for a question of the class {difficulty}"
             if reason is None and any(text == other for _, other in fit):
                 reason = "the same as another row"
             if reason is None:
                 fit.append((answer, text))
             else:
                 out.append((answer, reason, text))
-        drawn = sorted(fit, key=lambda pair: stream(self.seed, "row", pair[0].problem.id, *_name(pair[0])))
-        kept = drawn[: self.quality.rows_per_question]
-        out += ((answer, "not drawn", text) for answer, text in drawn[len(kept) :])
-        return kept, out
 
+        def draw(row: tuple[Answer, str]) -> int:
+            answer, _ = row
+            path = answer.trajectory.leaf.path
+            return stream(self.seed, "row", answer.problem.id, answer.stage, answer.key.attempt, path)
 
-def _name(answer: Answer) -> tuple[str, int, tuple[int, ...]]:
-    return answer.stage, answer.key.attempt, answer.trajectory.leaf.path
+        drawn = sorted(fit, key=draw)
+        most = self.quality.rows_per_question
+        out += ((answer, "not drawn", text) for answer, text in drawn[most:])
+        return drawn[:most], out
 
 
 def write_results(
@@ -185,28 +187,28 @@ def write_results(
             for answer in answers:
                 totals[answer.stage].add(answer)
             rates = _rates(answers)
-            found = rates.difficulty(sorter.quality.right_at)
-            classes[found] += 1
-            told = {
-                "class": found,
+            difficulty = rates.difficulty(sorter.quality.right_at)
+            classes[difficulty] += 1
+            labels = {
+                "class": difficulty,
                 "pass_rate_direct": rates.direct,
                 "pass_rate_tools": rates.tools,
                 "pass_rate_hints": rates.hints,
             }
-            kept, out = sorter.rows_of(answers, found)
-            for answer, reason, text in out:
+            drawn, refused = sorter.rows_of(answers, difficulty)
+            for answer, reason, text in refused:
                 reasons[reason.partition(": ")[0]] += 1
-                _write(rejected, {**_row(answer, text), **told, "reason": reason})
-            if found == "hard":
-                _write(rl, {**_question(problem), **told})
-            for number, (answer, text) in enumerate(kept):
+                _write(rejected, {**_row(answer, text), **labels, "reason": reason})
+            if difficulty == "hard":
+                _write(rl, {**problem.info, **_prompt(problem), "answer": list(problem.answer), **labels})
+            for number, (answer, text) in enumerate(drawn):
                 name = problem.id if number == 0 else f"{problem.id}#{number}"
-                rows[found] += 1
+                rows[difficulty] += 1
                 hints.update([answer.hint] if answer.hint else [])
-                _write(sft, {**_row(answer, text), "id": name, **told})
-            if _ROWS_FROM[found] and not kept:
-                without_rows[found] += 1
-            _write(questions, {"id": problem.id, **told, "rows": len(kept)})
+                _write(sft, {**_row(answer, text), "id": name, **labels})
+            if _ROWS_FROM[difficulty] and not drawn:
+                without_rows[difficulty] += 1
+            _write(questions, {"id": problem.id, **labels, "rows": len(drawn)})
     summary = {
         "schema": 1,
         "questions": len(problems),
@@ -240,24 +242,29 @@ def summary_metrics(summary: Mapping[str, Any], prefix: str = "synth") -> dict[s
 
 
 def _by_question(folder: Path, problems: Sequence[Problem]) -> Iterator[tuple[Problem, list[Answer]]]:
-    """Each question with all of its answers; the files of the stages are in the order of the questions."""
+    """Yield each question with all of its answers; the files of the stages are in the order of the questions."""
     files = {
         stage: groupby(read_stage(folder, stage), key=lambda traced: traced.tree.problem.id)
         for stage in STAGES
     }
     ahead = {stage: next(groups, None) for stage, groups in files.items()}
     for problem in problems:
-        found: dict[Stage, list[TracedTree]] = {}
+        trees: dict[Stage, list[TracedTree]] = {}
         for stage in files:
             group = ahead[stage]
             if group is not None and group[0] == problem.id:
-                found[stage] = list(group[1])
+                trees[stage] = list(group[1])
                 ahead[stage] = next(files[stage], None)
-        # As it was asked with tools: an environment may have put words of its own behind the question.
-        asked = found["tools"][0].tree.problem if "tools" in found else problem
+        # The question as shown with tools: an environment may have added words of its own.
+        shown = trees["tools"][0].tree.problem if "tools" in trees else problem
         yield (
             problem,
-            [one for stage in found for traced in found[stage] for one in _answers(asked, stage, traced)],
+            [
+                answer
+                for stage in trees
+                for traced in trees[stage]
+                for answer in _answers(shown, stage, traced)
+            ],
         )
 
 
@@ -269,8 +276,8 @@ def _answers(problem: Problem, stage: Stage, traced: TracedTree) -> Iterator[Ans
 
 def _rates(answers: Sequence[Answer]) -> PassRates:
     def share(stage: Stage, least: int) -> float | None:
-        own = [one for one in answers if one.stage == stage and one.counts]
-        return sum(one.right for one in own) / len(own) if len(own) >= least else None
+        right = [answer.right for answer in answers if answer.stage == stage and answer.counts]
+        return sum(right) / len(right) if len(right) >= least else None
 
     return PassRates(share("direct", _LEAST), share("tools", _LEAST), share("hints", 1))
 
@@ -285,10 +292,6 @@ def _row(answer: Answer, text: str) -> dict[str, Any]:
         "leaf": answer.trajectory.leaf.id,
         "calls": len(answer.calls),
     }
-
-
-def _question(problem: Problem) -> dict[str, Any]:
-    return {**problem.info, **_prompt(problem), "answer": list(problem.answer)}
 
 
 def _prompt(problem: Problem) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows for supervised training from recorded answers: what they say, and why one is refused."""
+"""Rows for supervised training from recorded answers: their texts, and reasons for refusing them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ramify.tools.search import normalise
 
 
 def is_right(reward: Reward) -> bool:
-    """Whether an answer is right; partial credit does not count."""
+    """Return True if an answer is right; partial credit does not count."""
     return reward.parts.get("correct", 0.0) >= 1.0
 
 
@@ -27,13 +27,13 @@ class Answer:
     """A recorded answer.
 
     Attributes:
-        problem: The question as an agent with tools was asked it, which is the row's prompt whoever answered.
-        stage: What it was answered with.
+        problem: The question as shown to the agent with tools; the prompt of the row in every stage.
+        stage: The way of answering.
         key: Key of its tree.
         trajectory: Its path.
-        right: Whether it is right.
-        counts: Whether its outcome says something about the policy.
-        given: Ids of the policy's nodes that an earlier answer wrote.
+        right: True if it is right.
+        counts: True if its outcome says something about the policy.
+        earlier: Ids of the policy's nodes that an earlier answer wrote.
     """
 
     problem: Problem
@@ -42,53 +42,53 @@ class Answer:
     trajectory: Trajectory
     right: bool
     counts: bool
-    given: frozenset[str]
+    earlier: frozenset[str]
 
     @property
     def hint(self) -> str | None:
-        """The name of the hint that it goes on from."""
+        """The name of the hint that it continues."""
         return next(filter(None, (read_hint(node.rewriter) for node in self.trajectory.nodes)), None)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls in the context of the answer's end: those of a part that it left behind do not count."""
+        """The calls in the final context of the answer: those of abandoned parts do not count."""
         parts = self.trajectory.segments[-1].parts
         return tuple(call for node, size in parts if size == len(node.token_ids) for call in node.calls)
 
 
-def spoken(renderer: ExampleRenderer, answer: Answer) -> Parts:
-    """The turns and the tool results in the context of the answer's end.
+def answer_parts(renderer: ExampleRenderer, answer: Answer) -> Parts:
+    """Return the turns and the tool results in the final context of the answer.
 
-    A hint, a note or a shorter text that a rewriter put there belongs to the turn that it stands in.
+    A text that a rewriter inserted (a hint, a note, a shorter text) belongs to the turn around it.
 
     Raises:
-        RowError: The context does not begin at the problem, or the user speaks in it.
+        RowError: The context does not begin at the problem, or has a later user message.
     """
-    first, *rest = answer.trajectory.segments[-1].parts
+    first, *following = answer.trajectory.segments[-1].parts
     if first[0].source is not Source.PROMPT:
         raise RowError("its context does not begin at the question")
     parts: list[tuple[Source, str]] = []
-    said: list[int] = []
-    for node, size in rest:
+    policy_ids: list[int] = []
+    for node, size in following:
         if node.source is Source.TOOL and not node.rewriter:
             if node.messages:
-                raise RowError("the user speaks in it")
-            parts += _said(renderer, said)
-            said = []
+                raise RowError("a user message in the answer")
+            parts += _policy_part(renderer, policy_ids)
+            policy_ids = []
             parts += ((Source.TOOL, result.text) for result in node.results)
         else:
-            said += node.token_ids[:size]
-    return (*parts, *_said(renderer, said))
+            policy_ids += node.token_ids[:size]
+    return (*parts, *_policy_part(renderer, policy_ids))
 
 
-def _said(renderer: ExampleRenderer, ids: list[int]) -> Parts:
+def _policy_part(renderer: ExampleRenderer, ids: list[int]) -> Parts:
     ends = renderer.tokenizer.eos_ids
     text = renderer.decode([token for token in ids if token not in ends])
     return ((Source.POLICY, text),) if text.strip() else ()
 
 
-def refused(answer: Answer, quality: QualityConfig) -> str | None:
-    """Why an answer gives no row, as far as its text does not matter; None if it may give one."""
+def refusal_reason(answer: Answer, quality: QualityConfig) -> str | None:
+    """Return the reason why an answer gives no row, without looking at its text; None if it may give one."""
     stop = answer.trajectory.stop
     if stop.truncated:
         return f"cut: {stop}"
@@ -100,17 +100,17 @@ def refused(answer: Answer, quality: QualityConfig) -> str | None:
         return "wrong"
     if len(answer.calls) > quality.max_calls:
         return f"more than {quality.max_calls} calls"
-    made = [
+    calls = [
         (call.name, {name: _plain(call, value) for name, value in call.arguments.items()})
         for call in answer.calls
     ]
-    if any(call in made[:index] for index, call in enumerate(made)):
+    if any(call in calls[:index] for index, call in enumerate(calls)):
         return "a call is repeated"
     return None
 
 
 def _plain(call: ToolCall, value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """An argument without what makes no difference: in a program the blanks around it, else also case and other blanks."""
+    """Return an argument in the form in which calls are compared; only in programs do case and inner blanks matter."""
     if not isinstance(value, str):
         return value
     return value.strip() if call.name == "python" else normalise(value)
@@ -119,12 +119,12 @@ def _plain(call: ToolCall, value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def completion_of(
     renderer: ExampleRenderer, answer: Answer, tools: Sequence[ToolSpec], max_tokens: int
 ) -> str:
-    """The text of a row, which has been read again as a demonstration: each tag is paired, each call has its result.
+    """Return the text of a row after checking it as a demonstration: each tag is paired, each call has its result.
 
     Raises:
         RowError: It cannot be read again, or has more than `max_tokens` tokens with its prompt.
     """
-    text = renderer.written(spoken(renderer, answer), tools)
+    text = renderer.written(answer_parts(renderer, answer), tools)
     parts = split(renderer, (AssistantTurn(text),), tools)
     check(renderer, parts, tools)
     (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0), tools).trajectories

@@ -31,25 +31,25 @@ from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints,
 
 @dataclass(frozen=True, slots=True)
 class SynthPlan:
-    """All that a synthesis is made from.
+    """The parts and settings of a synthesis.
 
     Attributes:
-        folder: Where answers and rows go.
+        folder: The folder of answers and rows.
         recipe: The recipe, for the folder.
-        log: Who logs the counts at the end.
-        made_from: What the answers depend on.
-        device: Name of the device that computes.
+        log: Loggers of the final counts.
+        made_from: Everything that the answers depend on.
+        device: Name of the device.
         task: The questions under the prompt with tools, the tools and the reward.
         direct: The questions under the prompt without tools, in the same order.
         open_sampler: Makes the agent.
         direct_samples: Answers to a question without tools.
         tool_samples: Answers to a question with tools.
-        quality: What a row needs.
-        hints: Which answers go on after a hint; None: none do.
+        quality: Limits of a row.
+        hints: The answers that continue after a hint; None: no hints.
         library: The hints.
         seed: Seed of the run.
         price: Price of a million tokens; None: no cost is given.
-        group_size: Answers that must be made together; None: each can be made alone.
+        group_size: Answers that must be sampled together; None: each alone.
     """
 
     folder: Path
@@ -71,21 +71,21 @@ class SynthPlan:
 
 
 def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
-    """Sample answers, sort the questions, write the rows into the plan's folder; returns the summary.
+    """Sample answers, classify the questions, write the rows, and return the summary.
 
     Raises:
         UserError: The folder is of another synthesis, or no question worked.
         Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
     """
-    name = _take_up(plan, console)
-    after = f"the answers that have ended are in {plan.folder}, go on with --resume"
+    name = _open_folder(plan, console)
+    after = f"finished answers are in {plan.folder}, go on with --resume"
     with sampling(plan.task, plan.open_sampler, after) as session:
         _sample_all(plan, session, console)
     repairs = plan.task.repairs
     if repairs is not None and (used := repairs.usage) is not None:
         console.note(
-            f"the helper of the repair tools answered {used.answers} times in this session: {used.prompt_tokens} tokens "
-            f"read, {used.completion_tokens} written"
+            f"helper of the repair tools: {used.answers} answers in this session ({used.prompt_tokens} prompt tokens, "
+            f"{used.completion_tokens} completion tokens)"
         )
     sorter = Sorter(plan.task.renderer, plan.task.toolbox.specs, plan.quality, plan.seed)
     summary = write_results(plan.folder, plan.task.problems, sorter, plan.price)
@@ -94,8 +94,8 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
     return summary
 
 
-def _take_up(plan: SynthPlan, console: RunConsole) -> str:
-    """Check that a folder goes on with what it was made from, or make it one of this synthesis; returns its random name.
+def _open_folder(plan: SynthPlan, console: RunConsole) -> str:
+    """Resume the folder if it was made from the same parts, or start it; return its random name.
 
     Raises:
         ConfigError: Model, data, tools, reward, hints or settings differ.
@@ -126,16 +126,16 @@ def _sample_all(plan: SynthPlan, session: SamplingSession[Sampler], console: Run
     recorder.grow("tools", stage_file(folder, "tools"), with_tools, planned, count)
     if plan.hints is None or plan.library is None:
         return
-    asked = _unanswered(folder, plan.quality.right_at)
+    unanswered = _unanswered(folder, plan.quality.right_at)
     alone = with_samples(sampler, 1)
-    hinted = planned_hints(folder, plan.hints, plan.library, alone, plan.task.problems, asked)
+    hinted = planned_hints(folder, plan.hints, plan.library, alone, plan.task.problems, unanswered)
     samples = plan.direct_samples if plan.hints.after == "direct" else plan.tool_samples
-    most = len(asked) * min(plan.hints.per_question, samples)
+    most = len(unanswered) * min(plan.hints.per_question, samples)
     recorder.grow("hints", stage_file(folder, "hints"), alone, hinted, most)
 
 
 def _unanswered(folder: Path, right_at: float) -> frozenset[str]:
-    """Return the questions that are not answered without tools: hints for the others would be for nothing."""
+    """Return the questions that are not answered without tools: only these get hints."""
     direct = (
         (traced.tree.problem.id, [is_right(reward) for reward in traced.rewards if reward.counts])
         for traced in read_stage(folder, "direct")

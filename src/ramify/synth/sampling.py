@@ -12,7 +12,7 @@ from ramify.rollout.tool_set import ToolSet
 from ramify.sampler.sampler import Sampler
 from ramify.synth.configs import HintsConfig
 from ramify.synth.folder import read_stage
-from ramify.synth.hints import HintLibrary, places_for, planned_hint
+from ramify.synth.hints import HintLibrary, hint_positions, planned_hint
 from ramify.synth.rows import is_right
 
 DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
@@ -20,20 +20,20 @@ DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
 
 
 def without_tools(sampler: Sampler, samples: int) -> Sampler:
-    """The same agent without tools. A call ends its answer, or is no call at all."""
+    """Return the same agent without tools. A call ends its answer, or is not parsed as a call."""
     limits = replace(sampler.agent.limits, n=samples, max_calls=0)
     agent = replace(sampler.agent, environment=ToolSet({}), limits=limits, rewriters=())
     return replace(sampler, agent=agent)
 
 
 def with_samples(sampler: Sampler, samples: int) -> Sampler:
-    """The same agent with so many answers to a question."""
+    """Return the same agent with `samples` answers to a question."""
     limits = replace(sampler.agent.limits, n=samples)
     return replace(sampler, agent=replace(sampler.agent, limits=limits))
 
 
 def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[Planned]:
-    """One tree for each question."""
+    """Yield one tree request for each question."""
     return (Planned(problem, TreeKey(0, slot, attempt)) for slot, problem in enumerate(problems))
 
 
@@ -43,37 +43,37 @@ def planned_hints(
     library: HintLibrary,
     sampler: Sampler,
     problems: Sequence[Problem],
-    asked: frozenset[str],
+    unanswered: frozenset[str],
 ) -> Iterator[Planned]:
-    """Trees that go on after hints from recorded answers to the questions `asked`: from wrong answers first.
+    """Yield requests for trees that continue, after hints, from recorded answers to the questions `unanswered`, wrong ones first.
 
-    Answers in which no hint has a place are passed over, and an answer is gone on from once. Which hint, and where, is drawn for
-    each.
+    An answer without a position for a hint is skipped; any other is continued once, from a position that is drawn.
 
     Args:
         folder: Holds the recorded answers.
-        section: Which answers, and how many of a question.
+        section: The stage of the answers, and their number for a question.
         library: The hints.
-        sampler: The agent that goes on, with its tools.
+        sampler: The agent that continues, with its tools.
         problems: The questions under its prompt.
-        asked: Ids of the questions that get hints.
+        unanswered: Ids of the questions that get hints.
     """
     agent = sampler.agent
     renderer, tools = agent.renderer, agent.tools
     of_id = {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
     for traced in read_stage(folder, section.after):
-        if traced.tree.problem.id not in asked:
+        if traced.tree.problem.id not in unanswered:
             continue
         slot, problem = of_id[traced.tree.problem.id]
         if section.after == "tools":
-            # With what an environment put behind the question.
+            # An environment may have added words of its own to the question.
             problem = traced.tree.problem
         pairs = zip(traced.tree.trajectories, traced.rewards, strict=True)
         attempt = FIRST_HINT
         for answer, _ in sorted(pairs, key=lambda pair: is_right(pair[1])):
-            places = places_for(library, renderer, answer, tools)
-            if not places or attempt == FIRST_HINT + section.per_question:
+            positions = hint_positions(library, renderer, answer, tools)
+            if not positions or attempt == FIRST_HINT + section.per_question:
                 continue
-            place = places[stream(agent.run_seed, "hint", problem.id, answer.leaf.path) % len(places)]
-            yield planned_hint(renderer, problem, answer, place, TreeKey(0, slot, attempt), tools)
+            draw = stream(agent.run_seed, "hint", problem.id, answer.leaf.path)
+            position = positions[draw % len(positions)]
+            yield planned_hint(renderer, problem, answer, position, TreeKey(0, slot, attempt), tools)
             attempt += 1

@@ -115,9 +115,9 @@ def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -
         "hf:org/absent": "no such data set on the hub (or a private one that needs HF_TOKEN)",
         "hf:org/one@absent": "the data set has no such revision",
         "hf:org/broken": "the hub answered with HTTP status 500. Try again later.",
-        "hf:org/sharded": "expected one table named 'test', found 2; name one as hf:org/name:table; there is main/test.parquet, socratic/test.parquet",
-        "hf:org/one:dev": "expected one table named 'dev', found 0; name one as hf:org/name:table; there is test.jsonl",
-        "hf:org/none": "found 0; name one as hf:org/name:table; there is no .jsonl and no .parquet",
+        "hf:org/sharded": "expected one table named 'test', found 2. Name one as hf:org/name:table; there is main/test.parquet, socratic/test.parquet",
+        "hf:org/one:dev": "expected one table named 'dev', found 0. Name one as hf:org/name:table; there is test.jsonl",
+        "hf:org/none": "found 0. Name one as hf:org/name:table; there is no .jsonl and no .parquet",
         "hf:noslash": "'hf:noslash': expected hf:org/name[@revision][:table]",
         "hf:org/../x": "expected hf:org/name[@revision][:table]",
         "hf:org/cut": "test.jsonl row 1 (lines count from 1): broken JSON",
@@ -133,4 +133,4 @@ def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -
 @pytest.mark.parametrize("offline", ["0", "1"])
 def test_without_the_hub_and_nothing_fetched_before(tmp_path: Path, offline: str) -> None:
     (message,) = load("http://127.0.0.1:9", tmp_path, ("gaia", "hf:org/one"), HF_HUB_OFFLINE=offline)
-    assert message.startswith("hf:org/one: the hub cannot be reached and nothing was fetched before (")
+    assert message.startswith("hf:org/one: the hub cannot be reached, and the cache has no copy (")

@@ -45,8 +45,8 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
     told = [str(example) for _, example in found if isinstance(example, RowError)]
     assert told == [
         "broken JSON: Expecting property name enclosed in double quotes at column 2",
-        "it is no object: int",
-        "it is a list, not an object; a file that is one array of rows is called .json",
+        "not an object: int",
+        "a list, not an object; name a file that is one array of rows .json",
         "'id' must be text or a whole number, got ['a']",
         "message 1 of 'prompt' has role 'usr'; expected one of system, user, assistant, tool",
         "no 'completion'",
@@ -57,7 +57,7 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
 def test_an_id_that_is_there_twice_is_told_with_both_rows(tmp_path, ids):
     *_, (number, error) = read(tmp_path / "d.jsonl", [{**GOOD, "id": name} for name in ids])
     assert number == 3
-    assert str(error) == f"its id is that of an earlier row: {str(ids[2])!r} is that of row 1"
+    assert str(error) == f"duplicate id: {str(ids[2])!r} is that of row 1"
 
 
 def test_pairs_have_two_sides(tmp_path):

@@ -251,6 +251,6 @@ def test_parquet_that_python_cannot_hold_is_one_line(tmp_path: Path) -> None:
     assert "two columns are called 'answer'" in error_of(tmp_path / "twice.parquet")
     late = pa.table(rows | {"day": pa.array([2**61], pa.timestamp("ms"))})
     pq.write_table(late, tmp_path / "late.parquet")
-    assert "rows 0 to 0 (rows count from 0) or behind them: cannot be read" in error_of(
+    assert "rows 0 to 0 (rows count from 0) or after them: cannot be read" in error_of(
         tmp_path / "late.parquet"
     )

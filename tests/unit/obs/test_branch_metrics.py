@@ -90,9 +90,9 @@ def test_totals_of_a_run_are_those_of_all_its_decisions_together():
 
 def test_a_run_says_how_much_of_its_branching_entropy_decided():
     (line,) = branch_notes(rows_of([BRANCHED], [BRANCHED]), looks_at_entropy=True)
-    assert "entropy decided 4 of 6 branches, and against 2 others" in line
-    assert "+0.10 nats a token (std 0.24)" in line
-    assert "0.53 (std 0.12)" in line
+    assert "branching: entropy caused 4 of 6 branches and prevented 2 " in line
+    assert "+0.10 nats a token, sd 0.24" in line
+    assert "branch probability 0.53, sd 0.12" in line
     assert branch_notes(rows_of([BRANCHED]), looks_at_entropy=False) == ()
     assert branch_notes(rows_of([tree_of()]), looks_at_entropy=True) == ()
 
@@ -141,8 +141,8 @@ def test_does_not_warn_early_or_when_the_rule_acts_or_without_decisions():
 
 def test_warns_about_a_rule_that_is_never_asked():
     unasked = [{"step": step, "branch/decisions": 0.0, "branch/after_budget": 0.0} for step in range(20)]
-    assert warned(unasked) == ["branching is never asked for"]
-    assert warned([*history(20, 0.5, 0.3), *unasked]) == ["branching is never asked for"]
+    assert warned(unasked) == ["branching never happens"]
+    assert warned([*history(20, 0.5, 0.3), *unasked]) == ["branching never happens"]
     assert warned(unasked[1:]) == []
     assert warned([*unasked[1:], *history(1, 0.5, 0.3)]) == []
     assert warned(unasked, looks_at_entropy=False) == []

@@ -100,7 +100,7 @@ def test_bad_line_is_named(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"time":1.0}\n' + line + "\n")
     with pytest.raises(
-        DataError, match=r"metrics\.jsonl row 2: .*; put the file back from a copy, or delete this line"
+        DataError, match=r"metrics\.jsonl row 2: .*\. Restore the file from a copy, or delete this line"
     ):
         read_metrics(path)
 

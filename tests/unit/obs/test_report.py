@@ -198,7 +198,7 @@ def test_the_drawing_shows_where_contexts_go_on():
     assert drawing.count('class="context"') == len(cuts)
     assert drawing.count("a fresh context") == len(fresh)
     for cut in cuts:
-        assert f"goes on after {cut.tokens} tokens of {cut.node or 'the prompt'}" in drawing
+        assert f"continues after {cut.tokens} tokens of {cut.node or 'the prompt'}" in drawing
 
 
 def test_boxes_of_the_drawing_do_not_overlap():

@@ -10,7 +10,7 @@ from ramify.quickstart.world_questions import HELD_OUT_NAMES, TO_NAME, TRAINING_
 from ramify.tools.passage_index import PassageIndex
 
 SMALL = WorldSettings(num_train=60, num_dev=40, num_test=60, num_seen=30, num_demo_editions=4)
-SPLITS = ("train", "dev", "test", "seen")
+SPLITS = ("train", "dev", "test", "train_entities")
 
 
 def rows(path: Path) -> list[dict]:

@@ -7,7 +7,7 @@ from ramify.core.errors import DataError
 from ramify.core.tree import Cut, Source, TreeKey
 from ramify.rollout.places import last_turn
 from ramify.rollout.plan import Planned
-from ramify.synth.hints import Hint, HintLibrary, load_hints, places_for, planned_hint, read_hint
+from ramify.synth.hints import Hint, HintLibrary, hint_positions, load_hints, planned_hint, read_hint
 
 DOUBT = Hint(name="check", kind="verification", text=", I check.", tool="python")
 AGAIN = Hint(name="again", kind="reflection", text=" Once more.", tool="")
@@ -31,7 +31,7 @@ def test_the_shipped_library_has_hints_of_both_kinds_for_both_tools():
         ("hints = []", "hints"),
         ("[[hints]]\nname = 'a'\nkind = 'other'\ntext = 'b'", "hints.0.kind"),
         ("[[hints]]\nname = 'a'\nkind = 'reflection'\ntext = 'b'\nwhen = 1", "hints.0.when"),
-        ("[[hints]]\nname = 'a'\nkind = 'reflection'\ntext = 'b'\n" * 2, "two hints are called 'a'"),
+        ("[[hints]]\nname = 'a'\nkind = 'reflection'\ntext = 'b'\n" * 2, "two hints are named 'a'"),
         ("[[hints]]\nname = 'a'\nkind = 'verification'\ntext = 'b'", "expected words of doubt"),
         ("markers = ['']\n[[hints]]\nname = 'a'\nkind = 'verification'\ntext = 'b'", "markers.0"),
         ("hints", "expected TOML"),
@@ -68,7 +68,7 @@ def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_fold
     renderer = sampler.agent.renderer
     found = [
         (place.hint.name, kept(renderer, answer, place))
-        for place in places_for(LIBRARY, renderer, answer, sampler.agent.tools)
+        for place in hint_positions(LIBRARY, renderer, answer, sampler.agent.tools)
     ]
     assert found == [
         ("check", "<think> it is 41, wait"),
@@ -79,10 +79,10 @@ def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_fold
 
 def test_there_is_no_place_in_a_call_or_in_a_turn_without_an_answer(tokenizer_folder):
     sampler, (answer,) = answers(tokenizer_folder, "<think> so</think><python> wait </python>", max_calls=0)
-    assert places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools) == ()
+    assert hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools) == ()
     sampler, (answer,) = answers(tokenizer_folder, "<think> so wait")
     assert [
-        p.hint.name for p in places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
+        p.hint.name for p in hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
     ] == ["check"]
 
 
@@ -91,7 +91,7 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
     text = f"<think> it is 41, wait no</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text, after=f" right</think>{RIGHT}")
     renderer = sampler.agent.renderer
-    place = places_for(LIBRARY, renderer, answer, sampler.agent.tools)[number]
+    place = hint_positions(LIBRARY, renderer, answer, sampler.agent.tools)[number]
     planned = planned_hint(renderer, question("q"), answer, place, TreeKey(0, 0, 2), sampler.agent.tools)
     (scored,) = grow(sampler, [planned])
     (trajectory,) = scored.tree.trajectories
@@ -113,7 +113,7 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
 def test_the_prompt_is_that_of_the_agent_that_goes_on(tokenizer_folder):
     sampler, (answer,) = answers(tokenizer_folder, f"{WRONG}")
     other = question("another question that is longer")
-    (place,) = places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
+    (place,) = hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
     assert place.chars == 0
     planned = planned_hint(
         sampler.agent.renderer, other, answer, place, TreeKey(0, 0, 2), sampler.agent.tools
@@ -128,7 +128,7 @@ def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(
     sampler, (answer,) = answers(
         tokenizer_folder, "<think> so</think><search> a </search>", after=f"<think> wait</think>{WRONG}"
     )
-    places = places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
+    places = hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
     planned = planned_hint(
         sampler.agent.renderer, question("q"), answer, places[-1], TreeKey(0, 0, 2), sampler.agent.tools
     )
@@ -142,7 +142,7 @@ def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(
 def test_an_answer_without_room_for_more_ends_at_once(tokenizer_folder):
     text = f"<think> it is 41, wait no</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text)
-    place = places_for(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)[0]
+    place = hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)[0]
     planned = planned_hint(
         sampler.agent.renderer, question("q"), answer, place, TreeKey(0, 0, 2), sampler.agent.tools
     )

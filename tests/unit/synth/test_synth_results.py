@@ -19,7 +19,7 @@ from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
 from ramify.synth.results import PassRates, Sorter, StageTotals, _rates, write_results
-from ramify.synth.rows import Answer, refused
+from ramify.synth.rows import Answer, refusal_reason
 from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
 
 CALL = "<think> I add</think><python> print(12 + 30) </python>"
@@ -185,7 +185,7 @@ def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
     ]
     assert _rates(answers) == PassRates(1.0, 1.0, None)
     assert _rates(answers[1:]) == PassRates(None, 1.0, None)
-    assert [refused(answer, QualityConfig()) for answer in answers[:2]] == [None, "no verdict"]
+    assert [refusal_reason(answer, QualityConfig()) for answer in answers[:2]] == [None, "no verdict"]
     totals = StageTotals()
     for answer in answers:
         totals.add(answer)
@@ -216,7 +216,7 @@ def test_calls_are_the_same_where_only_blanks_or_case_differ(tokenizer_folder, t
     (trajectory,) = scored.tree.trajectories
     answer = Answer(scored.tree.problem, "tools", scored.tree.key, trajectory, True, True, frozenset())
     assert len(answer.calls) == 2
-    assert (refused(answer, QualityConfig()) == "a call is repeated") is same
+    assert (refusal_reason(answer, QualityConfig()) == "a call is repeated") is same
 
 
 def test_tags_have_one_spelling(tokenizer_folder, tmp_path):

@@ -96,7 +96,7 @@ def test_rows_that_cannot_be_used_end_the_run_in_one_line(read):
     assert told == (
         ": 15 of 16 rows cannot be used: 12 rows (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, ...): nothing is left to train on; row 2: "
         "tags are not balanced: <think> is not closed; row 3: broken JSON: Expecting property name enclosed in double quotes at "
-        "column 2; row 16: its format is not known: expected prompt, messages, conversations or instruction: found text. "
+        "column 2; row 16: unknown format: expected prompt, messages, conversations or instruction: got text. "
         'Mend them, or leave them out with data.malformed = "drop"'
     )
     with pytest.raises(
