@@ -21,6 +21,7 @@ from ramify.eval.run import EvalPlan, evaluate_plan
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import ScoreName
+from ramify.runs.checkpoint_files import check_model_folder
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
@@ -54,8 +55,6 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
     """
     computes = recipe.engine.computes_here
     if computes:
-        from ramify.runs.checkpoint import check_model_folder
-
         check_model_folder(recipe.model.folder)
     task = open_task(
         recipe,

@@ -74,7 +74,7 @@ _NEW_HOMES = {
     "ramify.data.world_questions": "ramify.quickstart.world_questions",
     "ramify.learner.checkpoint": "ramify.runs.checkpoint",
     "ramify.learner.checkpoint_files": "ramify.runs.checkpoint_files",
-    "ramify.learner.checkpoint_writer": "ramify.runs.checkpoint_writer",
+    "ramify.learner.checkpoint_writer": "ramify.runs.checkpoint",
     "ramify.obs.claims": "ramify.runs.claims",
     "ramify.obs.files": "ramify.files.durable",
     "ramify.obs.keyed_lines": "ramify.runs.keyed_lines",

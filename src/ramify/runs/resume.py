@@ -15,18 +15,17 @@ from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
 from ramify.modeling.numerics import compute_device
 from ramify.obs.console import RunConsole
-from ramify.runs.checkpoint import (
+from ramify.runs.checkpoint import check_saving, companion_files
+from ramify.runs.checkpoint_files import (
+    RECORD,
+    STATE,
     advice_on_damaged,
     check_model_folder,
-    check_saving,
     checkpoint_folder,
-    companion_files,
     latest_checkpoint,
-    load_state,
     prune_checkpoints,
     read_state,
 )
-from ramify.runs.checkpoint_files import RECORD
 from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.manifest import MANIFEST
 from ramify.runs.recipe import RecipeRecord
@@ -165,7 +164,7 @@ def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner,
     learner = make_learner()
     if start.record is None:
         return learner, LoopState()
-    load_state(start.source, learner, advice_on_damaged(start.source))
+    learner.ranks.all("load_state", start.source / STATE, advice_on_damaged(start.source))
     learner.step = start.record.learner_step
     learner.skipped_in_a_row = start.record.skipped_in_a_row
     return learner, start.record.loop

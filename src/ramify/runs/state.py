@@ -12,8 +12,8 @@ from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
-from ramify.runs.checkpoint import checkpoint_folder, load_state, load_weights, prune_checkpoints, read_state
-from ramify.runs.checkpoint_writer import begin_checkpoint, save_checkpoint
+from ramify.runs.checkpoint import save_checkpoint
+from ramify.runs.checkpoint_files import STATE, checkpoint_folder, prune_checkpoints, read_state
 from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.run_folder import RunFolder, RunIdentity
 
@@ -163,8 +163,8 @@ class Saver:
         path = checkpoint_folder(self.folder.root, step)
         if_damaged = "the run cannot go back to it: start a new run.dir from another checkpoint as model.path"
         read_state(path, if_damaged)
-        load_weights(path, self.learner)
-        load_state(path, self.learner, if_damaged)
+        self.learner.ranks.all("load_weights", path)
+        self.learner.ranks.all("load_state", path / STATE, if_damaged)
         self.learner.skipped_in_a_row = 0
         return path
 
@@ -197,15 +197,13 @@ class Saver:
             run=self.identity,
         )
         path = checkpoint_folder(self.folder.root, state.step)
-        what = path, learner, asdict(record), self.companions
-        if not in_background:
-            save_checkpoint(*what)
-            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
-            return
-        end = begin_checkpoint(*what)
+        end = save_checkpoint(path, learner, asdict(record), self.companions, in_background=in_background)
 
         def finish() -> None:
             end()
             prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
 
-        self._pending.end = finish
+        if in_background:
+            self._pending.end = finish
+        else:
+            finish()

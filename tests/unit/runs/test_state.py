@@ -15,7 +15,8 @@ from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
-from ramify.runs.checkpoint import companion_files, latest_checkpoint, read_state
+from ramify.runs.checkpoint import companion_files
+from ramify.runs.checkpoint_files import latest_checkpoint, read_state
 from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.run_folder import RunFolder, RunIdentity
 from ramify.runs.state import Judged, LoopState, Saver
