@@ -16,12 +16,12 @@ from ramify.config.schema_eval import EvalRecipe
 from ramify.core.messages import Problem, ToolSpec
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.manifest import make_manifest
-from ramify.eval.results import EVALUATION, check_eval_folder
 from ramify.eval.run import EvalPlan, evaluate_plan
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import ScoreName
 from ramify.runs.checkpoint_files import check_model_folder
+from ramify.runs.claims import EVALUATION
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
@@ -42,8 +42,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
         from ramify.modeling.numerics import set_numerics
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
-    folder = recipe.run.dir
-    with EVALUATION.claim(folder, lambda: check_eval_folder(folder, resume)):
+    with EVALUATION.claim(recipe.run.dir, resume):
         return evaluate_plan(build_evaluation(recipe, console), console, resume=resume)
 
 

@@ -17,10 +17,10 @@ from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.runs.claims import SYNTHESIS
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
-from ramify.synth.folder import SYNTHESIS, check_synth_folder
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.run import SynthPlan, synthesize
 
@@ -40,8 +40,7 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
         from ramify.modeling.numerics import set_numerics
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
-    folder = recipe.run.dir
-    with SYNTHESIS.claim(folder, lambda: check_synth_folder(folder, resume)):
+    with SYNTHESIS.claim(recipe.run.dir, resume):
         return synthesize(build_synthesis(recipe, console), console)
 
 

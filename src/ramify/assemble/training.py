@@ -26,10 +26,11 @@ from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.runs.claims import ROLLOUT
 from ramify.runs.manifest import file_sha256
 from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
-from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
+from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.sampler.identity import problems_sha256
 from ramify.sampler.publisher import build_publisher
@@ -79,7 +80,7 @@ def run_rollout(
         Interrupted: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    with ROLLOUT.claim(recipe.run.dir, lambda: ROLLOUT.check(recipe.run.dir, resume=False)):
+    with ROLLOUT.claim(recipe.run.dir, resume=False):
         task = build_task(recipe, console)
         sampler = build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
         if start is None:

@@ -7,38 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, Reader, each, number, part, text
 from ramify.eval.attempts import AttemptRecord, read_attempt
-from ramify.files.durable import RECIPE
-from ramify.runs.claims import RunKind
 from ramify.runs.keyed_lines import KeyedLines, key_of
-from ramify.runs.manifest import MANIFEST
 
 T = TypeVar("T")
-
-_OURS = frozenset(
-    {
-        MANIFEST,
-        RECIPE,
-        "results.jsonl",
-        "times.jsonl",
-        "trees.jsonl",
-        "summary.json",
-        "times.json",
-        "results.csv",
-        "report.html",
-    }
-)
-
-
-def _has_begun(path: Path) -> bool:
-    """Return True if a folder holds the first line of an attempt, or a summary."""
-    results = path / "results.jsonl"
-    return (results.is_file() and results.stat().st_size > 0) or (path / "summary.json").exists()
-
-
-EVALUATION = RunKind("evaluation", "an evaluation", _has_begun)
 
 
 def results_lines(folder: Path) -> KeyedLines:
@@ -114,15 +88,3 @@ def _read_event(value: Any) -> TimedCall | None:  # noqa: ANN401 - any JSON valu
 
 _READ_EVENT = part(kind=text, seconds=number)
 _READ_TIMES = part(seconds=number, events=each(_read_event))
-
-
-def check_eval_folder(path: Path, resume: bool) -> None:
-    """Check that an evaluation may use the folder, without writing anything.
-
-    Raises:
-        ConfigError: It holds other files or links, or it holds attempts and `resume` is false.
-    """
-    EVALUATION.check(path, resume)
-    for name in sorted(_OURS):
-        if (path / name).is_dir():
-            raise ConfigError(f"run.dir: {path / name} is a folder, expected a file; move it away")

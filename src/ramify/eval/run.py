@@ -24,7 +24,6 @@ from ramify.eval.live import planned_attempts
 from ramify.eval.manifest import answered_by, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
-    EVALUATION,
     read_records,
     read_times,
     results_lines,
@@ -38,6 +37,7 @@ from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.configs import ScoreName
 from ramify.rollout.plan import Planned
+from ramify.runs.claims import EVALUATION
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, note_session, write_manifest
 from ramify.runs.recipe import RecipeRecord

@@ -12,6 +12,7 @@ from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.token_counts import PriceConfig
 from ramify.runs import manifest
+from ramify.runs.claims import SYNTHESIS
 from ramify.runs.configs import LogConfig
 from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.runs.recipe import RecipeRecord
@@ -22,7 +23,7 @@ from ramify.sampler.sampler import Sampler
 from ramify.sampler.session import SamplingSession, sampling
 from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
-from ramify.synth.folder import SYNTHESIS, read_stage, stage_file
+from ramify.synth.folder import read_stage, stage_file
 from ramify.synth.hints import HintLibrary
 from ramify.synth.results import Sorter, summary_metrics, write_results
 from ramify.synth.rows import is_right
