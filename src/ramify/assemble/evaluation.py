@@ -15,7 +15,6 @@ from ramify.config.other_runs import record_of
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.messages import Problem, ToolSpec
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.manifest import make_manifest
 from ramify.eval.run import EvalPlan, evaluate_plan
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
@@ -92,14 +91,14 @@ def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
 
 def _manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
     """Return the manifest; of `[run]` only `seed` and `deterministic` can change a score."""
-    identity, device = answering_identity(recipe.model, recipe.engine, task)
+    identity, session = answering_identity(recipe.model, recipe.engine, task)
     scores = {
         **recipe.model_dump(mode="json", exclude={"run"}),
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
         **identity,
     }
-    return make_manifest(scores, task.notes, device)
+    return {"scores": scores, "notes": list(task.notes), "made_with": [session]}
 
 
 def _sampler(recipe: EvalRecipe, task: Task, note: Callable[[str], None]) -> Sampler:

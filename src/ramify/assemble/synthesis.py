@@ -61,7 +61,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
     )
     environment = task.toolbox.environment
     library = read_hints(recipe, tuple(environment.tools), environment.opens, console.note)
-    identity, device = answering_identity(recipe.model, recipe.engine, task)
+    identity, session = answering_identity(recipe.model, recipe.engine, task)
     made_from = {
         # Rows are sorted anew each time; the least share of right answers also says which questions get hints.
         **recipe.model_dump(mode="json", exclude={"run": True, "log": True, "quality": set(_SORTING)}),
@@ -74,8 +74,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
         folder=recipe.run.dir,
         recipe=record_of(recipe),
         log=recipe.log,
-        made_from=made_from,
-        device=device,
+        manifest={"made_from": made_from, "made_with": [session]},
         task=task,
         direct=direct,
         open_sampler=lambda: _sampler(recipe, task, console),

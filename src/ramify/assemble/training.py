@@ -7,7 +7,7 @@ from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.algorithm import build_learning, build_objective
-from ramify.assemble.identity import group_size
+from ramify.assemble.identity import group_size, script_sha256, task_identity
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_dev_problems
 from ramify.assemble.task import build_sampler, build_task
@@ -18,7 +18,6 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.order import ProblemOrder
-from ramify.engines.configs import ScriptedEngineConfig
 from ramify.learner.guard import Guard
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
@@ -27,18 +26,17 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.runs.claims import ROLLOUT
-from ramify.runs.manifest import file_sha256
+from ramify.runs.manifest import problems_identity
 from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
 from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
-from ramify.sampler.identity import problems_sha256
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
 from ramify.train.evaluations import TrainingEvaluation
-from ramify.train.manifest import task_manifest
+from ramify.train.manifest import make_manifest
 from ramify.train.rl import run_to_end
 from ramify.train.rl_run import RlRun
 from ramify.train.rollout import Place, first_step, grow_rollout, recorded_start
@@ -127,12 +125,21 @@ def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
 def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, Any]:
     """Return the manifest of a training run; `tokenizer` is the fingerprint of the model's.
 
+    The sandbox level is noted, not compared: a run may continue on another machine.
+
     Raises:
         DataError: A file cannot be read.
     """
-    engine = recipe.engine
-    script = file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
-    return task_manifest(recipe.model, recipe.data.train, task, tokenizer, script)
+    tools = dict(task.toolbox.identities)
+    level = {"python": tools.pop("python")} if "python" in tools else {}
+    own = {
+        **task_identity(task),
+        "tools": tools,
+        "rewards": dict(task.reward.identities),
+        "script": script_sha256(recipe.engine),
+    }
+    manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)
+    return {**manifest, "made_with": [{**manifest["made_with"][-1], **level}]}
 
 
 def build_rl(
@@ -156,7 +163,7 @@ def build_rl(
         console.note(note)
     manifest = manifest_of(recipe, task, start.tokenizer)
     if problems:
-        manifest["made_from"]["eval.test"] = problems_sha256(problems)
+        manifest["made_from"]["eval.test"] = problems_identity(problems)["sha256"]
     folder.take_up(setup.recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))

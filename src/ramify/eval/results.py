@@ -3,13 +3,15 @@
 RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ramify.core.errors import DataError
-from ramify.core.json_types import FieldError, Reader, each, number, part, text
+from ramify.core.json_types import FieldError, Reader, count, each, number, optional, part, text, whole
 from ramify.eval.attempts import AttemptRecord, read_attempt
+from ramify.runs import manifest
 from ramify.runs.keyed_lines import KeyedLines, key_of
 
 T = TypeVar("T")
@@ -88,3 +90,41 @@ def _read_event(value: Any) -> TimedCall | None:  # noqa: ANN401 - any JSON valu
 
 _READ_EVENT = part(kind=text, seconds=number)
 _READ_TIMES = part(seconds=number, events=each(_read_event))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an evaluation: all that its scores depend on, written before the first attempt.
+
+    Raises:
+        DataError: It is missing, cannot be read, or is of another schema.
+    """
+    return manifest.read_manifest(folder, scores=_READ_SCORES, notes=each(text))
+
+
+_READ_SCORES = part(
+    problems=part(count=count, sha256=text),
+    sampling=part(attempts=count, right_by=text),
+    engine=part(name=text),
+    model=part(path=text),
+    reward=part(judge=optional(part())),
+    seed=whole,
+)
+
+
+def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """What answered the problems. With a service or a script, `model.path` is only the folder of the tokenizer."""
+    engine, path = scores["engine"], str(scores["model"]["path"])
+    match engine["name"]:
+        case "openai":
+            served = {name: engine.get(name) for name in ("url", "api")}
+            return {"name": engine["model"], **served, "tokenizer": path, "exact_ids": False}
+        case "vllm" if not engine["launch"]:
+            return {
+                "name": engine.get("model") or "the model",
+                "url": ", ".join(engine["urls"]),
+                "tokenizer": path,
+            }
+        case "scripted":
+            return {"name": f"the script {engine['script']}", "tokenizer": path}
+        case _:
+            return {"name": path}

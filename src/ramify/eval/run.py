@@ -21,9 +21,10 @@ from ramify.eval.evaluation import (
     to_csv,
 )
 from ramify.eval.live import planned_attempts
-from ramify.eval.manifest import answered_by, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
+    answered_by,
+    read_manifest,
     read_records,
     read_times,
     results_lines,
@@ -39,7 +40,7 @@ from ramify.rewards.configs import ScoreName
 from ramify.rollout.plan import Planned
 from ramify.runs.claims import EVALUATION
 from ramify.runs.keyed_lines import Key
-from ramify.runs.manifest import MANIFEST, note_session, write_manifest
+from ramify.runs.manifest import MANIFEST, note_session, refuse_other, write_manifest
 from ramify.runs.recipe import RecipeRecord
 from ramify.runtime.call_clock import HeldUp
 from ramify.sampler.groups import done_of, grow_in_groups, in_groups, line_key
@@ -319,7 +320,7 @@ def _take_up(
     """
     folder = plan.folder
     before = read_manifest(folder)
-    refuse_other(folder, before, plan.manifest)
+    refuse_other(folder, "an evaluation", before["scores"], plan.manifest["scores"])
     records = {(record.problem, record.attempt): record for record in read_records(folder)}
     known = frozenset(line_key(one) for group in groups for one in group)
     for problem, number in sorted(records.keys() - known):

@@ -6,8 +6,7 @@ import pytest
 from eval_records import attempt
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.eval.manifest import read_manifest
-from ramify.eval.results import read_records, read_times, results_lines, times_lines
+from ramify.eval.results import read_manifest, read_records, read_times, results_lines, times_lines
 from ramify.runs.claims import EVALUATION
 from ramify.runs.manifest import write_manifest
 

@@ -43,6 +43,21 @@ def test_another_origin_is_refused_by_its_key(tmp_path):
         refuse_other(tmp_path, "a run", before, {"weights": {"model": "b"}, "tools": {}})
 
 
+def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
+    def made(deterministic=False, price=None, slots=4, **service):
+        engine = {"name": "openai", "slots": slots, **service}
+        judge = {"model": "j", "url": service.get("url")}
+        return {"deterministic": deterministic, "price": price, "engine": engine, "reward": {"judge": judge}}
+
+    refuse_other(tmp_path, "a run", made(url="a", http={}), made(url="b", slots=8, price={"prompt": 1}))
+    with pytest.raises(
+        ConfigError, match=r'holds a run with engine\.name = "openai", now it is "vllm"; name'
+    ):
+        refuse_other(tmp_path, "a run", made(url="a"), made(url="b", name="vllm"))
+    with pytest.raises(ConfigError, match=r"holds a run with engine\.slots = 4, now it is 8; name"):
+        refuse_other(tmp_path, "a run", made(True), made(True, slots=8))
+
+
 def test_a_session_is_added_where_it_is_another(tmp_path):
     write_manifest(tmp_path, MADE)
     said = []
