@@ -72,6 +72,7 @@ _NEW_HOMES = {
     "ramify.data.word_problems": "ramify.quickstart.word_problems",
     "ramify.data.world": "ramify.quickstart.world_files",
     "ramify.data.world_questions": "ramify.quickstart.world_questions",
+    "ramify.eval.manifest": "ramify.eval.results",
     "ramify.learner.checkpoint": "ramify.runs.checkpoint",
     "ramify.learner.checkpoint_files": "ramify.runs.checkpoint_files",
     "ramify.learner.checkpoint_writer": "ramify.runs.checkpoint",

@@ -36,8 +36,8 @@ _MODEL_FILES = (
 )
 _TRANSPORT = frozenset(
     {"url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop", *SERVER_KEYS}
-)
-"""Keys of a service that say how to reach it."""
+) - {"model"}
+"""Keys of a service that say how to reach it; `model` says who answers there."""
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 

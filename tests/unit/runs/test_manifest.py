@@ -44,9 +44,9 @@ def test_another_origin_is_refused_by_its_key(tmp_path):
 
 
 def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
-    def made(deterministic=False, price=None, slots=4, **service):
+    def made(deterministic=False, price=None, slots=4, judged_by="j", **service):
         engine = {"name": "openai", "slots": slots, **service}
-        judge = {"model": "j", "url": service.get("url")}
+        judge = {"model": judged_by, "url": service.get("url")}
         return {"deterministic": deterministic, "price": price, "engine": engine, "reward": {"judge": judge}}
 
     refuse_other(tmp_path, "a run", made(url="a", http={}), made(url="b", slots=8, price={"prompt": 1}))
@@ -54,6 +54,10 @@ def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
         ConfigError, match=r'holds a run with engine\.name = "openai", now it is "vllm"; name'
     ):
         refuse_other(tmp_path, "a run", made(url="a"), made(url="b", name="vllm"))
+    with pytest.raises(ConfigError, match=r'engine\.model = "m", now it is "n"; name'):
+        refuse_other(tmp_path, "a run", made(url="a", model="m"), made(url="b", model="n"))
+    with pytest.raises(ConfigError, match=r'reward\.judge\.model = "m", now it is "n"; name'):
+        refuse_other(tmp_path, "a run", made(judged_by="m"), made(judged_by="n"))
     with pytest.raises(ConfigError, match=r"holds a run with engine\.slots = 4, now it is 8; name"):
         refuse_other(tmp_path, "a run", made(True), made(True, slots=8))
 
