@@ -34,6 +34,11 @@ def tree_lines(folder: Path) -> KeyedLines:
     )
 
 
+def attempt_lines(folder: Path) -> tuple[KeyedLines, KeyedLines, KeyedLines]:
+    """The three files in the order in which an attempt is written: it is done once its line is in the last."""
+    return tree_lines(folder), times_lines(folder), results_lines(folder)
+
+
 def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
     """All finished attempts of an evaluation, in the order of the file.
 
