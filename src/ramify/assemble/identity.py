@@ -6,7 +6,7 @@ from ramify.config.schema_eval import EvalEngineSection
 from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.runs.configs import RunConfig
-from ramify.runs.manifest import file_sha256, made_with, model_files, problems_identity, text_sha256
+from ramify.runs.manifest import file_sha256, made_with, model_files, problems_sha256, text_sha256
 from ramify.sampler.task import Task
 
 
@@ -35,7 +35,7 @@ def answering_identity(
         "prompts": {"first": prompts[0], "sha256": text_sha256("\0".join(prompts))},
         "tool_identities": dict(task.toolbox.identities),
         "reward_identities": dict(task.reward.identities),
-        "script_sha256": script_sha256(engine),
+        "script_sha256": script_identity(engine),
     }
     return identity, made_with(device)
 
@@ -43,13 +43,13 @@ def answering_identity(
 def task_identity(task: Task) -> dict[str, Any]:
     """Return the checksums of a task's problems, rewriters and helper."""
     return {
-        "problems": problems_identity(task.problems),
+        "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
         "rewriters": dict(task.rewriter_files),
         "helper": None if task.repairs is None else task.repairs.sha256,
     }
 
 
-def script_sha256(engine: object) -> str | None:
+def script_identity(engine: object) -> str | None:
     """Return the SHA-256 of a scripted engine's file; None for any other engine.
 
     Raises:

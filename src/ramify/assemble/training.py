@@ -7,7 +7,7 @@ from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.algorithm import build_learning, build_objective
-from ramify.assemble.identity import group_size, script_sha256, task_identity
+from ramify.assemble.identity import group_size, script_identity, task_identity
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_dev_problems
 from ramify.assemble.task import build_sampler, build_task
@@ -26,7 +26,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.runs.claims import ROLLOUT
-from ramify.runs.manifest import problems_identity
+from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
 from ramify.runs.run_folder import RunFolder, claim_run_folder
@@ -136,7 +136,7 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
         **task_identity(task),
         "tools": tools,
         "rewards": dict(task.reward.identities),
-        "script": script_sha256(recipe.engine),
+        "script": script_identity(recipe.engine),
     }
     manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)
     return {**manifest, "made_with": [{**manifest["made_with"][-1], **level}]}
@@ -163,7 +163,7 @@ def build_rl(
         console.note(note)
     manifest = manifest_of(recipe, task, start.tokenizer)
     if problems:
-        manifest["made_from"]["eval.test"] = problems_identity(problems)["sha256"]
+        manifest["made_from"]["eval.test"] = problems_sha256(problems)
     folder.take_up(setup.recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))

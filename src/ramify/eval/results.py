@@ -117,7 +117,7 @@ _READ_SCORES = part(
 
 
 def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """What answered the problems. With a service or a script, `model.path` is only the folder of the tokenizer."""
+    """Return what answered the problems. With a service or a script, `model.path` is only the folder of the tokenizer."""
     engine, path = scores["engine"], str(scores["model"]["path"])
     match engine["name"]:
         case "openai":

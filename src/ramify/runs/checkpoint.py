@@ -31,20 +31,10 @@ from ramify.learner.sharding import is_sharded
 from ramify.learner.update import Learner
 from ramify.modeling.load import save_model, saved_parameters, saved_state
 from ramify.modeling.lora import has_adapters
+from ramify.modeling.plain_folder import COMPANIONS
 from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 
 _GENERATION_FILE = "generation_config.json"
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "tokenizer.model",
-)
 _POLL_SECONDS = 0.05
 _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
@@ -55,8 +45,8 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
     Raises:
         DataError: A file cannot be read.
     """
-    names = [name for name in (*_TOKENIZER_FILES, _GENERATION_FILE) if (model_path / name).is_file()]
-    return {name: read_small_file(model_path / name) for name in names}
+    files = (model_path / name for name in COMPANIONS)
+    return {file.name: read_small_file(file) for file in files if file.is_file()}
 
 
 def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes]) -> None:

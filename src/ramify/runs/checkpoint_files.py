@@ -52,17 +52,17 @@ def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> N
         keep: Steps whose checkpoints are kept in any case.
     """
     folders = checkpoints(run_dir)
-    kept = {*list(folders)[-last:], *keep}
+    steps = {*list(folders)[-last:], *keep}
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
         remove(partial)
     for step, folder in folders.items():
-        if step not in kept:
+        if step not in steps:
             partial = partial_of(folder)
             remove(folder.rename(partial))
 
 
 def advice_on_damaged(folder: Path) -> str:
-    """What the user can do about a damaged checkpoint that the run would resume from."""
+    """Return what the user can do about a damaged checkpoint that the run would resume from."""
     before = [path.name for path in checkpoints(folder.parent.parent).values() if path.name != folder.name]
     if before:
         return f"delete this folder to go on from {before[-1]}"
@@ -114,9 +114,9 @@ def read_state(folder: Path, if_damaged: str, *, only_these: bool = True) -> dic
             f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is no checkpoint; {if_damaged}"
         )
     content = _read_content(folder / RECORD, if_damaged)
-    expected, found = content["files"], _files(folder)
+    expected, files = content["files"], _files(folder)
     for name, entry in expected.items():
-        path = found.get(name)
+        path = files.get(name)
         size = None if path is None else path.stat().st_size
         if path is None or size != entry["bytes"]:
             what = "is missing" if size is None else f"has {size} bytes, expected {entry['bytes']}"
@@ -125,12 +125,12 @@ def read_state(folder: Path, if_damaged: str, *, only_these: bool = True) -> dic
             raise DataError(
                 f"checkpoint {folder}: {name} has checksum {crc}, expected {entry['crc32']}; it is damaged, {if_damaged}"
             )
-    if only_these and (others := found.keys() - expected.keys()):
+    if only_these and (others := files.keys() - expected.keys()):
         raise DataError(f"checkpoint {folder}: {min(others)} is not one of its files; move it away")
     for name in expected:
         if name.endswith(".index.json"):
             # The index of a model in several files must lead to none outside of the checkpoint.
-            _read_json(found[name], part(weight_map=mapping(one_of(expected))), if_damaged)
+            _read_json(files[name], part(weight_map=mapping(one_of(expected))), if_damaged)
     state: dict[str, Any] = content["state"]
     return state
 
@@ -162,9 +162,9 @@ def _read_json(file: Path, read: Reader[dict[str, Any]], if_damaged: str) -> dic
 
 def _files(folder: Path) -> dict[str, Path]:
     """All files except the record, by name within the folder."""
-    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return {
-        p.relative_to(folder).as_posix(): p for p in sorted(found) if p != folder / RECORD and p.is_file()
+        p.relative_to(folder).as_posix(): p for p in sorted(paths) if p != folder / RECORD and p.is_file()
     }
 
 
@@ -189,7 +189,7 @@ def remove(path: Path) -> None:
 
 
 def partial_of(folder: Path) -> Path:
-    """Where a checkpoint is while it is written or deleted."""
+    """Return the folder that a checkpoint has while it is written or deleted."""
     return folder.with_name(f".{folder.name}.partial")
 
 

@@ -91,10 +91,10 @@ def refuse_other(folder: Path, what: str, before: Mapping[str, Any], now: Mappin
     Raises:
         ConfigError: They differ; names each key.
     """
-    told = "; ".join(map(str, differences(_lasting(before), _lasting(now))))
-    if told:
+    others = "; ".join(map(str, differences(_lasting(before), _lasting(now))))
+    if others:
         raise ConfigError(
-            f"run.dir: {folder} holds {what} with {told}; name a new folder, or put back what it was made from"
+            f"run.dir: {folder} holds {what} with {others}; name a new folder, or put back what it was made from"
         )
 
 
@@ -142,8 +142,8 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for name in sorted({*before, *now}):
-            place = f"{key}.{name}" if key else name
-            yield from differences(before.get(name), now.get(name), place)
+            inner = f"{key}.{name}" if key else name
+            yield from differences(before.get(name), now.get(name), inner)
     elif before != json.loads(json.dumps(now)):
         yield Difference(key, before, now)
 
@@ -161,13 +161,13 @@ def file_sha256(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def problems_identity(problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return the number of problems, and the SHA-256 of their ids, messages and accepted answers, in order."""
+def problems_sha256(problems: Sequence[Problem]) -> str:
+    """SHA-256 of the problems' ids, messages and accepted answers, in order."""
     table = [
         [problem.id, [[message.role, message.text] for message in problem.messages], list(problem.answer)]
         for problem in problems
     ]
-    return {"count": len(problems), "sha256": text_sha256(json.dumps(table, ensure_ascii=True))}
+    return text_sha256(json.dumps(table, ensure_ascii=True))
 
 
 def text_sha256(text: str) -> str:
@@ -184,12 +184,12 @@ def model_files(folder: Path) -> dict[str, str]:
         DataError: One cannot be read, or there is no base.
     """
     whole = whole_folder(folder)
-    places = {"": folder} if whole == folder else {"": folder, "base/": whole}
+    folders = {"": folder} if whole == folder else {"": folder, "base/": whole}
     return {
-        prefix + name: file_sha256(place / name)
-        for prefix, place in places.items()
+        prefix + name: file_sha256(parent / name)
+        for prefix, parent in folders.items()
         for name in _MODEL_FILES
-        if (place / name).exists()
+        if (parent / name).exists()
     }
 
 
@@ -203,7 +203,7 @@ def _commit() -> str | None:
     """The commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
     here = Path(__file__).resolve().parents[1]
     try:
-        asked = [
+        head, changed = [
             subprocess.run(
                 ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
             ).stdout.strip()
@@ -214,5 +214,4 @@ def _commit() -> str | None:
         ]
     except (OSError, subprocess.SubprocessError):
         return None
-    head, changed = asked
     return f"{head}-dirty" if changed else head

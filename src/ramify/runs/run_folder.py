@@ -73,6 +73,10 @@ class RunFolder:
         """The run's metrics."""
         return MetricsLog(self.root / "metrics.jsonl")
 
+    @property
+    def _goes_on(self) -> bool:
+        return TRAINING.has_begun(self.root) and (self.root / MANIFEST).exists()
+
     def rewind(self, step: int) -> None:
         """Delete what later steps wrote: they are repeated, or not done at all.
 
@@ -83,8 +87,8 @@ class RunFolder:
         self.evaluations.truncate_after(step)
         for name in ("trees", "timing", "evals"):
             for path in (self.root / name).glob("*"):
-                found = _OF_A_STEP.fullmatch(path.name)
-                if found and int(found[1]) > step:
+                name_of_step = _OF_A_STEP.fullmatch(path.name)
+                if name_of_step and int(name_of_step[1]) > step:
                     path.unlink()
 
     def take_up(self, recipe: RecipeRecord, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -96,7 +100,7 @@ class RunFolder:
             ConfigError: Data, weights, tools or rewards differ; names the first key that does.
             DataError: The manifest is damaged.
         """
-        if TRAINING.has_begun(self.root) and (self.root / MANIFEST).exists():
+        if self._goes_on:
             before = read_manifest(self.root, made_from=part(), name=text)
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
@@ -110,7 +114,7 @@ class RunFolder:
         Raises:
             ConfigError: The folder cannot be written.
         """
-        if not (TRAINING.has_begun(self.root) and (self.root / MANIFEST).exists()):
+        if not self._goes_on:
             # A start that did not get to its first step may have evaluated another model.
             shutil.rmtree(self.root / "evals", ignore_errors=True)
             (self.root / "evals.jsonl").unlink(missing_ok=True)

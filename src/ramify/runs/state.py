@@ -23,7 +23,7 @@ Score = Annotated[float, Field(ge=-1e100, le=1e100)]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckpointScore:
     """A checkpoint's score: the mean score of the steps from this checkpoint to the next."""
 
     step: NaturalNumber
@@ -49,7 +49,7 @@ class LoopState:
     cursor: DataCursor = field(default_factory=DataCursor)
     scores: tuple[Score | None, ...] = ()
     due: NaturalNumber = 0
-    ranking: tuple[Judged, ...] = ()
+    ranking: tuple[CheckpointScore, ...] = ()
     branching: Mapping[str, Any] = field(default_factory=dict)
     guard: GuardState | None = None
 
@@ -62,7 +62,7 @@ class LoopState:
         return replace(self, scores=(), due=step)
 
     @property
-    def kept(self) -> frozenset[int]:
+    def kept_steps(self) -> frozenset[int]:
         """Steps whose checkpoints are kept besides the last ones."""
         needed = self.guard.needed if self.guard else frozenset()
         return needed | {judged.step for judged in self.ranking}
@@ -72,9 +72,9 @@ class LoopState:
         known = [score for score in self.scores if score is not None]
         if not known or not self.due:
             return replace(self, scores=())
-        found = Judged(self.due, math.fsum(known) / len(known))
+        score = CheckpointScore(self.due, math.fsum(known) / len(known))
         others = [other for other in self.ranking if other.step != self.due]
-        ranked = sorted([*others, found], key=lambda one: (one.score, one.step), reverse=True)
+        ranked = sorted([*others, score], key=lambda each: (each.score, each.step), reverse=True)
         return replace(self, scores=(), ranking=tuple(ranked[:most]))
 
 
@@ -131,9 +131,9 @@ class Saver:
         if state.step % self.run.save_every and state.step != self.total_steps:
             return state
         guard = state.guard.saved(state.step) if state.guard else None
-        kept = replace(state.judged(self.run.keep_best), due=state.step, guard=guard)
-        self._write(kept, in_background=self.in_background)
-        return kept
+        saved = replace(state.judged(self.run.keep_best), due=state.step, guard=guard)
+        self._write(saved, in_background=self.in_background)
+        return saved
 
     def settle(self) -> None:
         """Wait until the last checkpoint is on the disk.
@@ -201,7 +201,7 @@ class Saver:
 
         def finish() -> None:
             end()
-            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
+            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept_steps)
 
         if in_background:
             self._pending.end = finish
