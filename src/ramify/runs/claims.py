@@ -35,8 +35,8 @@ class RunKind:
     Attributes:
         name: Word in the mark; a folder that another kind of run has marked is not free.
         what: Its content, for messages.
+        results: Files and folders that are results. From a folder with a result only a resumed run may go on.
         lines: Files whose first line is a result.
-        results: Other files and folders that are results. From a folder with a result only a resumed run may go on.
         files: Its other files.
         folders: Its folders.
         can_resume: The command has --resume.
@@ -44,10 +44,10 @@ class RunKind:
 
     name: str
     what: str
-    lines: tuple[str, ...]
     results: tuple[str, ...]
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     can_resume: bool = True
 
     def has_begun(self, path: Path) -> bool:
@@ -163,9 +163,7 @@ TRAINING = RunKind(
 ROLLOUT = RunKind(
     name="rollout",
     what="trees",
-    lines=(),
     results=("trees/000001.jsonl",),
-    files=(),
     folders=("trees", "timing"),
     can_resume=False,
 )
@@ -175,13 +173,11 @@ EVALUATION = RunKind(
     lines=("results.jsonl",),
     results=("summary.json",),
     files=("times.jsonl", "trees.jsonl", "times.json", "results.csv", "report.html"),
-    folders=(),
 )
 SYNTHESIS = RunKind(
     name="synthesis",
     what="a synthesis",
     lines=("trees/direct.jsonl", "trees/tools.jsonl", "trees/hints.jsonl"),
     results=("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json"),
-    files=(),
     folders=("trees",),
 )
