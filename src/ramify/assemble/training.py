@@ -131,7 +131,7 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
         DataError: A file cannot be read.
     """
     tools = dict(task.toolbox.identities)
-    level = {"python": tools.pop("python")} if "python" in tools else {}
+    level = {"sandbox": tools.pop("python")} if "python" in tools else {}
     own = {
         **task_identity(task),
         "tools": tools,
