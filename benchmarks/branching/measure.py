@@ -26,7 +26,7 @@ from ramify.obs.tree_metrics import tree_metrics
 from ramify.quickstart.example import ExampleData, rl_recipe
 from ramify.quickstart.world import make_example
 from ramify.rollout.grow import grow_trees
-from ramify.runs.checkpoint import latest_checkpoint
+from ramify.runs.checkpoint_files import latest_checkpoint
 from ramify.sampler.sampler import Sampler
 
 NUM_PROBLEMS = 64

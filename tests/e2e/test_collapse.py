@@ -17,7 +17,7 @@ from ramify.modeling.load import load_model
 from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
-from ramify.runs.checkpoint import checkpoint_folder
+from ramify.runs.checkpoint_files import checkpoint_folder
 from ramify.runs.run_folder import claim_run_folder
 from ramify.sampler.session import sampling
 from ramify.train.rl import rl_step, start_new

@@ -6,6 +6,7 @@ each command, the others at drawn times, and fills 28 disks instead of two (with
 
 import json
 import os
+import platform
 import random
 import shutil
 import signal
@@ -85,6 +86,12 @@ def checkpoint(run, scored=True):
             del state["loop"][name]
     assert {Path("model.safetensors"), Path("state/optimizer.safetensors")} <= files.keys()
     return files, state
+
+
+def test_the_manifest_of_a_run_has_the_version_of_python_and_the_level_of_the_sandbox(uninterrupted):
+    (session,) = json.loads((uninterrupted / "manifest.json").read_text())["made_with"]
+    assert session["python"] == platform.python_version()
+    assert session["sandbox"]["sandbox_level"] in range(5)
 
 
 def check_equal_runs(run, other, scored=True):

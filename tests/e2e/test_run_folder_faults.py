@@ -229,7 +229,7 @@ HOSTILE = {
     ),
     "pickled weights only": (_only_pickled_weights, "step-000002"),
     "code of its own": (_own_code, None),
-    "weights elsewhere": (_weights_elsewhere, "expected the name of one of the checkpoint's files"),
+    "weights elsewhere": (_weights_elsewhere, "expected one of"),
     "a manifest of nothing": (_manifest, "manifest.json: missing or not readable"),
     **{f"{name} is a link": (_linked(name), f"{name} is a link") for name in LINKS},
 }

@@ -14,7 +14,7 @@ from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
-from ramify.synth.folder import SYNTHESIS
+from ramify.runs.claims import SYNTHESIS
 
 SYNTH = """\
 [model]
@@ -258,7 +258,7 @@ def test_a_dry_run_says_how_much_there_is_to_do(task, capsys):
 
 def test_a_folder_in_which_no_answer_came_is_used_again(task):
     run = task.parent / "run"
-    with SYNTHESIS.claim(run, lambda: SYNTHESIS.check(run, resume=False)):
+    with SYNTHESIS.claim(run, resume=False):
         (run / "trees").mkdir()
     assert main(["synth", str(task)]) == 0
 

@@ -15,12 +15,12 @@ from ramify.config.other_runs import record_of
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.messages import Problem, ToolSpec
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.manifest import make_manifest
-from ramify.eval.results import EVALUATION, check_eval_folder
 from ramify.eval.run import EvalPlan, evaluate_plan
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import ScoreName
+from ramify.runs.checkpoint_files import check_model_folder
+from ramify.runs.claims import EVALUATION
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
@@ -41,8 +41,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
         from ramify.modeling.numerics import set_numerics
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
-    folder = recipe.run.dir
-    with EVALUATION.claim(folder, lambda: check_eval_folder(folder, resume)):
+    with EVALUATION.claim(recipe.run.dir, resume):
         return evaluate_plan(build_evaluation(recipe, console), console, resume=resume)
 
 
@@ -54,8 +53,6 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
     """
     computes = recipe.engine.computes_here
     if computes:
-        from ramify.runs.checkpoint import check_model_folder
-
         check_model_folder(recipe.model.folder)
     task = open_task(
         recipe,
@@ -94,14 +91,14 @@ def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
 
 def _manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
     """Return the manifest; of `[run]` only `seed` and `deterministic` can change a score."""
-    identity, device = answering_identity(recipe.model, recipe.engine, task)
+    identity, session = answering_identity(recipe.model, recipe.engine, task)
     scores = {
         **recipe.model_dump(mode="json", exclude={"run"}),
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
         **identity,
     }
-    return make_manifest(scores, task.notes, device)
+    return {"scores": scores, "notes": list(task.notes), "made_with": [session]}
 
 
 def _sampler(recipe: EvalRecipe, task: Task, note: Callable[[str], None]) -> Sampler:

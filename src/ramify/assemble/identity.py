@@ -1,4 +1,4 @@
-"""Derives from a recipe's engine what a run's manifest and its groups of trees depend on."""
+"""Derives from a recipe's engine and task what a run's manifest and its groups of trees depend on."""
 
 from typing import Any
 
@@ -6,15 +6,14 @@ from ramify.config.schema_eval import EvalEngineSection
 from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.runs.configs import RunConfig
-from ramify.runs.manifest import file_sha256
-from ramify.sampler.identity import agent_identity
+from ramify.runs.manifest import file_sha256, made_with, model_files, problems_sha256, text_sha256
 from ramify.sampler.task import Task
 
 
 def answering_identity(
     model: ModelConfig, engine: EvalEngineSection, task: Task
-) -> tuple[dict[str, Any], str]:
-    """Return the checksums of what an agent's answers depend on, by name, and the name of the device that computes.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the checksums of what an agent's answers depend on, by name, and the versions and the device of this session.
 
     Raises:
         DataError: A file cannot be read.
@@ -27,8 +26,36 @@ def answering_identity(
 
         weights = checksums(model.folder)
         device = device_name(model.device) if engine.computes_here else "none"
-    script = file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
-    return agent_identity(task, model.folder, weights, script), device
+    prompts = [task.renderer.prompt_text(problem, task.toolbox.specs) for problem in task.problems]
+    identity = {
+        **task_identity(task),
+        "weights": weights,
+        "model_files": model_files(model.folder),
+        "tokenizer": task.renderer.fingerprint,
+        "prompts": {"first": prompts[0], "sha256": text_sha256("\0".join(prompts))},
+        "tool_identities": dict(task.toolbox.identities),
+        "reward_identities": dict(task.reward.identities),
+        "script_sha256": script_identity(engine),
+    }
+    return identity, made_with(device)
+
+
+def task_identity(task: Task) -> dict[str, Any]:
+    """Return the checksums of a task's problems, rewriters and helper."""
+    return {
+        "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
+        "rewriters": dict(task.rewriter_files),
+        "helper": None if task.repairs is None else task.repairs.sha256,
+    }
+
+
+def script_identity(engine: object) -> str | None:
+    """Return the SHA-256 of a scripted engine's file; None for any other engine.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    return file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
 
 
 def group_size(run: RunConfig, engine: EvalEngineSection) -> int | None:

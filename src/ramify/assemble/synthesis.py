@@ -17,10 +17,10 @@ from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.runs.claims import SYNTHESIS
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
-from ramify.synth.folder import SYNTHESIS, check_synth_folder
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.run import SynthPlan, synthesize
 
@@ -40,8 +40,7 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
         from ramify.modeling.numerics import set_numerics
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
-    folder = recipe.run.dir
-    with SYNTHESIS.claim(folder, lambda: check_synth_folder(folder, resume)):
+    with SYNTHESIS.claim(recipe.run.dir, resume):
         return synthesize(build_synthesis(recipe, console), console)
 
 
@@ -62,7 +61,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
     )
     environment = task.toolbox.environment
     library = read_hints(recipe, tuple(environment.tools), environment.opens, console.note)
-    identity, device = answering_identity(recipe.model, recipe.engine, task)
+    identity, session = answering_identity(recipe.model, recipe.engine, task)
     made_from = {
         # Rows are sorted anew each time; the least share of right answers also says which questions get hints.
         **recipe.model_dump(mode="json", exclude={"run": True, "log": True, "quality": set(_SORTING)}),
@@ -75,8 +74,7 @@ def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
         folder=recipe.run.dir,
         recipe=record_of(recipe),
         log=recipe.log,
-        made_from=made_from,
-        device=device,
+        manifest={"made_from": made_from, "made_with": [session]},
         task=task,
         direct=direct,
         open_sampler=lambda: _sampler(recipe, task, console),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.algorithm import build_learning, build_objective
-from ramify.assemble.identity import group_size
+from ramify.assemble.identity import group_size, script_identity, task_identity
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_dev_problems
 from ramify.assemble.task import build_sampler, build_task
@@ -18,7 +18,6 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.order import ProblemOrder
-from ramify.engines.configs import ScriptedEngineConfig
 from ramify.learner.guard import Guard
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
@@ -26,18 +25,18 @@ from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
-from ramify.runs.manifest import file_sha256
+from ramify.runs.claims import ROLLOUT
+from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
-from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
+from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
-from ramify.sampler.identity import problems_sha256
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
 from ramify.train.evaluations import TrainingEvaluation
-from ramify.train.manifest import task_manifest
+from ramify.train.manifest import make_manifest
 from ramify.train.rl import run_to_end
 from ramify.train.rl_run import RlRun
 from ramify.train.rollout import Place, first_step, grow_rollout, recorded_start
@@ -79,7 +78,7 @@ def run_rollout(
         Interrupted: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    with ROLLOUT.claim(recipe.run.dir, lambda: ROLLOUT.check(recipe.run.dir, resume=False)):
+    with ROLLOUT.claim(recipe.run.dir, resume=False):
         task = build_task(recipe, console)
         sampler = build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
         if start is None:
@@ -126,17 +125,24 @@ def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
 def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, Any]:
     """Return the manifest of a training run; `tokenizer` is the fingerprint of the model's.
 
+    The sandbox level is noted, not compared: a run may continue on another machine.
+
     Raises:
         ConfigError: A function of the user's own cannot be loaded.
         DataError: A file cannot be read.
     """
-    engine = recipe.engine
-    script = file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
-    manifest = task_manifest(recipe.model, recipe.data.train, task, tokenizer, script)
+    tools = dict(task.toolbox.identities)
+    level = {"sandbox": tools.pop("python")} if "python" in tools else {}
+    own = {
+        **task_identity(task),
+        "tools": tools,
+        "rewards": dict(task.reward.identities),
+        "script": script_identity(recipe.engine),
+    }
     if recipe.functions:
-        functions = {key: part.load().loaded.sha256 for key, part in recipe.functions.items()}
-        manifest["made_from"]["functions"] = functions
-    return manifest
+        own["functions"] = {key: part.load().loaded.sha256 for key, part in recipe.functions.items()}
+    manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)
+    return {**manifest, "made_with": [{**manifest["made_with"][-1], **level}]}
 
 
 def build_rl(

@@ -43,7 +43,7 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
     # In the order of a run, which tells the first mistake only.
     if loads:
         from ramify.commands.check_files import check_positions
-        from ramify.runs.checkpoint import check_model_folder
+        from ramify.runs.checkpoint_files import check_model_folder
 
         check_positions(recipe)
         check_model_folder(recipe.model.folder)

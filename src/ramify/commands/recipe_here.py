@@ -20,13 +20,11 @@ from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import MachineError
 from ramify.engines.configs import OpenAIEngineConfig
-from ramify.eval.results import check_eval_folder
 from ramify.modeling.hub import is_fetched
 from ramify.net.secrets import read_key
 from ramify.rewards.configs import RewardConfig
-from ramify.runs.run_folder import check_run_folder
+from ramify.runs.claims import EVALUATION, SYNTHESIS, TRAINING
 from ramify.sandbox.levels import shortfall
-from ramify.synth.folder import check_synth_folder
 
 
 def on_this_machine(path: Path, recipe: AnyRecipe, level: int) -> Iterator[str]:
@@ -67,16 +65,16 @@ def _check_files(recipe: AnyRecipe) -> None:
     """
     if isinstance(recipe, EvalRecipe):
         check_files.check_eval_files(recipe, fetch=False)
-        check_eval_folder(recipe.run.dir, resume=True)
+        EVALUATION.check(recipe.run.dir, resume=True)
     elif isinstance(recipe, SynthRecipe):
         check_files.check_synth_files(recipe, fetch=False)
-        check_synth_folder(recipe.run.dir, resume=True)
+        SYNTHESIS.check(recipe.run.dir, resume=True)
     else:
         if isinstance(recipe, SftRecipe):
             check_files.check_example_files(recipe, fetch=False)
         else:
             check_files.check_train_files(recipe, fetch=False)
-        check_run_folder(recipe.run.dir, record_of(recipe), resume=True)
+        TRAINING.check(recipe.run.dir, resume=True, recipe=record_of(recipe))
 
 
 def _memory(path: Path, recipe: AnyRecipe) -> Iterator[str]:

@@ -19,12 +19,12 @@ def run(options: argparse.Namespace) -> None:
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_synth import SynthRecipe
-    from ramify.synth.folder import check_synth_folder
+    from ramify.runs.claims import SYNTHESIS
 
     require_dry_run(options)
     recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)
     check_synth_files(recipe, fetch=not options.dry_run)
-    check_synth_folder(recipe.run.dir, options.resume)
+    SYNTHESIS.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)
         return

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.other_runs import record_of
-    from ramify.runs.run_folder import check_run_folder
+    from ramify.runs.claims import TRAINING
 
     require_dry_run(options)
     rank = launched(os.environ)
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         return
     recipe = _read(options)
     if not rank.is_supervised or options.dry_run:
-        check_run_folder(recipe.run.dir, record_of(recipe), options.resume)
+        TRAINING.check(recipe.run.dir, options.resume, record_of(recipe))
     if options.dry_run:
         dry_run(recipe, options)
         return
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         with together(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
             # Processes that torchrun started again go on with what those before them saved.
             resume = options.resume or ranks.has_begun
-            check_run_folder(recipe.run.dir, record_of(recipe), resume)
+            TRAINING.check(recipe.run.dir, resume, record_of(recipe))
             path = _train(recipe, console, ranks, _layout(recipe, rank, console), resume, options.max_steps)
     except Interrupted as stopped:
         if not rank.is_supervised:

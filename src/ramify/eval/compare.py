@@ -9,8 +9,7 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.eval.evaluation import Evaluation, ProblemResult, make_evaluation
-from ramify.eval.manifest import read_manifest
-from ramify.eval.results import read_records
+from ramify.eval.results import read_manifest, read_records
 from ramify.eval.statistics import Difference, Interval, holm, mean_interval, paired_difference
 from ramify.files.durable import replace_file
 from ramify.obs.page import Bar, BarGroup, Card, Cell, Section, Table, bar_chart, flat, render_page

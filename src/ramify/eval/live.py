@@ -9,7 +9,8 @@ from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import Evaluation, make_evaluation
 from ramify.obs.console import Phase
 from ramify.rollout.plan import Planned
-from ramify.sampler.groups import grow_in_groups, in_groups
+from ramify.runs.keyed_lines import Key
+from ramify.sampler.recorded import grow_in_groups, in_groups
 from ramify.sampler.sampler import Sampler
 
 
@@ -20,6 +21,11 @@ def planned_attempts(problems: Sequence[Problem], attempts: int) -> tuple[Planne
         for slot, problem in enumerate(problems)
         for number in range(attempts)
     )
+
+
+def attempt_key(planned: Planned) -> Key:
+    """Return the key of an attempt's lines."""
+    return planned.problem.id, planned.key.step
 
 
 async def evaluate(

@@ -3,42 +3,18 @@
 RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ramify.core.errors import ConfigError, DataError
-from ramify.core.json_types import FieldError, Reader, each, number, part, text
+from ramify.core.errors import DataError
+from ramify.core.json_types import FieldError, Reader, count, each, number, optional, part, text, whole
 from ramify.eval.attempts import AttemptRecord, read_attempt
-from ramify.files.durable import RECIPE
-from ramify.runs.claims import RunKind
+from ramify.runs import manifest
 from ramify.runs.keyed_lines import KeyedLines, key_of
-from ramify.runs.manifest import MANIFEST
 
 T = TypeVar("T")
-
-_OURS = frozenset(
-    {
-        MANIFEST,
-        RECIPE,
-        "results.jsonl",
-        "times.jsonl",
-        "trees.jsonl",
-        "summary.json",
-        "times.json",
-        "results.csv",
-        "report.html",
-    }
-)
-
-
-def _has_begun(path: Path) -> bool:
-    """Return True if a folder holds the first line of an attempt, or a summary."""
-    results = path / "results.jsonl"
-    return (results.is_file() and results.stat().st_size > 0) or (path / "summary.json").exists()
-
-
-EVALUATION = RunKind("evaluation", "an evaluation", _has_begun)
 
 
 def results_lines(folder: Path) -> KeyedLines:
@@ -56,6 +32,11 @@ def tree_lines(folder: Path) -> KeyedLines:
     return KeyedLines(
         folder / "trees.jsonl", lambda record: key_of(record["problem"]["id"], record["key"]["step"])
     )
+
+
+def attempt_lines(folder: Path) -> tuple[KeyedLines, KeyedLines, KeyedLines]:
+    """The three files in the order in which an attempt is written: it is done once its line is in the last."""
+    return tree_lines(folder), times_lines(folder), results_lines(folder)
 
 
 def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
@@ -116,13 +97,39 @@ _READ_EVENT = part(kind=text, seconds=number)
 _READ_TIMES = part(seconds=number, events=each(_read_event))
 
 
-def check_eval_folder(path: Path, resume: bool) -> None:
-    """Check that an evaluation may use the folder, without writing anything.
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an evaluation: all that its scores depend on, written before the first attempt.
 
     Raises:
-        ConfigError: It holds other files or links, or it holds attempts and `resume` is false.
+        DataError: It is missing, cannot be read, or is of another schema.
     """
-    EVALUATION.check(path, resume)
-    for name in sorted(_OURS):
-        if (path / name).is_dir():
-            raise ConfigError(f"run.dir: {path / name} is a folder, expected a file; move it away")
+    return manifest.read_manifest(folder, scores=_READ_SCORES, notes=each(text))
+
+
+_READ_SCORES = part(
+    problems=part(count=count, sha256=text),
+    sampling=part(attempts=count, right_by=text),
+    engine=part(name=text),
+    model=part(path=text),
+    reward=part(judge=optional(part())),
+    seed=whole,
+)
+
+
+def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what answered the problems. With a service or a script, `model.path` is only the folder of the tokenizer."""
+    engine, path = scores["engine"], str(scores["model"]["path"])
+    match engine["name"]:
+        case "openai":
+            served = {name: engine.get(name) for name in ("url", "api")}
+            return {"name": engine["model"], **served, "tokenizer": path, "exact_ids": False}
+        case "vllm" if not engine["launch"]:
+            return {
+                "name": engine.get("model") or "the model",
+                "url": ", ".join(engine["urls"]),
+                "tokenizer": path,
+            }
+        case "scripted":
+            return {"name": f"the script {engine['script']}", "tokenizer": path}
+        case _:
+            return {"name": path}

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +21,15 @@ from ramify.eval.evaluation import (
     summarise_times,
     to_csv,
 )
-from ramify.eval.live import planned_attempts
-from ramify.eval.manifest import answered_by, read_manifest, refuse_other
+from ramify.eval.live import attempt_key, planned_attempts
 from ramify.eval.page import write_page
 from ramify.eval.results import (
-    EVALUATION,
+    answered_by,
+    attempt_lines,
+    read_manifest,
     read_records,
     read_times,
     results_lines,
-    times_lines,
     tree_lines,
 )
 from ramify.files.durable import RECIPE, replace_file
@@ -36,13 +37,13 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
-from ramify.rewards.configs import ScoreName
 from ramify.rollout.plan import Planned
+from ramify.runs.claims import EVALUATION
 from ramify.runs.keyed_lines import Key
-from ramify.runs.manifest import MANIFEST, note_session, write_manifest
+from ramify.runs.manifest import MANIFEST, note_session, refuse_other, write_manifest
 from ramify.runs.recipe import RecipeRecord
 from ramify.runtime.call_clock import EventLoopLag
-from ramify.sampler.groups import done_of, grow_in_groups, in_groups, line_key
+from ramify.sampler.recorded import done_in, grow_in_groups, in_groups
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.session import sampling
@@ -104,10 +105,6 @@ def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) 
     return evaluation
 
 
-REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
-"""Scores that every evaluation reports, whichever of them decides."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     plan: EvalPlan
@@ -134,11 +131,11 @@ class _Run:
     def opened(cls, plan: EvalPlan, console: RunConsole, resume: bool) -> "_Run":
         """Read the attempts of earlier sessions, and make the folder one of this evaluation."""
         folder, task = plan.folder, plan.task
-        groups = in_groups(planned_attempts(task.problems, plan.attempts), plan.group_size)
+        groups = tuple(in_groups(planned_attempts(task.problems, plan.attempts), plan.group_size))
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if not EVALUATION.has_begun(folder):
-            for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
+            for lines in attempt_lines(folder):
                 # A kill may have left the tree of an attempt whose result it did not write.
                 lines.path.unlink(missing_ok=True)
             if resume:
@@ -173,7 +170,7 @@ class _Run:
         groups = [
             left
             for group in self.groups
-            if (left := [one for one in group if line_key(one) not in self.done])
+            if (left := [one for one in group if attempt_key(one) not in self.done])
         ]
 
         def open_sampler() -> Sampler | Task:
@@ -201,7 +198,7 @@ class _Run:
 
     def _recorder(self, sampler: Sampler, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
         """What records an attempt as soon as it is scored."""
-        results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
+        trees, times, results = attempt_lines(self.folder)
         recording = asyncio.Lock()
 
         def write(scored: ScoredTree, seconds: float, events: Sequence[Event]) -> None:
@@ -215,7 +212,6 @@ class _Run:
                 }
                 for event in events
             ]
-            # An attempt is done once its line is in the results, so that line comes last.
             trees.append(tree_record(TracedTree(scored.tree, scored.rewards)))
             times.append(
                 {"problem": record.problem, "attempt": record.attempt, "seconds": seconds, "events": told}
@@ -293,7 +289,7 @@ class _Run:
         )
         summary = {"model": answered_by(manifest["scores"]), **figures}
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
-        for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
+        for lines in attempt_lines(self.folder):
             lines.sort(keys)
         times = summarise_times(read_times(self.folder), held_up)
         if self.task.reward.judge is not None:
@@ -319,16 +315,17 @@ def _take_up(
     """
     folder = plan.folder
     before = read_manifest(folder)
-    refuse_other(folder, before, plan.manifest)
+    refuse_other(folder, "an evaluation", before["scores"], plan.manifest["scores"])
     records = {(record.problem, record.attempt): record for record in read_records(folder)}
-    known = frozenset(line_key(one) for group in groups for one in group)
-    for problem, number in sorted(records.keys() - known):
+    keys = [[attempt_key(attempt) for attempt in group] for group in groups]
+    for problem, number in sorted(records.keys() - set(chain.from_iterable(keys))):
         raise DataError(
             f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
             "its line"
         )
-    done = done_of(groups, records.keys(), plan.group_size)
-    for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
+    whole = plan.group_size is not None
+    done = frozenset(chain.from_iterable(done_in(group, records.keys(), whole=whole) for group in keys))
+    for lines in attempt_lines(folder):
         lines.keep(done)
     if len(done) < len(records):
         console.note(

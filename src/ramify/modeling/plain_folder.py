@@ -15,18 +15,20 @@ from ramify.modeling.weight_files import INDEX, SINGLE
 FILE_BYTES = 5_000_000_000
 """Largest file of weights, unless one tensor is larger."""
 
-_COPIED = (
+COMPANIONS = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
 )
+"""Files that a copy of a model takes over unchanged: the defaults of generation and the tokenizer."""
 
 
 class Weights(Protocol):
@@ -108,7 +110,7 @@ def write_settings(
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     places = tuple(sources)
     found = {
-        name: file for name in _COPIED if (file := _first(source / name for source in places)) is not None
+        name: file for name in COMPANIONS if (file := _first(source / name for source in places)) is not None
     }
     for name, file in found.items():
         (folder / name).write_bytes(read_small_file(file))

@@ -39,7 +39,7 @@ from ramify.quickstart.tool_star_report import (
 from ramify.quickstart.world import FULL, SMOKE, write_base
 from ramify.quickstart.world_files import WorldFiles, WorldSettings, build_world
 from ramify.quickstart.world_logs import write_logs
-from ramify.runs.checkpoint import latest_checkpoint
+from ramify.runs.checkpoint_files import latest_checkpoint
 from ramify.sampler.configs import RepairConfig
 from ramify.sandbox.levels import detect_level
 

@@ -11,75 +11,32 @@ its place, synced to disk and renamed; to delete one, it is renamed first. Each 
 vLLM loads every safetensors file beside `config.json`.
 """
 
+import json
 import shutil
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+
+import torch
+from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, MachineError, TrainingError
+from ramify.core.protocols import Json
+from ramify.files.durable import sync, sync_folder
 from ramify.files.untrusted import read_small_file
+from ramify.learner.optimizer_files import state_name
+from ramify.learner.sharding import is_sharded
 from ramify.learner.update import Learner
-from ramify.modeling.load import save_model, saved_parameters
-from ramify.modeling.run_models import checkpoints
-from ramify.runs.checkpoint_files import (
-    RECORD,
-    STATE,
-    check_files,
-    first_line,
-    partial_of,
-    read_record,
-    remove,
-)
-from ramify.runs.checkpoint_writer import GENERATION_FILE, write_companions
+from ramify.modeling.load import save_model, saved_parameters, saved_state
+from ramify.modeling.lora import has_adapters
+from ramify.modeling.plain_folder import COMPANIONS
+from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "tokenizer.model",
-)
-
-
-def checkpoint_folder(run_dir: Path, step: int) -> Path:
-    """Folder of the checkpoint after step `step`."""
-    return run_dir / "checkpoints" / f"step-{step:06d}"
-
-
-def latest_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint with the highest step; None when there is none."""
-    return next(reversed(checkpoints(run_dir).values()), None)
-
-
-def advice_on_damaged(folder: Path) -> str:
-    """What the user can do about a damaged checkpoint that the run would resume from."""
-    before = [path.name for path in checkpoints(folder.parent.parent).values() if path.name != folder.name]
-    if before:
-        return f"delete this folder to go on from {before[-1]}"
-    return "there is none before it: put it back from a copy, or name a new run.dir to start again"
-
-
-def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> None:
-    """Delete old checkpoints, and the partial ones that interrupted saves left behind.
-
-    Args:
-        run_dir: Folder of the run.
-        last: How many checkpoints with the highest steps to keep, at least 1.
-        keep: Steps whose checkpoints are kept in any case.
-    """
-    folders = checkpoints(run_dir)
-    kept = {*list(folders)[-last:], *keep}
-    for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
-        remove(partial)
-    for step, folder in folders.items():
-        if step not in kept:
-            partial = partial_of(folder)
-            remove(folder.rename(partial))
+_GENERATION_FILE = "generation_config.json"
+_POLL_SECONDS = 0.05
+_WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
 
 def companion_files(model_path: Path) -> dict[str, bytes]:
@@ -88,8 +45,8 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
     Raises:
         DataError: A file cannot be read.
     """
-    names = [name for name in (*_TOKENIZER_FILES, GENERATION_FILE) if (model_path / name).is_file()]
-    return {name: read_small_file(model_path / name) for name in names}
+    files = (model_path / name for name in COMPANIONS)
+    return {file.name: read_small_file(file) for file in files if file.is_file()}
 
 
 def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes]) -> None:
@@ -117,7 +74,7 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         remove(scratch)
         scratch.mkdir()
         save_model(model, scratch, weights=False)
-        write_companions(scratch, model, companions)
+        _write_companions(scratch, model, companions)
     except OSError as error:
         raise TrainingError(f"{error.filename or scratch}: cannot be written: {error.strerror}") from error
     except Exception as error:
@@ -129,51 +86,103 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
             remove(scratch)
 
 
-def read_state(folder: Path, if_damaged: str) -> dict[str, Any]:
-    """Check every file of a checkpoint and return its `state`. Call it before you read anything else from the folder.
+def save_checkpoint(
+    folder: Path,
+    learner: Learner,
+    state: Mapping[str, Json],
+    companions: Mapping[str, bytes],
+    *,
+    in_background: bool = False,
+) -> Callable[[], None]:
+    """Write a checkpoint to a folder beside its place, and rename it when it is complete; `read_state` returns its `state`.
 
-    Args:
-        folder: Folder of the checkpoint.
-        if_damaged: Advice for a damaged checkpoint; ends the message.
-
-    Raises:
-        DataError: The checkpoint is incomplete, damaged or of another schema.
-    """
-    state = read_record(folder, if_damaged)
-    check_files(folder, if_damaged)
-    return state
-
-
-def check_model_folder(folder: Path) -> None:
-    """If a model's folder is a checkpoint, check that it is complete.
+    In the background, only copy it to the machine's memory before returning, and write in threads. The returned function waits
+    until the checkpoint is there, and raises what went wrong. Call it before anything relies on the checkpoint, and before the
+    next one.
 
     Raises:
-        DataError: It is a checkpoint, and incomplete, damaged or of another schema.
+        DataError: `folder` exists.
+        ValueError: A number in `state` is not finite.
+        TrainingError: The files cannot be written; nothing is left of them.
     """
-    if (folder / RECORD).is_file():
-        check_files(
-            folder, "copy it again from where it was made, or name another model.path", only_these=False
-        )
+    if folder.exists():
+        raise DataError(f"checkpoint {folder}: exists already, expected a new folder")
+    json.dumps(state, allow_nan=False)
+    partial, model, ranks = partial_of(folder), learner.model, learner.ranks
+    size = ranks.rank.size
+    parts = [(partial / STATE, number, size) for number in range(size)]
+
+    def write_model(tensors: Mapping[str, torch.Tensor] | None) -> None:
+        save_model(model, partial, tensors=tensors)
+        _write_companions(partial, model, companions)
+
+    def finish() -> None:
+        write_record(partial, state)
+        sync_folder(partial)
+        partial.rename(folder)
+        sync(folder.parent)
+
+    with _cleanup_on_error(folder):
+        remove(partial)
+        (partial / STATE).mkdir(parents=True)
+        if not in_background:
+            write_model(saved_state(model, learner.whole_parameter) if is_sharded(model) else None)
+            ranks.each("write_state", parts)
+            finish()
+            return lambda: None
+        # Here and not in the thread: what reads a split model's weights splits them, also in the midst of a pass.
+        copied = saved_state(model, lambda name: learner.whole_parameter(name).to("cpu", copy=True))
+        ranks.each("begin_writing", parts)
+    has_failed = threading.Event()
+
+    def write() -> None:
+        write_model(copied)
+        # The other ranks write theirs meanwhile; `end` hears of it if one cannot.
+        if _are_written(parts, lambda: has_failed.wait(_POLL_SECONDS) or ranks.has_failed):
+            finish()
+
+    done = _WRITER.submit(write)
+
+    def end() -> None:
+        with _cleanup_on_error(folder):
+            try:
+                ranks.all("end_writing")
+            except BaseException:
+                has_failed.set()
+                raise
+            finally:
+                done.result()
+
+    return end
 
 
-def load_state(folder: Path, learner: Learner, if_damaged: str) -> None:
-    """Load the optimizer state of a checkpoint, whatever number of ranks wrote it.
-
-    Args:
-        folder: Folder of the checkpoint.
-        learner: Has the weights of the checkpoint.
-        if_damaged: Advice for a damaged checkpoint; ends the message.
-
-    Raises:
-        DataError: The state cannot be read, or belongs to another model.
-    """
-    learner.ranks.all("load_state", folder / STATE, if_damaged)
+def _are_written(parts: Sequence[tuple[Path, int, int]], is_lost: Callable[[], bool]) -> bool:
+    """Wait until each rank has written its file, or one is lost; return True if all are there."""
+    files = [folder / state_name(number, size) for folder, number, size in parts]
+    while not all(file.exists() for file in files):
+        if is_lost():
+            return False
+    return True
 
 
-def load_weights(folder: Path, learner: Learner) -> None:
-    """Copy the trained weights of a checkpoint into a learner's model of the same shape, in place.
+def _write_companions(folder: Path, model: PreTrainedModel, companions: Mapping[str, bytes]) -> None:
+    for name, content in companions.items():
+        if name != _GENERATION_FILE or not has_adapters(model):
+            (folder / name).write_bytes(content)
 
-    Raises:
-        DataError: The weights cannot be read, or belong to another model.
-    """
-    learner.ranks.all("load_weights", folder)
+
+@contextmanager
+def _cleanup_on_error(folder: Path) -> Iterator[None]:
+    """Leave nothing of a checkpoint that cannot be written, and say so in one line."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):
+            remove(partial_of(folder))
+        if isinstance(error, TrainingError):
+            # A rank that is gone; it has said so.
+            raise
+        raise TrainingError(
+            f"checkpoint {folder}: cannot be written ({first_line(error)}); earlier checkpoints are whole: fix that and go on "
+            "with --resume"
+        ) from error

@@ -1,4 +1,6 @@
-"""The record of a checkpoint, `state.json`, which lists every other file with its size and CRC-32.
+"""The files of checkpoints: where they are, which are kept, and the record that shows whether one is whole.
+
+`state.json` lists every other file of a checkpoint with its size and CRC-32:
 
     {"schema": 5, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
 
@@ -10,14 +12,15 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
-from ramify.core.json_text import MAX_DEPTH, parse_json
+from ramify.core.json_types import FieldError, Reader, count, mapping, one_of, part, text
 from ramify.core.protocols import Json
-from ramify.files.untrusted import read_small_file
+from ramify.files import durable
+from ramify.modeling.run_models import checkpoints
 
 SCHEMA = 5
 _LAST_READERS = {4: "0.1.0 at commit c7758c3"}
@@ -27,6 +30,54 @@ STATE = "state"
 """Folder of the optimizer's files within a checkpoint."""
 
 _CHUNK = 1 << 20
+_READ_CONTENT = part(state=part(), files=mapping(part(bytes=count, crc32=text)))
+
+
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    """Folder of the checkpoint after step `step`."""
+    return run_dir / "checkpoints" / f"step-{step:06d}"
+
+
+def latest_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint with the highest step; None when there is none."""
+    return next(reversed(checkpoints(run_dir).values()), None)
+
+
+def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> None:
+    """Delete old checkpoints, and the partial ones that interrupted saves left behind.
+
+    Args:
+        run_dir: Folder of the run.
+        last: How many checkpoints with the highest steps to keep, at least 1.
+        keep: Steps whose checkpoints are kept in any case.
+    """
+    folders = checkpoints(run_dir)
+    steps = {*list(folders)[-last:], *keep}
+    for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
+        remove(partial)
+    for step, folder in folders.items():
+        if step not in steps:
+            partial = partial_of(folder)
+            remove(folder.rename(partial))
+
+
+def advice_on_damaged(folder: Path) -> str:
+    """Return what the user can do about a damaged checkpoint that the run would resume from."""
+    before = [path.name for path in checkpoints(folder.parent.parent).values() if path.name != folder.name]
+    if before:
+        return f"delete this folder to go on from {before[-1]}"
+    return "there is none before it: put it back from a copy, or name a new run.dir to start again"
+
+
+def check_model_folder(folder: Path) -> None:
+    """If a model's folder is a checkpoint, check that it is complete.
+
+    Raises:
+        DataError: It is a checkpoint, and incomplete, damaged or of another schema.
+    """
+    if (folder / RECORD).is_file():
+        advice = "copy it again from where it was made, or name another model.path"
+        read_state(folder, advice, only_these=False)
 
 
 def write_record(folder: Path, state: Mapping[str, Json]) -> None:
@@ -45,26 +96,10 @@ def write_record(folder: Path, state: Mapping[str, Json]) -> None:
     (folder / RECORD).write_text(json.dumps(record, indent=2), encoding="ascii")
 
 
-def read_record(folder: Path, if_damaged: str) -> dict[str, Any]:
-    """The `state` of a checkpoint, from its `state.json` alone; `check_files` checks the rest.
+def read_state(folder: Path, if_damaged: str, *, only_these: bool = True) -> dict[str, Any]:
+    """Compare every file of a checkpoint with its record and return its `state`; reads all of them once.
 
-    Args:
-        folder: Folder of the checkpoint.
-        if_damaged: Advice for a damaged checkpoint; ends the message.
-
-    Raises:
-        DataError: The file is missing, damaged or of another schema.
-    """
-    file = folder / RECORD
-    if not file.is_file():
-        raise DataError(
-            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is no checkpoint; {if_damaged}"
-        )
-    return _state_and_files(file, if_damaged)[0]
-
-
-def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> None:
-    """Compare every file of a checkpoint with its record; reads all of them once.
+    Call it before anything else is read from the folder.
 
     Args:
         folder: Folder of the checkpoint.
@@ -72,11 +107,16 @@ def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> No
         only_these: Refuse files that the record does not name, since such a file could decide what is loaded.
 
     Raises:
-        DataError: A file is missing or unexpected, or its size or content differs.
+        DataError: The record is missing or of another schema; a file is missing or unexpected, or its size or content differs.
     """
-    expected, found = _state_and_files(folder / RECORD, if_damaged)[1], _files(folder)
+    if not (folder / RECORD).is_file():
+        raise DataError(
+            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is no checkpoint; {if_damaged}"
+        )
+    content = _read_content(folder / RECORD, if_damaged)
+    expected, files = content["files"], _files(folder)
     for name, entry in expected.items():
-        path = found.get(name)
+        path = files.get(name)
         size = None if path is None else path.stat().st_size
         if path is None or size != entry["bytes"]:
             what = "is missing" if size is None else f"has {size} bytes, expected {entry['bytes']}"
@@ -85,17 +125,19 @@ def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> No
             raise DataError(
                 f"checkpoint {folder}: {name} has checksum {crc}, expected {entry['crc32']}; it is damaged, {if_damaged}"
             )
-    if only_these and (others := found.keys() - expected.keys()):
+    if only_these and (others := files.keys() - expected.keys()):
         raise DataError(f"checkpoint {folder}: {min(others)} is not one of its files; move it away")
     for name in expected:
         if name.endswith(".index.json"):
-            _check_index(found[name], expected, if_damaged)
+            # The index of a model in several files must lead to none outside of the checkpoint.
+            _read_json(files[name], part(weight_map=mapping(one_of(expected))), if_damaged)
+    state: dict[str, Any] = content["state"]
+    return state
 
 
-def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    record = _read_json(file, if_damaged)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        schema = record.get("schema") if isinstance(record, dict) else None
+def _read_content(file: Path, if_damaged: str) -> dict[str, Any]:
+    record = _read_json(file, part(), if_damaged)
+    if (schema := record.get("schema")) != SCHEMA:
         reader = _LAST_READERS.get(schema) if isinstance(schema, int) else None
         last = f" The last version that goes on from it is {reader}." if reader else ""
         raise DataError(
@@ -105,49 +147,25 @@ def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[
     content = {key: record.get(key) for key in ("state", "files")}
     if record.get("crc32") != _content_crc(content):
         raise DataError(f"{file}: its content does not match its checksum; it is damaged, {if_damaged}")
-    state, files = content["state"], content["files"]
-    if not isinstance(state, dict) or not isinstance(files, dict) or not all(map(_is_entry, files.values())):
-        raise DataError(f"{file}: expected a state, and files with bytes and crc32; {if_damaged}")
-    return state, files
-
-
-def _read_json(file: Path, if_damaged: str) -> Any:  # noqa: ANN401 - JSON
     try:
-        return parse_json(read_small_file(file), max_depth=2 * MAX_DEPTH)
+        return _READ_CONTENT(content)
+    except FieldError as error:
+        raise DataError(f"{file}: {error}; {if_damaged}") from None
+
+
+def _read_json(file: Path, read: Reader[dict[str, Any]], if_damaged: str) -> dict[str, Any]:
+    try:
+        return durable.read_record(file, read)
     except DataError as error:
         raise DataError(f"{error}; {if_damaged}") from None
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON ({error}); {if_damaged}") from None
-
-
-def _check_index(file: Path, names: Mapping[str, Any], if_damaged: str) -> None:
-    """Check that the index of a model in several files names only files of the checkpoint.
-
-    Raises:
-        DataError: It names others.
-    """
-    record = _read_json(file, if_damaged)
-    places = record.get("weight_map") if isinstance(record, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(p, str) and p in names for p in places.values()):
-        raise DataError(
-            f"{file}: expected the name of one of the checkpoint's files for each weight; {if_damaged}"
-        )
 
 
 def _files(folder: Path) -> dict[str, Path]:
     """All files except the record, by name within the folder."""
-    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return {
-        p.relative_to(folder).as_posix(): p for p in sorted(found) if p != folder / RECORD and p.is_file()
+        p.relative_to(folder).as_posix(): p for p in sorted(paths) if p != folder / RECORD and p.is_file()
     }
-
-
-def _is_entry(entry: object) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("bytes"), int)
-        and isinstance(entry.get("crc32"), str)
-    )
 
 
 def _content_crc(content: Mapping[str, Any]) -> str:
@@ -171,7 +189,7 @@ def remove(path: Path) -> None:
 
 
 def partial_of(folder: Path) -> Path:
-    """Where a checkpoint is while it is written or deleted."""
+    """Return the folder that a checkpoint has while it is written or deleted."""
     return folder.with_name(f".{folder.name}.partial")
 
 

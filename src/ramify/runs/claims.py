@@ -6,7 +6,7 @@ files of somebody else is refused.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from ramify.files.durable import (
     require_plain_files,
 )
 from ramify.runs.manifest import MANIFEST
+from ramify.runs.recipe import RecipeRecord
 
 _MOST_MARK = 64
 """Bytes of a lock that are read."""
@@ -29,25 +30,39 @@ _MOST_MARK = 64
 
 @dataclass(frozen=True, slots=True)
 class RunKind:
-    """A kind of run folder.
+    """A kind of run folder, and what belongs to it besides its recipe and its manifest; a `*` stands for any characters.
 
     Attributes:
         name: Word in the mark; a folder that another kind of run has marked is not free.
         what: Its content, for messages.
-        has_begun: Return True if the folder holds results of this kind, from which only a resumed run may go on.
+        results: Files and folders that are results. From a folder with a result only a resumed run may go on.
+        lines: Files whose first line is a result.
+        files: Its other files.
+        folders: Its folders.
         can_resume: The command has --resume.
     """
 
     name: str
     what: str
-    has_begun: Callable[[Path], bool]
+    results: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     can_resume: bool = True
 
-    def check(self, path: Path, resume: bool) -> None:
+    def has_begun(self, path: Path) -> bool:
+        """Return True if the folder holds a result."""
+        lines = (file for pattern in self.lines for file in path.glob(pattern))
+        return any(file.is_file() and file.stat().st_size > 0 for file in lines) or any(
+            any(path.glob(pattern)) for pattern in self.results
+        )
+
+    def check(self, path: Path, resume: bool, recipe: RecipeRecord | None = None) -> None:
         """Check that a run may use the folder `run.dir`; writes nothing.
 
         Raises:
-            ConfigError: It holds results and `resume` is false, it holds something else, or it holds links.
+            ConfigError: It holds results and `resume` is false, it holds something else, it holds links, or the recipe of a run
+                that has begun differs from `recipe` in a key that must not change.
         """
         if not path.exists():
             return
@@ -64,22 +79,29 @@ class RunKind:
         if not begun and entries(path) and _read_mark(path) != self._mark:
             raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
         require_plain_files("run.dir", path)
+        files = (RECIPE, MANIFEST, *self.lines, *self.results, *self.files)
+        for names, is_right, kind in ((self.folders, Path.is_dir, "folder"), (files, Path.is_file, "file")):
+            for file in (path / name for name in names if "/" not in name):
+                if file.exists() and not is_right(file):
+                    raise ConfigError(f"run.dir: {file} is no {kind}; put it back from a copy, or remove it")
+        if begun and recipe is not None:
+            recipe.changes(path / RECIPE)
 
     @contextmanager
-    def claim(self, path: Path, check: Callable[[], None]) -> Iterator[None]:
+    def claim(self, path: Path, resume: bool, recipe: RecipeRecord | None = None) -> Iterator[None]:
         """Make the folder `run.dir`, mark it, and hold it for this process alone while the block runs.
 
-        `check` raises if the run may not use the folder. It is called before anything is written, and again once the folder
-        is held, since another process may have used it in between. A run that has left nothing but its recipe removes that too.
+        It is checked before anything is written, and again once it is held, since another process may have used it in between.
+        A run that has left nothing but its recipe removes that too.
 
         Raises:
-            ConfigError: The folder cannot be made or written, or another process holds it.
+            ConfigError: As for `check`; the folder cannot be made or written, or another process holds it.
         """
-        check()
+        self.check(path, resume, recipe)
         is_new = not path.exists()
         make_folder("run.dir", path)
         with locked_folder("run.dir", path):
-            check()
+            self.check(path, resume, recipe)
             try:
                 if not self.has_begun(path):
                     _write_mark(path, self._mark)
@@ -127,3 +149,35 @@ def _clean_up(path: Path, is_new: bool) -> None:
         # Not if an unfinished file is left there, or another process has come meanwhile.
         with suppress(OSError):
             path.rmdir()
+
+
+_STEPS = ("checkpoints/step-*", f"trees/{'[0-9]' * 6}*.jsonl")
+TRAINING = RunKind(
+    name="run",
+    what="a run",
+    lines=("metrics.jsonl", "cycle-*/rl/metrics.jsonl"),
+    results=(*_STEPS, *(f"cycle-*/rl/{steps}" for steps in _STEPS), "cycle-*/done.json"),
+    files=("evals.jsonl",),
+    folders=("checkpoints", "trees", "timing", "evals", "preflight"),
+)
+ROLLOUT = RunKind(
+    name="rollout",
+    what="trees",
+    results=("trees/000001.jsonl",),
+    folders=("trees", "timing"),
+    can_resume=False,
+)
+EVALUATION = RunKind(
+    name="evaluation",
+    what="an evaluation",
+    lines=("results.jsonl",),
+    results=("summary.json",),
+    files=("times.jsonl", "trees.jsonl", "times.json", "results.csv", "report.html"),
+)
+SYNTHESIS = RunKind(
+    name="synthesis",
+    what="a synthesis",
+    lines=("trees/direct.jsonl", "trees/tools.jsonl", "trees/hints.jsonl"),
+    results=("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json"),
+    folders=("trees",),
+)

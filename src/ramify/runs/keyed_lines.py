@@ -57,8 +57,8 @@ class KeyedLines:
 
     def sort(self, keys: Sequence[Key]) -> None:
         """Put the lines into this order, and drop those with other keys; raises as `read`."""
-        found = {key: line for key, line, _ in self._lines()}
-        self._rewrite([(found[key], None) for key in keys if key in found])
+        lines = {key: line for key, line, _ in self._lines()}
+        self._rewrite([(lines[key], None) for key in keys if key in lines])
 
     def update(self, records: Mapping[Key, Mapping[str, Any]]) -> None:
         """Replace the lines with these keys; raises as `read`."""

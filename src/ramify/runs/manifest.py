@@ -2,7 +2,7 @@
 
     {"schema": 2, PART: {...}, "made_with": [{...}, ...], ...}
 
-PART is "scores" for an evaluation and "made_from" for training; every resume compares it. `made_with` has an entry for
+PART is "scores" for an evaluation and "made_from" for every other run; every resume compares it. `made_with` has an entry for
 each session whose code, packages or device differ from those of the session before.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any
 from ramify import __version__
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, Reader, count, each, part
+from ramify.core.messages import Problem
+from ramify.engines.configs import SERVER_KEYS
 from ramify.files.durable import read_record, replace_file
 from ramify.modeling.model_config import whole_folder
 
@@ -32,6 +34,10 @@ _MODEL_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
+_TRANSPORT = frozenset(
+    {"url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop", *SERVER_KEYS}
+) - {"model"}
+"""Keys of a service that say how to reach it; `model` says who answers there."""
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 
@@ -77,17 +83,34 @@ def _read_sessions(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON value
     return list(value)
 
 
-def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Compare what a folder was made from with what is wanted now; `what` names the content, for the message.
+def refuse_other(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare what a folder was made from with what is to be added; `what` names the content, for the message.
+
+    Prices, and how to reach the engine and the judge, may differ: they cannot change an answer.
 
     Raises:
         ConfigError: They differ; names each key.
     """
-    told = "; ".join(map(str, differences(found, wanted)))
-    if told:
+    others = "; ".join(map(str, differences(_lasting(before), _lasting(now))))
+    if others:
         raise ConfigError(
-            f"run.dir: {folder} holds {what} with {told}; name a new folder, or put back what it was made from"
+            f"run.dir: {folder} holds {what} with {others}; name a new folder, or put back what it was made from"
         )
+
+
+def _lasting(made_from: Mapping[str, Any]) -> dict[str, Any]:
+    # In a deterministic run the slots decide which sequences share a step of the engine.
+    keep = ("slots",) if made_from.get("deterministic") else ()
+    engine, reward = _without_transport(made_from.get("engine"), keep), made_from.get("reward")
+    if isinstance(reward, Mapping):
+        reward = {**reward, "judge": _without_transport(reward.get("judge"))}
+    return {**made_from, "price": None, "engine": engine, "reward": reward}
+
+
+def _without_transport(service: object, keep: Collection[str] = ()) -> object:
+    if not isinstance(service, Mapping):
+        return service
+    return {key: value for key, value in service.items() if key not in _TRANSPORT or key in keep}
 
 
 def note_session(
@@ -119,8 +142,8 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for name in sorted({*before, *now}):
-            place = f"{key}.{name}" if key else name
-            yield from differences(before.get(name), now.get(name), place)
+            inner = f"{key}.{name}" if key else name
+            yield from differences(before.get(name), now.get(name), inner)
     elif before != json.loads(json.dumps(now)):
         yield Difference(key, before, now)
 
@@ -138,6 +161,20 @@ def file_sha256(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def problems_sha256(problems: Sequence[Problem]) -> str:
+    """SHA-256 of the problems' ids, messages and accepted answers, in order."""
+    table = [
+        [problem.id, [[message.role, message.text] for message in problem.messages], list(problem.answer)]
+        for problem in problems
+    ]
+    return text_sha256(json.dumps(table, ensure_ascii=True))
+
+
+def text_sha256(text: str) -> str:
+    """SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def model_files(folder: Path) -> dict[str, str]:
     """SHA-256 of what describes a model and its tokenizer beside the weights, by name, for the files that are there.
 
@@ -147,12 +184,12 @@ def model_files(folder: Path) -> dict[str, str]:
         DataError: One cannot be read, or there is no base.
     """
     whole = whole_folder(folder)
-    places = {"": folder} if whole == folder else {"": folder, "base/": whole}
+    folders = {"": folder} if whole == folder else {"": folder, "base/": whole}
     return {
-        prefix + name: file_sha256(place / name)
-        for prefix, place in places.items()
+        prefix + name: file_sha256(parent / name)
+        for prefix, parent in folders.items()
         for name in _MODEL_FILES
-        if (place / name).exists()
+        if (parent / name).exists()
     }
 
 
@@ -166,7 +203,7 @@ def _commit() -> str | None:
     """The commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
     here = Path(__file__).resolve().parents[1]
     try:
-        asked = [
+        head, changed = [
             subprocess.run(
                 ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
             ).stdout.strip()
@@ -177,5 +214,4 @@ def _commit() -> str | None:
         ]
     except (OSError, subprocess.SubprocessError):
         return None
-    head, changed = asked
     return f"{head}-dirty" if changed else head

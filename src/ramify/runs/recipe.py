@@ -35,8 +35,8 @@ class RecipeRecord:
         differing = tuple(differences(_read(record), tomllib.loads(self.text)))
         if refused := [difference for difference in differing if difference.key not in self.may_change]:
             shown = "; ".join(map(str, refused[:_WITH_VALUES]))
-            if rest := [difference.key for difference in refused[_WITH_VALUES:]]:
-                shown += f"; and so do {', '.join(rest)}"
+            if others := [difference.key for difference in refused[_WITH_VALUES:]]:
+                shown += f"; and so do {', '.join(others)}"
             raise ConfigError(
                 f"run.dir: {record} differs from the recipe given: {shown}; put "
                 f"{'it' if len(refused) == 1 else 'them'} back, or name a new folder (a run that goes on may change "

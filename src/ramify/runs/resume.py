@@ -15,18 +15,17 @@ from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
 from ramify.modeling.numerics import compute_device
 from ramify.obs.console import RunConsole
-from ramify.runs.checkpoint import (
+from ramify.runs.checkpoint import check_saving, companion_files
+from ramify.runs.checkpoint_files import (
+    RECORD,
+    STATE,
     advice_on_damaged,
     check_model_folder,
-    check_saving,
     checkpoint_folder,
-    companion_files,
     latest_checkpoint,
-    load_state,
     prune_checkpoints,
     read_state,
 )
-from ramify.runs.checkpoint_files import RECORD
 from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.manifest import MANIFEST
 from ramify.runs.recipe import RecipeRecord
@@ -108,9 +107,9 @@ def _read_record(path: Path) -> RunRecord:
     try:
         record = _RECORD.validate_json(json.dumps(read_state(path, advice)), strict=True)
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
+        key = ".".join(map(str, error.errors()[0]["loc"]))
         raise DataError(
-            f"{path / RECORD}: {place}: {error.errors()[0]['msg']}; it is not the state of a training run, {advice}"
+            f"{path / RECORD}: {key}: {error.errors()[0]['msg']}; it is not the state of a training run, {advice}"
         ) from None
     if checkpoint_folder(path.parent.parent, record.loop.step) != path:
         raise DataError(
@@ -165,7 +164,7 @@ def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner,
     learner = make_learner()
     if start.record is None:
         return learner, LoopState()
-    load_state(start.source, learner, advice_on_damaged(start.source))
+    learner.ranks.all("load_state", start.source / STATE, advice_on_damaged(start.source))
     learner.step = start.record.learner_step
     learner.skipped_in_a_row = start.record.skipped_in_a_row
     return learner, start.record.loop
@@ -193,7 +192,7 @@ def begin_run(
         )
     companions = companion_files(setup.model.folder)
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
-    prune_checkpoints(folder.root, setup.run.keep_last, state.kept)
+    prune_checkpoints(folder.root, setup.run.keep_last, state.kept_steps)
     check_saving(folder.root, learner, companions)
     learner.ranks.begin()
     identity = folder.begin(setup.recipe, manifest)
@@ -225,14 +224,14 @@ def _require_same_model(checkpoint: Path, model: TrainedModelConfig) -> None:
     Raises:
         DataError: They differ.
     """
-    asked = model.lora is not None or is_adapter_folder(model.folder)
-    found = is_adapter_folder(checkpoint)
-    if asked != found:
+    trains_adapter = model.lora is not None or is_adapter_folder(model.folder)
+    is_adapter = is_adapter_folder(checkpoint)
+    if trains_adapter != is_adapter:
         kinds = {True: "an adapter (LoRA)", False: "a whole model"}
         raise DataError(
-            f"{checkpoint}: {kinds[found]}, the recipe trains {kinds[asked]}; it is of another run, name a new run.dir"
+            f"{checkpoint}: {kinds[is_adapter]}, the recipe trains {kinds[trains_adapter]}; it is of another run, name a new run.dir"
         )
-    if found:
+    if is_adapter:
         base = whole_folder(model.folder)
         if whole_folder(checkpoint).resolve() != base.resolve():
             raise DataError(

@@ -15,33 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 from ramify.core.json_types import part, text
 from ramify.files.durable import RECIPE, make_folder, read_record, replace_file
 from ramify.obs.metrics import MetricsLog
-from ramify.runs.claims import RunKind
+from ramify.runs.claims import TRAINING
 from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, shown, write_manifest
 from ramify.runs.recipe import RecipeRecord
 
-_METRICS, _EVALUATIONS, _PREFLIGHT = "metrics.jsonl", "evals.jsonl", "preflight"
-_FOLDERS = ("checkpoints", "trees", "timing", "evals", _PREFLIGHT)
-_FILES = (RECIPE, MANIFEST, _METRICS, _EVALUATIONS)
 _OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
-
-
-def _has_begun(path: Path) -> bool:
-    """Return True if a folder holds steps or checkpoints, or one of its cycles does (`ramify selfcritic`)."""
-    metrics = path / _METRICS
-    return (
-        (metrics.is_file() and metrics.stat().st_size > 0)
-        or any(_OF_A_STEP.fullmatch(trace.name) for trace in path.glob("trees/*.jsonl"))
-        or any(path.glob("checkpoints/step-*"))
-        or any(map(_has_begun, path.glob("cycle-*/rl")))
-        or any(path.glob("cycle-*/done.json"))
-    )
-
-
-_RUN = RunKind("run", "a run", _has_begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +61,21 @@ class RunFolder:
     @property
     def evaluations(self) -> MetricsLog:
         """The metrics of the run's evaluations."""
-        return MetricsLog(self.root / _EVALUATIONS)
+        return MetricsLog(self.root / "evals.jsonl")
 
     @property
     def preflight(self) -> Path:
         """The results of the preflight."""
-        return self.root / _PREFLIGHT
+        return self.root / "preflight"
 
     @property
     def metrics(self) -> MetricsLog:
         """The run's metrics."""
-        return MetricsLog(self.root / _METRICS)
+        return MetricsLog(self.root / "metrics.jsonl")
+
+    @property
+    def _goes_on(self) -> bool:
+        return TRAINING.has_begun(self.root) and (self.root / MANIFEST).exists()
 
     def rewind(self, step: int) -> None:
         """Delete what later steps wrote: they are repeated, or not done at all.
@@ -101,8 +87,8 @@ class RunFolder:
         self.evaluations.truncate_after(step)
         for name in ("trees", "timing", "evals"):
             for path in (self.root / name).glob("*"):
-                found = _OF_A_STEP.fullmatch(path.name)
-                if found and int(found[1]) > step:
+                name_of_step = _OF_A_STEP.fullmatch(path.name)
+                if name_of_step and int(name_of_step[1]) > step:
                     path.unlink()
 
     def take_up(self, recipe: RecipeRecord, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -114,7 +100,7 @@ class RunFolder:
             ConfigError: Data, weights, tools or rewards differ; names the first key that does.
             DataError: The manifest is damaged.
         """
-        if _has_begun(self.root) and (self.root / MANIFEST).exists():
+        if self._goes_on:
             before = read_manifest(self.root, made_from=part(), name=text)
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
@@ -128,10 +114,10 @@ class RunFolder:
         Raises:
             ConfigError: The folder cannot be written.
         """
-        if not (_has_begun(self.root) and (self.root / MANIFEST).exists()):
+        if not self._goes_on:
             # A start that did not get to its first step may have evaluated another model.
             shutil.rmtree(self.root / "evals", ignore_errors=True)
-            (self.root / _EVALUATIONS).unlink(missing_ok=True)
+            (self.root / "evals.jsonl").unlink(missing_ok=True)
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
         elif recipe.changes(self.root / RECIPE):
@@ -157,32 +143,12 @@ class RunFolder:
             return None
 
 
-ROLLOUT = RunKind("rollout", "trees", lambda path: RunFolder(path).trees(1).exists(), can_resume=False)
-
-
-def check_run_folder(path: Path, recipe: RecipeRecord, resume: bool) -> None:
-    """Check that a run may use the folder; writes nothing.
-
-    Raises:
-        ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe has changed in a key that must not.
-    """
-    _RUN.check(path, resume)
-    for names, is_right, kind in ((_FOLDERS, Path.is_dir, "folder"), (_FILES, Path.is_file, "file")):
-        for name in names:
-            if (path / name).exists() and not is_right(path / name):
-                raise ConfigError(
-                    f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
-                )
-    if _has_begun(path):
-        recipe.changes(path / RECIPE)
-
-
 @contextmanager
 def claim_run_folder(path: Path, recipe: RecipeRecord, resume: bool) -> Iterator[RunFolder]:
-    """Open or create the folder of a run, and hold it for this process alone while the block runs.
+    """Open or create the folder of a training run, and hold it for this process alone while the block runs.
 
     Raises:
-        ConfigError: As for `check_run_folder`; the folder cannot be written; or another process holds it.
+        ConfigError: As for `RunKind.claim`.
     """
-    with _RUN.claim(path, lambda: check_run_folder(path, recipe, resume)):
+    with TRAINING.claim(path, resume, recipe):
         yield RunFolder(path, resume)

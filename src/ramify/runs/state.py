@@ -12,8 +12,8 @@ from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
-from ramify.runs.checkpoint import checkpoint_folder, load_state, load_weights, prune_checkpoints, read_state
-from ramify.runs.checkpoint_writer import begin_checkpoint, save_checkpoint
+from ramify.runs.checkpoint import save_checkpoint
+from ramify.runs.checkpoint_files import STATE, checkpoint_folder, prune_checkpoints, read_state
 from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.run_folder import RunFolder, RunIdentity
 
@@ -23,7 +23,7 @@ Score = Annotated[float, Field(ge=-1e100, le=1e100)]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckpointScore:
     """A checkpoint's score: the mean score of the steps from this checkpoint to the next."""
 
     step: NaturalNumber
@@ -49,7 +49,7 @@ class LoopState:
     cursor: DataCursor = field(default_factory=DataCursor)
     scores: tuple[Score | None, ...] = ()
     due: NaturalNumber = 0
-    ranking: tuple[Judged, ...] = ()
+    ranking: tuple[CheckpointScore, ...] = ()
     branching: Mapping[str, Any] = field(default_factory=dict)
     guard: GuardState | None = None
 
@@ -62,7 +62,7 @@ class LoopState:
         return replace(self, scores=(), due=step)
 
     @property
-    def kept(self) -> frozenset[int]:
+    def kept_steps(self) -> frozenset[int]:
         """Steps whose checkpoints are kept besides the last ones."""
         needed = self.guard.needed if self.guard else frozenset()
         return needed | {judged.step for judged in self.ranking}
@@ -72,9 +72,9 @@ class LoopState:
         known = [score for score in self.scores if score is not None]
         if not known or not self.due:
             return replace(self, scores=())
-        found = Judged(self.due, math.fsum(known) / len(known))
+        score = CheckpointScore(self.due, math.fsum(known) / len(known))
         others = [other for other in self.ranking if other.step != self.due]
-        ranked = sorted([*others, found], key=lambda one: (one.score, one.step), reverse=True)
+        ranked = sorted([*others, score], key=lambda each: (each.score, each.step), reverse=True)
         return replace(self, scores=(), ranking=tuple(ranked[:most]))
 
 
@@ -131,9 +131,9 @@ class Saver:
         if state.step % self.run.save_every and state.step != self.total_steps:
             return state
         guard = state.guard.saved(state.step) if state.guard else None
-        kept = replace(state.judged(self.run.keep_best), due=state.step, guard=guard)
-        self._write(kept, in_background=self.in_background)
-        return kept
+        saved = replace(state.judged(self.run.keep_best), due=state.step, guard=guard)
+        self._write(saved, in_background=self.in_background)
+        return saved
 
     def settle(self) -> None:
         """Wait until the last checkpoint is on the disk.
@@ -163,8 +163,8 @@ class Saver:
         path = checkpoint_folder(self.folder.root, step)
         if_damaged = "the run cannot go back to it: start a new run.dir from another checkpoint as model.path"
         read_state(path, if_damaged)
-        load_weights(path, self.learner)
-        load_state(path, self.learner, if_damaged)
+        self.learner.ranks.all("load_weights", path)
+        self.learner.ranks.all("load_state", path / STATE, if_damaged)
         self.learner.skipped_in_a_row = 0
         return path
 
@@ -197,15 +197,13 @@ class Saver:
             run=self.identity,
         )
         path = checkpoint_folder(self.folder.root, state.step)
-        what = path, learner, asdict(record), self.companions
-        if not in_background:
-            save_checkpoint(*what)
-            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
-            return
-        end = begin_checkpoint(*what)
+        end = save_checkpoint(path, learner, asdict(record), self.companions, in_background=in_background)
 
         def finish() -> None:
             end()
-            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
+            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept_steps)
 
-        self._pending.end = finish
+        if in_background:
+            self._pending.end = finish
+        else:
+            finish()

@@ -1,22 +1,57 @@
 """Trees that are recorded as they come, so that a run which was interrupted goes on to the same file."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from ramify.core.records import ScoredTree
-from ramify.obs.console import RunConsole
+from ramify.obs.console import Phase, RunConsole
 from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import Planned
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
 from ramify.runtime.agent_loop import StopOnSignal
-from ramify.sampler.groups import grow_in_groups
 from ramify.sampler.sampler import Sampler
 
 GROUP = 1024
 """Trees that are planned at a time, where none must be grown together with others."""
+
+
+def in_groups(planned: Iterable[Planned], size: int | None) -> Iterator[tuple[Planned, ...]]:
+    """Yield the trees in groups that are grown one after another; None: all of them in one."""
+    left = iter(planned)
+    while group := tuple(islice(left, size)):
+        yield group
+
+
+def done_in(group: Iterable[Key], recorded: Set[Key], *, whole: bool) -> frozenset[Key]:
+    """Return the keys of a group that are done; of a group that is grown as a whole, all or none."""
+    keys = frozenset(group)
+    return frozenset() if whole and not keys <= recorded else keys & recorded
+
+
+async def grow_in_groups(
+    sampler: Sampler,
+    groups: Iterable[Sequence[Planned]],
+    keep: Callable[[ScoredTree, float], Awaitable[None]],
+    phase: Phase,
+    *,
+    whole: bool,
+) -> None:
+    """Grow and score one group after the other; `keep` gets each tree, and the seconds that it took, when it is scored.
+
+    Args:
+        sampler: The agent and its reward.
+        groups: The trees.
+        keep: Records a tree.
+        phase: Shows what the rollout is waiting for; whoever records advances it.
+        whole: Groups are grown as a whole, so what is left of the last one must not change the numerics.
+    """
+    for group in groups:
+        if whole:
+            await sampler.agent.engine.load_weights(0)
+        await sampler.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +78,14 @@ class TreeRecorder:
             DataError: Nothing was there, and no problem worked.
             Interrupted: Ctrl-C or SIGTERM.
         """
-        lines, told = _tree_lines(path), sampler.timing.failure_notes()
+        lines, old_notes = _tree_lines(path), sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
-        found = lines.keys()
+        recorded = lines.keys()
         # Also drops a last line that was cut off.
-        lines.keep(found)
-        keys: list[Key] = []
+        lines.keep(recorded)
+        order: list[Key] = []
         recording = asyncio.Lock()
+        whole = self.whole is not None
         with self.console.phase(title, most) as phase:
 
             async def keep(scored: ScoredTree, seconds: float) -> None:
@@ -60,20 +96,20 @@ class TreeRecorder:
                     await asyncio.to_thread(lines.append, record)
                 phase.advance(1)
 
-            for group in _chunks(planned, self._size(sampler)):
-                keys += [_key(one) for one in group]
-                done = {_key(one) for one in group} & found
-                if self.whole is not None and len(done) < len(group):
-                    lines.keep(lines.keys() - done)
-                    done = set()
+            for group in in_groups(planned, self._size(sampler)):
+                keys = [_key(tree) for tree in group]
+                done = done_in(keys, recorded, whole=whole)
+                if dropped := (recorded & set(keys)) - done:
+                    lines.keep(lines.keys() - dropped)
+                order += keys
                 phase.advance(len(done))
-                if left := [one for one in group if _key(one) not in done]:
-                    self.stop.run(grow_in_groups(sampler, [left], keep, phase, whole=self.whole is not None))
-        lines.sort(keys)
+                if left := [tree for tree in group if _key(tree) not in done]:
+                    self.stop.run(grow_in_groups(sampler, [left], keep, phase, whole=whole))
+        lines.sort(order)
         for note in sampler.timing.failure_notes():
-            if note not in told:
+            if note not in old_notes:
                 self.console.note(note)
-        if not found:
+        if not recorded:
             sampler.scoring.require_success()
 
     def _size(self, sampler: Sampler) -> int:
@@ -86,9 +122,3 @@ def _tree_lines(path: Path) -> KeyedLines:
 
 def _key(planned: Planned) -> Key:
     return planned.problem.id, planned.key.attempt
-
-
-def _chunks(planned: Iterable[Planned], size: int) -> Iterator[tuple[Planned, ...]]:
-    rest = iter(planned)
-    while chunk := tuple(islice(rest, size)):
-        yield chunk

@@ -11,18 +11,17 @@ from ramify.core.messages import Problem
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.token_counts import PriceConfig
-from ramify.runs import manifest
+from ramify.runs.claims import SYNTHESIS
 from ramify.runs.configs import LogConfig
 from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.runs.recipe import RecipeRecord
 from ramify.runs.recorder import open_loggers
-from ramify.sampler.identity import without_reach
 from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.session import SamplingSession, sampling
 from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
-from ramify.synth.folder import SYNTHESIS, read_stage, stage_file
+from ramify.synth.folder import read_stage, stage_file
 from ramify.synth.hints import HintLibrary
 from ramify.synth.results import Sorter, summary_metrics, write_results
 from ramify.synth.rows import is_right
@@ -37,8 +36,7 @@ class SynthPlan:
         folder: The folder of answers and rows.
         recipe: The recipe, for the folder.
         log: Loggers of the final counts.
-        made_from: Everything that the answers depend on.
-        device: Name of the device.
+        manifest: Everything that the answers depend on.
         task: The questions under the prompt with tools, the tools and the reward.
         direct: The questions under the prompt without tools, in the same order.
         open_sampler: Makes the agent.
@@ -55,8 +53,7 @@ class SynthPlan:
     folder: Path
     recipe: RecipeRecord
     log: LogConfig
-    made_from: Mapping[str, Any]
-    device: str
+    manifest: Mapping[str, Any]
     task: Task
     direct: Sequence[Problem]
     open_sampler: Callable[[], Sampler]
@@ -101,16 +98,15 @@ def _open_folder(plan: SynthPlan, console: RunConsole) -> str:
         ConfigError: Model, data, tools, reward, hints or settings differ.
     """
     folder = plan.folder
-    made_with = manifest.made_with(plan.device)
     if SYNTHESIS.has_begun(folder) and (folder / MANIFEST).exists():
         before = read_manifest(folder, made_from=part())
-        refuse_other(folder, "a synthesis", without_reach(before["made_from"]), without_reach(plan.made_from))
-        note_session(folder, before, made_with, console.note)
+        refuse_other(folder, "a synthesis", before["made_from"], plan.manifest["made_from"])
+        note_session(folder, before, plan.manifest["made_with"][-1], console.note)
         # Folders that older versions began have no name.
         name = str(before.get("name", folder.name))
     else:
         name = os.urandom(8).hex()
-        write_manifest(folder, {"name": name, "made_from": dict(plan.made_from), "made_with": [made_with]})
+        write_manifest(folder, {"name": name, **plan.manifest})
     replace_file(folder / RECIPE, plan.recipe.text.encode())
     return name
 

@@ -12,8 +12,6 @@ from ramify.modeling.adapter_files import checksums
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.numerics import device_name
 from ramify.runs.manifest import file_sha256, made_with, model_files
-from ramify.sampler.identity import problems_sha256
-from ramify.sampler.task import Task
 
 
 def make_manifest(
@@ -38,26 +36,3 @@ def make_manifest(
         **(own or {}),
     }
     return {"made_from": made_from, "made_with": [made_with(device_name(model.device))]}
-
-
-def task_manifest(
-    model: TrainedModelConfig, data: Path | None, task: Task, tokenizer: str, script: str | None
-) -> dict[str, Any]:
-    """`make_manifest` with the problems that are used, the tools, the rewards and the script.
-
-    The sandbox level is noted, not compared: a run may continue on another machine.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
-    levels = {name: identity for name, identity in task.toolbox.identities.items() if name == "python"}
-    own = {
-        "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
-        "tools": {name: i for name, i in task.toolbox.identities.items() if name not in levels},
-        "rewards": dict(task.reward.identities),
-        "rewriters": dict(task.rewriter_files),
-        "helper": None if task.repairs is None else task.repairs.sha256,
-        "script": script,
-    }
-    manifest = make_manifest(model, data, tokenizer, own)
-    return {**manifest, "made_with": [{**manifest["made_with"][-1], **levels}]}

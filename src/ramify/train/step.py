@@ -14,7 +14,7 @@ from ramify.obs.branch_metrics import branch_notes, entropy_warnings
 from ramify.obs.console import Phase
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree
-from ramify.runs.checkpoint import checkpoint_folder
+from ramify.runs.checkpoint_files import checkpoint_folder
 from ramify.runs.state import LoopState
 from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.batch import Batch

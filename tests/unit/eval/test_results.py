@@ -6,8 +6,8 @@ import pytest
 from eval_records import attempt
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.eval.manifest import read_manifest
-from ramify.eval.results import check_eval_folder, read_records, read_times, results_lines, times_lines
+from ramify.eval.results import read_manifest, read_records, read_times, results_lines, times_lines
+from ramify.runs.claims import EVALUATION
 from ramify.runs.manifest import write_manifest
 
 MADE = [attempt(f"caf\u00e9 {i}", 0, "\ud800", True, (("search", "ok", False),)) for i in range(3)]
@@ -174,21 +174,21 @@ def test_a_manifest_of_other_types_is_refused(tmp_path, keys):
 @pytest.mark.parametrize("left", [".lock", "recipe.toml.part", "manifest.json.part", "results.jsonl.part"])
 def test_what_a_kill_left_does_not_count(tmp_path, left):
     (tmp_path / left).write_text("{")
-    check_eval_folder(tmp_path, resume=False)
-    check_eval_folder(tmp_path, resume=True)
+    EVALUATION.check(tmp_path, resume=False)
+    EVALUATION.check(tmp_path, resume=True)
 
 
 def test_an_evaluation_is_resumed_and_anything_else_is_not_touched(tmp_path):
     for name in ("recipe.toml", "results.jsonl"):
         (tmp_path / name).write_text("{}\n")
-    check_eval_folder(tmp_path, resume=True)
+    EVALUATION.check(tmp_path, resume=True)
     with pytest.raises(ConfigError, match="holds an evaluation; go on with --resume"):
-        check_eval_folder(tmp_path, resume=False)
+        EVALUATION.check(tmp_path, resume=False)
     (tmp_path / "results.jsonl").unlink()
     (tmp_path / "thesis.tex").write_text("mine")
     for resume in (False, True):
         with pytest.raises(ConfigError, match="exists and is not empty"):
-            check_eval_folder(tmp_path, resume)
+            EVALUATION.check(tmp_path, resume)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "results.jsonl", "trees.jsonl", "report.html"])
@@ -199,5 +199,5 @@ def test_a_link_is_refused_before_it_is_followed(tmp_path, name):
         (folder / begun).write_text("")
     (folder / name).symlink_to(outside)
     with pytest.raises(ConfigError, match=rf"run\.dir: .*{name} is a link"):
-        check_eval_folder(folder, resume=True)
+        EVALUATION.check(folder, resume=True)
     assert not outside.exists()

@@ -4,7 +4,7 @@ import pytest
 
 from ramify.core.errors import DataError
 from ramify.modeling.run_models import model_of
-from ramify.runs.checkpoint import latest_checkpoint
+from ramify.runs.checkpoint_files import latest_checkpoint
 
 
 def test_a_run_stands_for_its_last_checkpoint(tmp_path):

@@ -17,6 +17,7 @@ from model_makers import learner_for, tiny
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, MachineError, TrainingError
+from ramify.learner import optimizer_files
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.pack import pack
 from ramify.modeling.configs import AdapterConfig
@@ -24,20 +25,17 @@ from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
 from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 from ramify.modeling.tiny import make_tiny_qwen3
-from ramify.runs.checkpoint import (
+from ramify.runs import checkpoint
+from ramify.runs.checkpoint import check_saving, companion_files, save_checkpoint
+from ramify.runs.checkpoint_files import (
     advice_on_damaged,
     check_model_folder,
-    check_saving,
     checkpoint_folder,
-    companion_files,
     latest_checkpoint,
-    load_state,
-    load_weights,
     prune_checkpoints,
     read_state,
+    write_record,
 )
-from ramify.runs.checkpoint_files import write_record
-from ramify.runs.checkpoint_writer import save_checkpoint
 from random_trees import credited, random_tree, supervised_credit
 
 ADVICE = "do this"
@@ -72,7 +70,7 @@ def test_training_goes_on_bitwise(tmp_path, model_folder, optimizer):
     save(folder, learner, model_folder)
     again = learner_for(load_model(folder), NegativeLogLikelihood(), optimizer)
     assert read_state(folder, ADVICE) == STATE
-    load_state(folder, again, ADVICE)
+    again.ranks.all("load_state", folder / "state", ADVICE)
     saved, loaded = learner.optimizers.state_tensors(), again.optimizers.state_tensors()
     assert saved.keys() == loaded.keys()
     assert all(torch.equal(saved[key], loaded[key]) for key in saved)
@@ -109,7 +107,7 @@ def test_before_the_first_step_there_is_no_optimizer_state_and_saving_makes_none
     assert learner.optimizers.state_tensors() == {}
     assert read_state(tmp_path / "c", ADVICE) == STATE
     other = trained(2)
-    load_state(tmp_path / "c", other, ADVICE)
+    other.ranks.all("load_state", tmp_path / "c" / "state", ADVICE)
     assert other.optimizers.state_tensors() == {}
 
 
@@ -170,7 +168,9 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
         content = path.read_bytes()
         for place in (0, len(content) // 3, len(content) - 1):
             path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-            with pytest.raises(DataError, match=rf"{path.name}.*(it is damaged|not valid JSON|of schema)"):
+            with pytest.raises(
+                DataError, match=rf"{path.name}.*(it is damaged|broken JSON|expected UTF-8|of schema)"
+            ):
                 read_state(folder, ADVICE)
         path.write_bytes(content)
     assert read_state(folder, ADVICE) == STATE
@@ -210,10 +210,13 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
         ({"schema": "4"}, "a checkpoint of schema '4'"),
         ({"state": {**STATE, "step": 4}}, "its content does not match its checksum"),
         ({"state": None}, "its content does not match its checksum"),
-        ({"state": [], "crc32": None}, "expected a state, and files with bytes and crc32"),
-        ({"files": ["config.json"], "crc32": None}, "expected a state, and files with bytes and crc32"),
-        ({"files": {"config.json": 7}, "crc32": None}, "expected a state, and files with bytes and crc32"),
-        ({"files": {"c": {"bytes": "7", "crc32": "0"}}, "crc32": None}, "expected a state, and files"),
+        ({"state": [], "crc32": None}, "state: expected a JSON object, got a list; do this"),
+        ({"files": ["config.json"], "crc32": None}, "files: expected a JSON object, got a list; do this"),
+        (
+            {"files": {"config.json": 7}, "crc32": None},
+            r"files\.config\.json: expected a JSON object, got 7; do",
+        ),
+        ({"files": {"c": {"bytes": "7", "crc32": "0"}}, "crc32": None}, r"files\.c\.bytes: expected a whole"),
     ],
 )
 def test_a_record_that_is_not_what_was_written_is_refused(tmp_path, model_folder, change, told):
@@ -234,7 +237,7 @@ def test_a_record_that_is_no_json_object_is_refused(tmp_path, model_folder, cont
     folder = tmp_path / "c"
     save(folder, trained(0), model_folder)
     (folder / "state.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"state\.json: (not valid JSON|a checkpoint of schema None)"):
+    with pytest.raises(DataError, match=r"state\.json: (broken JSON|expected|nested).*; do this"):
         read_state(folder, ADVICE)
 
 
@@ -324,7 +327,7 @@ def test_optimizer_state_is_checked_for_itself(sealed, damage, told):
     seal()
     assert read_state(folder, ADVICE) == STATE
     with pytest.raises(DataError, match=rf"optimizer\.safetensors: damaged, .*{told}.*; do this") as error:
-        load_state(folder, learner, ADVICE)
+        learner.ranks.all("load_state", folder / "state", ADVICE)
     assert "\n" not in str(error.value)
     after = learner.optimizers.state_tensors()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -343,7 +346,7 @@ def test_whatever_is_changed_under_good_checksums_is_loaded_or_refused(sealed):
         seal()
         read_state(folder, ADVICE)
         try:
-            load_state(folder, learner, ADVICE)
+            learner.ranks.all("load_state", folder / "state", ADVICE)
         except DataError:
             refused += 1
     assert refused > 30
@@ -364,8 +367,8 @@ def test_no_pickle_is_read(tmp_path, sealed):
     seal()
     read_state(folder, ADVICE)
     load_model(folder)
-    load_weights(folder, learner)
-    load_state(folder, learner, ADVICE)
+    learner.ranks.all("load_weights", folder)
+    learner.ranks.all("load_state", folder / "state", ADVICE)
     assert not (tmp_path / "was here").exists()
 
 
@@ -400,7 +403,10 @@ def test_the_index_of_a_models_files_leads_nowhere_else(sealed, index):
     _, folder, seal = sealed
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     seal()
-    with pytest.raises(DataError, match=r"index\.json: expected the name of one of the checkpoint's files"):
+    with pytest.raises(
+        DataError,
+        match=r"index\.json: (weight_map.*: )?expected (one of .*config\.json, |a JSON obj|a text).*; do this",
+    ):
         read_state(folder, ADVICE)
 
 
@@ -503,7 +509,7 @@ def test_weights_go_back_in_place(tmp_path, model_folder):
     learner.update_rows(*batch(1))
     parameters = dict(learner.model.named_parameters())
     assert not all(torch.equal(before[name], parameters[name]) for name in before)
-    load_weights(tmp_path / "c", learner)
+    learner.ranks.all("load_weights", tmp_path / "c")
     assert all(torch.equal(before[name], parameters[name]) for name in before)
     other = make_tiny_qwen3(
         vocab_size=50,
@@ -520,10 +526,51 @@ def test_weights_go_back_in_place(tmp_path, model_folder):
         seed=0,
     )
     with pytest.raises(DataError, match=r"model\.layers\.2\..* is None, expected"):
-        load_weights(tmp_path / "c", learner_for(other, NegativeLogLikelihood()))
+        learner_for(other, NegativeLogLikelihood()).ranks.all("load_weights", tmp_path / "c")
 
 
 def test_weights_are_as_readable_as_the_rest(tmp_path, model_folder):
     save(tmp_path / "c", trained(0), model_folder)
     modes = {name: (tmp_path / "c" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
     assert modes["model.safetensors"] == modes["config.json"]
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_a_checkpoint_that_threads_write_is_the_one_that_would_have_been_written_at_once(tmp_path):
+    learner = trained(1)
+    save_checkpoint(tmp_path / "at_once", learner, STATE, {"tokenizer.json": b"{}"})
+    end = save_checkpoint(
+        tmp_path / "meanwhile", learner, STATE, {"tokenizer.json": b"{}"}, in_background=True
+    )
+    before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+    learner.update_rows(*batch(3))
+    assert any(not torch.equal(before[name], p) for name, p in learner.model.named_parameters())
+    end()
+    assert read_state(tmp_path / "meanwhile", "") == STATE
+    assert files(tmp_path / "meanwhile") == files(tmp_path / "at_once")
+
+
+@pytest.mark.parametrize("where", ["weights", "state"])
+def test_what_cannot_be_written_is_told_at_its_end_and_leaves_nothing(tmp_path, monkeypatch, where):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    learner = trained(1)
+    if where == "weights":
+        monkeypatch.setattr(checkpoint, "save_model", full)
+    else:
+        monkeypatch.setattr(optimizer_files, "write_tensors", full)
+    end = save_checkpoint(tmp_path / "run" / "step-1", learner, STATE, {}, in_background=True)
+    with pytest.raises(TrainingError, match=r"step-1: cannot be written \(OSError: .*No space left"):
+        end()
+    assert list((tmp_path / "run").iterdir()) == []
+    monkeypatch.undo()
+    learner.update_rows(*batch(3))
+    save_checkpoint(tmp_path / "run" / "step-1", learner, STATE, {}, in_background=True)()
+    assert read_state(tmp_path / "run" / "step-1", "") == STATE
+    shutil.rmtree(tmp_path / "run")

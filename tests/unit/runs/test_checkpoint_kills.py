@@ -13,15 +13,13 @@ from model_makers import learner_for, tiny
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.modeling.load import load_model
-from ramify.runs.checkpoint import (
+from ramify.runs.checkpoint import companion_files, save_checkpoint
+from ramify.runs.checkpoint_files import (
     checkpoint_folder,
-    companion_files,
     latest_checkpoint,
-    load_state,
     prune_checkpoints,
     read_state,
 )
-from ramify.runs.checkpoint_writer import save_checkpoint
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +56,7 @@ def check(run, steps, learner):
     assert folder == checkpoint_folder(run, state["step"])
     assert state["step"] in steps
     load_model(folder)
-    load_state(folder, learner, "")
+    learner.ranks.all("load_state", folder / "state", "")
 
 
 def test_killed_before_each_thing_that_saving_does_to_the_file_system(tmp_path, learner, model_folder):

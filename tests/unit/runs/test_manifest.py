@@ -43,17 +43,38 @@ def test_another_origin_is_refused_by_its_key(tmp_path):
         refuse_other(tmp_path, "a run", before, {"weights": {"model": "b"}, "tools": {}})
 
 
+def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
+    def settings(deterministic=False, price=None, slots=4, judged_by="j", **service):
+        engine = {"name": "openai", "slots": slots, **service}
+        judge = {"model": judged_by, "url": service.get("url")}
+        return {"deterministic": deterministic, "price": price, "engine": engine, "reward": {"judge": judge}}
+
+    refuse_other(
+        tmp_path, "a run", settings(url="a", http={}), settings(url="b", slots=8, price={"prompt": 1})
+    )
+    with pytest.raises(
+        ConfigError, match=r'holds a run with engine\.name = "openai", now it is "vllm"; name'
+    ):
+        refuse_other(tmp_path, "a run", settings(url="a"), settings(url="b", name="vllm"))
+    with pytest.raises(ConfigError, match=r'engine\.model = "m", now it is "n"; name'):
+        refuse_other(tmp_path, "a run", settings(url="a", model="m"), settings(url="b", model="n"))
+    with pytest.raises(ConfigError, match=r'reward\.judge\.model = "m", now it is "n"; name'):
+        refuse_other(tmp_path, "a run", settings(judged_by="m"), settings(judged_by="n"))
+    with pytest.raises(ConfigError, match=r"holds a run with engine\.slots = 4, now it is 8; name"):
+        refuse_other(tmp_path, "a run", settings(True), settings(True, slots=8))
+
+
 def test_a_session_is_added_where_it_is_another(tmp_path):
     write_manifest(tmp_path, MADE)
-    said = []
+    notes = []
     for commit in ("1", "2", "2", "1"):
-        note_session(tmp_path, read_manifest(tmp_path, made_from=part()), {"commit": commit}, said.append)
+        note_session(tmp_path, read_manifest(tmp_path, made_from=part()), {"commit": commit}, notes.append)
     assert [session["commit"] for session in read_manifest(tmp_path, made_from=part())["made_with"]] == [
         "1",
         "2",
         "1",
     ]
-    assert len(said) == 2
+    assert len(notes) == 2
 
 
 @pytest.mark.parametrize(

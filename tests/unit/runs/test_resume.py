@@ -27,14 +27,14 @@ from ramify.runs.checkpoint import companion_files
 from ramify.runs.checkpoint_files import write_record
 from ramify.runs.resume import restore, starting_point
 from ramify.runs.run_folder import RunFolder
-from ramify.runs.state import Judged, LoopState, Saver
+from ramify.runs.state import CheckpointScore, LoopState, Saver
 
 STATE = LoopState(
     7,
     DataCursor(1, 4),
     (0.25, None, 0.5),
     5,
-    (Judged(5, 0.75),),
+    (CheckpointScore(5, 0.75),),
     {"first_seen": [[0, [1, 0], 0.5]]},
     GuardState(1, 2, False, None, 5),
 )

@@ -8,12 +8,11 @@ from pydantic import BaseModel
 
 from ramify.config.other_runs import record_of
 from ramify.core.errors import ConfigError, DataError
-from ramify.eval.results import EVALUATION
 from ramify.files.durable import LOCK, replace_lines
 from ramify.obs.metrics import read_metrics
+from ramify.runs.claims import EVALUATION, ROLLOUT, SYNTHESIS, TRAINING
 from ramify.runs.manifest import read_manifest, write_manifest
-from ramify.runs.run_folder import ROLLOUT, RunFolder, check_run_folder, claim_run_folder
-from ramify.synth.folder import SYNTHESIS
+from ramify.runs.run_folder import RunFolder, claim_run_folder
 
 MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 
@@ -69,14 +68,14 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
         folder.create(recipe_record())
         folder.metrics.append(1, {"loss": 0.5})
     with pytest.raises(ConfigError, match="go on with --resume"):
-        check_run_folder(path, recipe_record(), resume=False)
+        TRAINING.check(path, False, recipe_record())
     with claim_run_folder(path, recipe_record(), resume=True):
         pass
     with pytest.raises(ConfigError, match="differs from the recipe"):
-        check_run_folder(path, recipe_record(name="b"), resume=True)
+        TRAINING.check(path, True, recipe_record(name="b"))
     (path / "recipe.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"recipe\.toml: expected TOML"):
-        check_run_folder(path, recipe_record(), resume=True)
+        TRAINING.check(path, True, recipe_record())
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_what_a_kill_left_of_a_start_does_not_block_the_next(tmp_path, left):
     path.mkdir()
     (path / left).write_bytes(b"{")
     for resume in (False, True):
-        check_run_folder(path, recipe_record(), resume)
+        TRAINING.check(path, resume, recipe_record())
     with claim_run_folder(path, recipe_record(), resume=False) as folder:
         folder.begin(recipe_record(), MADE)
         folder.metrics.append(1, {"loss": 0.5})
@@ -111,9 +110,9 @@ def test_what_a_failed_start_left_belongs_to_the_next_whatever_its_recipe(tmp_pa
         folder.begin(recipe_record(name="d"), MADE)
         folder.metrics.append(1, {"loss": 0.5})
     with pytest.raises(ConfigError, match="holds a run; go on with --resume"):
-        check_run_folder(path, recipe_record(name="d"), resume=False)
+        TRAINING.check(path, False, recipe_record(name="d"))
     with pytest.raises(ConfigError, match="differs from the recipe given"):
-        check_run_folder(path, recipe_record(name="a"), resume=True)
+        TRAINING.check(path, True, recipe_record(name="a"))
 
 
 def test_a_start_that_failed_before_it_made_anything_leaves_nothing(tmp_path):
@@ -126,10 +125,10 @@ def test_a_start_that_failed_before_it_made_anything_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_folder_of_another_command_or_of_a_stranger_is_not_taken(tmp_path, kind, resume):
     path = tmp_path / "run"
-    with kind.claim(path, lambda: kind.check(path, resume=False)):
+    with kind.claim(path, resume=False):
         (path / "engine").mkdir()
     with pytest.raises(ConfigError, match="exists and is not empty"):
-        check_run_folder(path, recipe_record(), resume)
+        TRAINING.check(path, resume, recipe_record())
     (path / LOCK).unlink()
     with pytest.raises(ConfigError, match="exists and is not empty"):
         kind.check(path, resume)
@@ -146,7 +145,7 @@ def test_results_without_a_recipe_are_refused(tmp_path, name):
         (path / name).write_text("x")
     for resume in (False, True):
         with pytest.raises(ConfigError, match=r"holds a run without its recipe\.toml"):
-            check_run_folder(path, recipe_record(), resume)
+            TRAINING.check(path, resume, recipe_record())
 
 
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
@@ -171,7 +170,7 @@ def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
     with pytest.raises(
         ConfigError, match=r'recipe\.toml differs from the recipe given: name = "a", now it is "b"; '
     ):
-        check_run_folder(tmp_path, recipe_record(name="b"), resume=True)
+        TRAINING.check(tmp_path, True, recipe_record(name="b"))
 
 
 class RunPart(BaseModel):
@@ -197,14 +196,14 @@ def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
         "goes on with run.threads = 2, it was 1",
     ]
     assert identity.recipe == record_of(Parts()).fingerprint
-    check_run_folder(tmp_path, longer, resume=True)
+    TRAINING.check(tmp_path, True, longer)
 
 
 def test_every_key_that_must_not_change_is_named(tmp_path):
     begun(tmp_path, record_of(Parts(run=RunPart(deterministic=True))))
     other = record_of(Parts(name="b", run=RunPart(seed=1, threads=2, steps=3, deterministic=True)))
     with pytest.raises(ConfigError) as caught:
-        check_run_folder(tmp_path, other, resume=True)
+        TRAINING.check(tmp_path, True, other)
     told = str(caught.value)
     # The number of threads decides the last bits of a sum.
     for difference in (
@@ -225,7 +224,7 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
     with pytest.raises(
         ConfigError, match=r"keys\.k7 = 0, now it is 1; and so do keys\.k8, keys\.k9; put them back"
     ):
-        check_run_folder(tmp_path, record_of(Many(keys={f"k{i}": 1 for i in range(10)})), resume=True)
+        TRAINING.check(tmp_path, True, record_of(Many(keys={f"k{i}": 1 for i in range(10)})))
 
 
 @pytest.mark.parametrize(
@@ -248,5 +247,27 @@ def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place,
     else:
         (path / place).write_text("")
     with pytest.raises(ConfigError, match=rf"run\.dir: .*{place} is (a link|neither|no file|no folder)"):
-        check_run_folder(path, recipe_record(), resume=True)
+        TRAINING.check(path, True, recipe_record())
     assert (outside / "000009.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "result"),
+    [
+        (EVALUATION, "results.csv", "summary.json"),
+        (EVALUATION, "results.jsonl", "summary.json"),
+        (SYNTHESIS, "summary.json", "rl.jsonl"),
+        (SYNTHESIS, "manifest.json", "trees/direct.jsonl"),
+        (ROLLOUT, "recipe.toml", None),
+    ],
+)
+def test_a_folder_in_the_place_of_a_file_is_refused_in_every_kind_of_run(tmp_path, kind, name, result):
+    path = tmp_path / "run"
+    with kind.claim(path, resume=False):
+        for file in (result, "recipe.toml") if result else ():
+            (path / file).parent.mkdir(exist_ok=True)
+            (path / file).write_text("{}\n")
+        (path / name).mkdir()
+        (path / "engine").mkdir()
+    with pytest.raises(ConfigError, match=rf"run\.dir: .*{name} is no file; put it back from a copy"):
+        kind.check(path, resume=True)

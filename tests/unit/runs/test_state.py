@@ -15,10 +15,11 @@ from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
-from ramify.runs.checkpoint import companion_files, latest_checkpoint, read_state
+from ramify.runs.checkpoint import companion_files
+from ramify.runs.checkpoint_files import latest_checkpoint, read_state
 from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.run_folder import RunFolder, RunIdentity
-from ramify.runs.state import Judged, LoopState, Saver
+from ramify.runs.state import CheckpointScore, LoopState, Saver
 from random_trees import credited, random_tree, supervised_credit
 
 
@@ -70,14 +71,14 @@ def steps(folder):
 def test_a_checkpoint_is_judged_by_the_steps_that_its_weights_wrote(tmp_path, saver):
     keeping = saver(99, save_every=2, keep_last=9, keep_best=9)
     state = run(keeping, [9.0, 9.0, 1.0, 2.0, None, 4.0, 5.0])
-    assert state.ranking == (Judged(4, 4.0), Judged(2, 1.5))
+    assert state.ranking == (CheckpointScore(4, 4.0), CheckpointScore(2, 1.5))
     assert (state.due, state.scores) == (6, (5.0,))
 
 
 def test_the_best_stays_beside_the_last_and_of_equal_ones_the_later(tmp_path, saver):
     keeping = saver(save_every=1, keep_last=1, keep_best=1)
     state = run(keeping, [0.0, 0.5, 0.9, 0.9, 0.1, None])
-    assert state.ranking == (Judged(3, 0.9),)
+    assert state.ranking == (CheckpointScore(3, 0.9),)
     assert steps(tmp_path) == [3, 6]
     assert keeping.best_note(state) == (
         f"best checkpoint: {tmp_path / 'checkpoints' / 'step-000003'} (score 0.9)"
@@ -88,7 +89,7 @@ def test_a_policy_that_collapses_does_not_take_the_best_with_it(tmp_path, saver)
     """The step that destroys the weights still has the reward of those before it."""
     keeping = saver(save_every=1, keep_last=1, keep_best=1)
     state = run(keeping, [0.4, 0.45, -1.0, -1.0])
-    assert state.ranking == (Judged(1, 0.45),)
+    assert state.ranking == (CheckpointScore(1, 0.45),)
     assert steps(tmp_path) == [1, 4]
 
 
@@ -96,7 +97,7 @@ def test_after_a_way_back_the_scores_are_those_of_the_checkpoint_gone_back_to(tm
     keeping = saver(save_every=1, keep_last=9, keep_best=9)
     state = run(keeping, [0.0, 0.1, 0.2]).went_back(1)
     state = run(keeping, [0.9], state)
-    assert state.ranking == (Judged(1, 0.9), Judged(2, 0.2))
+    assert state.ranking == (CheckpointScore(1, 0.9), CheckpointScore(2, 0.2))
 
 
 def test_weights_that_are_no_numbers_are_not_saved(tmp_path, saver, learner):
@@ -125,7 +126,7 @@ def test_a_checkpoint_in_between_is_not_judged_and_changes_nothing_later(tmp_pat
     record = read_state(latest_checkpoint(tmp_path), "")
     assert (record["loop"]["step"], record["loop"]["scores"], record["loop"]["due"]) == (4, [0.4], 3)
     assert run(whole, [0.5, 0.6], state) == once
-    assert once.ranking == (Judged(3, 0.5),)
+    assert once.ranking == (CheckpointScore(3, 0.5),)
 
 
 def test_what_the_guard_needs_is_never_deleted(tmp_path, saver):
