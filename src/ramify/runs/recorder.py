@@ -89,7 +89,7 @@ class Recorder:
     """
 
     def __init__(self, folder: RunFolder, settle: Callable[[], None], loggers: Loggers) -> None:
-        self._folder, self._settle, self.loggers = folder, settle, loggers
+        self.folder, self._settle, self.loggers = folder, settle, loggers
 
     def step(
         self, step: int, metrics: Mapping[str, float | None], trees: Sequence[TracedTree] | None = None
@@ -100,10 +100,10 @@ class Recorder:
             TrainingError: The disk cannot be written.
         """
         if trees is not None:
-            write_trees(self._folder.trees(step), trees)
+            write_trees(self.folder.trees(step), trees)
         # No run is to be more than one checkpoint ahead of what can be resumed.
         self._settle()
-        self._folder.metrics.append(step, metrics)
+        self.folder.metrics.append(step, metrics)
         self.loggers.step(step, metrics)
 
 
