@@ -88,6 +88,18 @@ class TrainingEvaluation:
         )
         return row
 
+    def note_lost(self, state: LoopState) -> None:
+        """Note evaluations before the step of `state` that left a trace or a rank, but no line in `evals.jsonl`."""
+        traced = {int(path.stem) for path in self.folder.evaluation(0).parent.glob("*.jsonl")}
+        ranked = {judged.step for judged in state.ranking}
+        lines = {row["step"] for row in read_evaluations(self.folder)}
+        # That of the step itself may have been cut off by a kill; it is done again.
+        if lost := sorted(step for step in (traced | ranked) - lines if step < state.step):
+            self.console.note(
+                f"warning: {self.folder.root / 'evals.jsonl'} has no line for {len(lost)} evaluations, the first is of step "
+                f"{lost[0]}: eval.patience does not count them. Restore it from a copy."
+            )
+
     def should_stop(self) -> bool:
         """Return True, with a note, if `patience` evaluations in a row brought no better score than one before them."""
         patience = self.config.patience

@@ -22,6 +22,8 @@ def run_steps(
         TrainingError: Training cannot go on.
         Interrupted: A stop was asked for; the state was saved.
     """
+    if evaluation is not None:
+        evaluation.note_lost(state)
     try:
         while True:
             stop.check()
