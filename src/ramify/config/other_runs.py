@@ -40,6 +40,7 @@ MAY_CHANGE = frozenset(
         "preflight.allow_zero_variance",
         "log",
         "log.to",
+        "log.trees_every",
     }
 )
 """The length of the run, which checkpoints are kept, when it is evaluated, how the work is placed on the machine, and who logs it."""

@@ -13,7 +13,7 @@ from ramify.data.configs import ExampleDataConfig
 from ramify.engines.configs import TrainingEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
-from ramify.runs.configs import LogConfig, TrainingRunConfig
+from ramify.runs.configs import TrainingLogConfig, TrainingRunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.train.configs import EvaluationConfig
 
@@ -43,7 +43,7 @@ class SftRecipe(Section):
     model: TrainedModelConfig
     data: ExampleDataConfig
     run: TrainingRunConfig
-    log: LogConfig = LogConfig()
+    log: TrainingLogConfig = TrainingLogConfig()
     learner: SftLearnerSection
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None

@@ -34,7 +34,7 @@ from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, V
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 from ramify.modeling.configs import TrainedModelConfig
-from ramify.runs.configs import LogConfig, TrainingRunConfig
+from ramify.runs.configs import TrainingLogConfig, TrainingRunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.train.configs import EvaluationConfig, PreflightConfig
 
@@ -86,7 +86,7 @@ class TrainRecipe(Section):
     model: TrainedModelConfig
     data: TrainDataSection
     run: TrainingRunConfig
-    log: LogConfig = LogConfig()
+    log: TrainingLogConfig = TrainingLogConfig()
     rollout: RolloutSection
     engine: TrainingEngine
     tools: ToolsSection = ToolsSection()

@@ -80,7 +80,7 @@ class TrainingEvaluation:
         # Last: with its line an evaluation is done.
         self.folder.evaluations.append(step, row)
         # What a session before this one logged of the step itself stays.
-        self.loggers.step(step, row, first_again=step + 1)
+        self.loggers.step(step, row, {"eval/trees": trees}, first_again=step + 1)
         interval = evaluation.pass_at(1)
         self.console.note(
             f"step {step}: {SCORE} {interval.value:.4g} [{interval.low:.4g}, {interval.high:.4g}] on "
