@@ -48,9 +48,9 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
         check_positions(recipe)
         check_model_folder(recipe.model.folder)
     if isinstance(recipe, SftRecipe | DpoRecipe):
-        refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe))
         if recipe.evaluation is not None:
             _read_problems(recipe.evaluation, notes)
+        refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe))
     else:
         problems = _read_problems(recipe, notes)
         if trains and isinstance(recipe, TrainRecipe):
