@@ -41,7 +41,7 @@ def words(*settings):
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
+    runs = ForkedRuns(tmp_path_factory.mktemp("console"))
     yield runs
     runs.close()
 
@@ -72,13 +72,13 @@ def kind(request):
 def evaluated(kind, tmp_path_factory, caller, forked):
     """Nine steps, evaluated at 0, 4, 8 and, since it is the last, 9."""
     recipe, command = task(kind, tmp_path_factory.mktemp("evaluated"), caller)
-    status, said, errors = forked(*command, *settings_of(recipe))
+    status, output, errors = forked(*command, *settings_of(recipe))
     assert status == 0, errors
-    assert said.count("eval/pass@1") == 4
+    assert output.count("eval/pass@1") == 4
     # The demonstrations ask one question, which is no problem; the pairs ask eight.
-    assert ("eval.test: 7 of 7 problems are trained on" in said) == (kind != "sft")
+    assert ("eval.test: 7 of 7 problems are trained on" in output) == (kind != "sft")
     # All scores are equal, and on a tie the later one is better.
-    assert "checkpoints/step-000009 (score " in said
+    assert "checkpoints/step-000009 (score " in output
     return recipe.parent / "run"
 
 
@@ -165,11 +165,11 @@ def test_a_lost_record_of_evaluations_is_noted(tmp_path, caller, forked):
     settings = settings_of(recipe)
     assert forked(*command, *settings, "--max-steps", 5)[0] == 0
     (recipe.parent / "run" / "evals.jsonl").unlink()
-    status, said, errors = forked(*command, *settings, "--resume", "--max-steps", 6)
+    status, output, errors = forked(*command, *settings, "--resume", "--max-steps", 6)
     assert status == 0, errors
     assert (
         "evals.jsonl has no line for 2 evaluations, the first is of step 0: eval.patience does not count"
-        in said
+        in output
     )
 
 
@@ -181,10 +181,10 @@ def test_when_it_is_evaluated_may_change_and_how_may_not(tmp_path, caller, forke
     assert status == 2
     assert "eval.attempts" in errors
     later = words("eval.every=3", "eval.patience=9", "eval.at_start=false")
-    status, said, errors = forked(*command, *settings, *later, "--resume")
+    status, output, errors = forked(*command, *settings, *later, "--resume")
     assert status == 0, errors
-    assert "goes on with eval.every = 3, it was 4" in said
-    assert "has no line" not in said
+    assert "goes on with eval.every = 3, it was 4" in output
+    assert "has no line" not in output
     assert [row["step"] for row in read_metrics(run / "evals.jsonl")] == [0, 4, 6, 9]
 
 
@@ -194,12 +194,12 @@ def test_without_a_better_score_the_run_ends_early(kind, tmp_path, caller, forke
     recipe, command = task(kind, tmp_path, caller)
     never = ("max_tokens=1", "max_calls=0")
     settings = (*settings_of(recipe, "patience=2", *never), *words("eval.every=2"))
-    status, said, errors = forked(*command, *settings)
+    status, output, errors = forked(*command, *settings)
     assert status == 0, errors
     run = recipe.parent / "run"
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == [1, 2, 3, 4]
-    assert "no better eval/pass@1 in 2 evaluations" in said
-    status, said, errors = forked(*command, *settings, "--resume")
+    assert "no better eval/pass@1 in 2 evaluations" in output
+    status, output, errors = forked(*command, *settings, "--resume")
     assert status == 0, errors
     assert len(read_metrics(run / "metrics.jsonl")) == 4
 

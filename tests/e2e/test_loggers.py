@@ -160,29 +160,29 @@ def wandb_tables(run, key):
     """The tables that W&B has of a name, by step."""
     proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     (path,) = (run.parent / "wandb").glob("offline-run-*/run-*.wandb")
-    found = {}
+    steps = {}
     for record in map(proto.Record.FromString, records_of(path.read_bytes())):
         row = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
         if f"{key}/path" in row:
             name = json.loads(row[f"{key}/path"])
             table = json.loads((path.parent / "files" / name).read_text())
-            found[json.loads(row["step"])] = [
+            steps[json.loads(row["step"])] = [
                 dict(zip(table["columns"], line, strict=True)) for line in table["data"]
             ]
-    return found
+    return steps
 
 
 def trackio_traces(run, key):
     """The traces that trackio has of a name, by step, as rows of a table."""
     storage = pytest.importorskip("trackio.sqlite_storage").SQLiteStorage
     name = json.loads((run / "manifest.json").read_text())["name"]
-    found = {}
+    steps = {}
     for trace in storage.get_traces("ramify", f"{run.parent.name}/run-{name}", limit=1000):
         if trace["key"] == key:
             text = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in trace["messages"])
             row = {**trace["metadata"], "prompt": trace["messages"][0]["content"], "messages": text}
-            found.setdefault(trace["step"], {})[trace["index"]] = row
-    return {step: [rows[index] for index in sorted(rows)] for step, rows in found.items()}
+            steps.setdefault(trace["step"], {})[trace["index"]] = row
+    return {step: [rows[index] for index in sorted(rows)] for step, rows in steps.items()}
 
 
 @pytest.mark.parametrize(("name", "read"), [("wandb", wandb_tables), ("trackio", trackio_traces)])

@@ -84,9 +84,9 @@ def examples_dev_problems(recipe: EvalRecipe, train: Path) -> ProblemReader:
 def _memory_notes(problems: Sequence[Problem], trained: frozenset[str]) -> tuple[str, ...]:
     from ramify.data.overlap import without_questions
 
-    if seen := len(problems) - len(without_questions(problems, trained)):
+    if repeated := len(problems) - len(without_questions(problems, trained)):
         return (
-            f"eval.test: {seen} of {len(problems)} problems are trained on. Their scores measure memory too.",
+            f"eval.test: {repeated} of {len(problems)} problems are trained on. Their scores measure memory too.",
         )
     return ()
 
@@ -109,7 +109,7 @@ class DevTask:
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """What the evaluations are made from; the sandbox level may change, as in RL."""
+        """The checksums of what the attempts depend on; the sandbox level may change, as in RL."""
         identities = self.task.toolbox.identities.items()
         return {
             "eval.test": problems_sha256(self.task.problems),
