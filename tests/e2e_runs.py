@@ -79,6 +79,25 @@ batch_size = 4
 token_budget = 200
 optimizer = {{ rate = 1e-3 }}
 """
+ATTEMPTS = """
+[eval]
+test = "{folder}/problems.jsonl"
+every = 4
+limit = 3
+max_prompt_tokens = 200
+max_tokens = 32
+max_calls = 1
+[engine]
+name = "local"
+slots = 4
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+[tools.python]
+[sandbox]
+min_level = 0
+[reward]
+name = "answer"
+"""
 EVAL = """\
 [model]
 path = "{model}"

@@ -10,7 +10,7 @@ import tomllib
 import pytest
 from safetensors.numpy import load_file
 
-from e2e_runs import EVAL, SFT, TRAIN, ramify, write_task
+from e2e_runs import ATTEMPTS, DPO, EVAL, SFT, TRAIN, ramify, write_task
 from ramify.cli import COMMANDS, main
 from ramify.obs.metrics import read_metrics
 
@@ -187,7 +187,7 @@ def test_doctor_tells_what_the_machine_has(capsys):
     assert "sandbox       level " in told
 
 
-@pytest.mark.parametrize("text", [SFT, EVAL, None], ids=["sft", "eval", "train"])
+@pytest.mark.parametrize("text", [SFT, DPO + ATTEMPTS, EVAL, None], ids=["sft", "evaluated", "eval", "train"])
 def test_doctor_says_whether_a_recipe_can_run(tmp_path, model_folder, capsys, text):
     arguments = (tmp_path / "task", model_folder) + ((text,) if text else ())
     recipe = write_task(*arguments)
@@ -197,9 +197,11 @@ def test_doctor_says_whether_a_recipe_can_run(tmp_path, model_folder, capsys, te
     weights = load_file(model_folder / "model.safetensors")
     assert f"{sum(tensor.size for tensor in weights.values()):,} parameters" in told
     assert ("  optimizer\n" in told) == (text is not EVAL)
+    assert ("opening them and the reward" in told) == (text is not SFT)
+    assert ("keys and values of" in told) == (text is not SFT)
     assert "\nwork " in told
     assert "together: fits" in told
-    assert ("sandbox.min_level 0: met" in told) == (text is None)
+    assert ("sandbox.min_level 0: met" in told) == (text is None or "[sandbox]" in text)
 
 
 CANNOT_RUN = {

@@ -37,7 +37,6 @@ def running(recipe_file, *settings, resume=False):
                 state = start_new(run, state, session)
 
             def step(state):
-                session.stop.run(run.publisher.publish(state.step))
                 return run.saver.keep(rl_step(run, state, session, phase))
 
             yield run, state, step

@@ -7,11 +7,26 @@ import pytest
 from forked_runs import ForkedRuns
 from test_kill_and_resume import PARTIAL, check_equal_runs, checkpoint, files_of
 
-from e2e_runs import EVAL, TRAIN, write_task
+from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
 from ramify.obs.metrics import read_metrics
 
-RUN = ("reward.name=hierarchical", "run.keep_last=20", "learner.optimizer.rate=1e-2")
+KINDS = {"train": TRAIN, "sft": SFT, "dpo": DPO}
 LIMITS = ("max_tokens=48", "max_calls=1", "temperature=0.9", "top_p=0.95", "attempts=2")
+SHARED = (
+    *(
+        "run.steps=9",
+        "run.seed=3",
+        "run.threads=1",
+        "run.deterministic=true",
+        "run.save_every=1",
+        "run.keep_last=20",
+    ),
+    *("learner.optimizer.rate=1e-2", "learner.token_budget=200"),
+)
+AGENT = (
+    *("reward.name=hierarchical", "engine.name=local", "engine.slots=12", "sandbox.min_level=0"),
+    "eval.max_prompt_tokens=200",
+)
 
 
 def attempt(line):
@@ -26,27 +41,45 @@ def words(*settings):
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
+    runs = ForkedRuns(tmp_path_factory.mktemp("console"))
     yield runs
     runs.close()
 
 
-@pytest.fixture(scope="module")
-def evaluated(tmp_path_factory, caller, forked):
-    """Nine steps, evaluated at 0, 4, 8 and, since it is the last, 9."""
-    recipe = write_task(tmp_path_factory.mktemp("evaluated"), caller)
-    status, said, errors = forked("train", recipe, *settings_of(recipe))
-    assert status == 0, errors
-    assert said.count("eval/pass@1") == 4
-    assert "eval.test: 7 of 7 problems are trained on" in said
-    # All scores are equal, and on a tie the later one is better.
-    assert "checkpoints/step-000009 (score " in said
-    return recipe.parent / "run"
+def task(kind, folder, caller):
+    """A recipe, whose prompts show the same tools in training and in evaluations, and the words of its command."""
+    recipe = write_task(folder, caller, KINDS[kind])
+    corpus = f"tools.search.corpus={str(folder / 'passages.jsonl')!r}"
+    tools = (corpus, "tools.search.top_k=1", "tools.python.timeout_seconds=10")
+    return recipe, (
+        kind,
+        recipe,
+        *words(*SHARED, *tools, *(("reward.name=hierarchical",) * (kind == "train"))),
+    )
 
 
 def settings_of(recipe, *more):
     own = (f"test={str(recipe.parent / 'problems.jsonl')!r}", "every=4", "limit=7", *LIMITS, *more)
-    return words(*RUN, *(f"eval.{setting}" for setting in own))
+    return words(*AGENT, *(f"eval.{setting}" for setting in own))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def evaluated(kind, tmp_path_factory, caller, forked):
+    """Nine steps, evaluated at 0, 4, 8 and, since it is the last, 9."""
+    recipe, command = task(kind, tmp_path_factory.mktemp("evaluated"), caller)
+    status, output, errors = forked(*command, *settings_of(recipe))
+    assert status == 0, errors
+    assert output.count("eval/pass@1") == 4
+    # The demonstrations ask one question, which is no problem; the pairs ask eight.
+    assert ("eval.test: 7 of 7 problems are trained on" in output) == (kind != "sft")
+    # All scores are equal, and on a tie the later one is better.
+    assert "checkpoints/step-000009 (score " in output
+    return recipe.parent / "run"
 
 
 def test_the_scores_are_those_of_ramify_eval_on_the_saved_checkpoints(evaluated, tmp_path, forked):
@@ -73,9 +106,9 @@ def test_the_scores_are_those_of_ramify_eval_on_the_saved_checkpoints(evaluated,
         assert ours == theirs
 
 
-def test_training_does_not_feel_it(evaluated, tmp_path, caller, forked):
-    recipe = write_task(tmp_path, caller)
-    assert forked("train", recipe, *words(*RUN))[0] == 0
+def test_training_does_not_feel_it(kind, evaluated, tmp_path, caller, forked):
+    recipe, command = task(kind, tmp_path, caller)
+    assert forked(*command)[0] == 0
     run = recipe.parent / "run"
     (weights, state), (others, other) = checkpoint(run, scored=False), checkpoint(evaluated, scored=False)
     assert weights == others
@@ -92,11 +125,11 @@ def test_training_does_not_feel_it(evaluated, tmp_path, caller, forked):
         (r"^os.rename .*" + PARTIAL % 8, 1),
     ],
 )
-def test_a_kill_within_an_evaluation_changes_no_bit(evaluated, tmp_path, caller, forked, instant):
-    recipe = write_task(tmp_path, caller)
-    status, _, errors = forked("train", recipe, *settings_of(recipe), at=instant)
+def test_a_kill_within_an_evaluation_changes_no_bit(kind, evaluated, tmp_path, caller, forked, instant):
+    recipe, command = task(kind, tmp_path, caller)
+    status, _, errors = forked(*command, *settings_of(recipe), at=instant)
     assert status == -signal.SIGKILL, errors
-    status, _, errors = forked("train", recipe, *settings_of(recipe), "--resume")
+    status, _, errors = forked(*command, *settings_of(recipe), "--resume")
     assert status == 0, errors
     run = recipe.parent / "run"
     check_equal_runs(run, evaluated)
@@ -106,57 +139,100 @@ def test_a_kill_within_an_evaluation_changes_no_bit(evaluated, tmp_path, caller,
 
 
 def test_what_a_start_without_a_step_evaluated_is_no_result_of_the_next(tmp_path, caller, forked):
-    recipe = write_task(tmp_path, caller)
+    recipe, command = task("train", tmp_path, caller)
     instant = (r"^open .*/trees/000001\.jsonl\.part", 1)
-    status, _, errors = forked("train", recipe, *settings_of(recipe), at=instant)
+    status, _, errors = forked(*command, *settings_of(recipe), at=instant)
     assert status == -signal.SIGKILL, errors
     first = recipe.parent / "run" / "evals" / "000000.jsonl"
     assert len(first.read_text().splitlines()) == 14
-    status, _, errors = forked(
-        "train", recipe, *settings_of(recipe), *words("eval.limit=3"), "--max-steps", 1
-    )
+    status, _, errors = forked(*command, *settings_of(recipe), *words("eval.limit=3"), "--max-steps", 1)
     assert status == 0, errors
     assert len(first.read_text().splitlines()) == 6
 
 
-def test_a_damaged_record_of_evaluations_is_one_line(evaluated, tmp_path, caller, forked):
-    recipe = write_task(tmp_path, caller)
-    assert forked("train", recipe, *settings_of(recipe), "--max-steps", 1)[0] == 0
+def test_a_damaged_record_of_evaluations_is_one_line(tmp_path, caller, forked):
+    recipe, command = task("sft", tmp_path, caller)
+    assert forked(*command, *settings_of(recipe), "--max-steps", 1)[0] == 0
     with (recipe.parent / "run" / "evals.jsonl").open("a") as file:
         file.write('{"step":1,"time":1.0}\n')
-    status, _, errors = forked("train", recipe, *settings_of(recipe), "--resume")
+    status, _, errors = forked(*command, *settings_of(recipe), "--resume")
     assert status == 2
     assert "evals.jsonl row 2: expected a number 'eval/pass@1'" in errors
 
 
-def test_without_a_better_score_the_run_ends_early(tmp_path, caller, forked):
+def test_a_lost_record_of_evaluations_is_noted(tmp_path, caller, forked):
+    recipe, command = task("sft", tmp_path, caller)
+    settings = settings_of(recipe)
+    assert forked(*command, *settings, "--max-steps", 5)[0] == 0
+    (recipe.parent / "run" / "evals.jsonl").unlink()
+    status, output, errors = forked(*command, *settings, "--resume", "--max-steps", 6)
+    assert status == 0, errors
+    assert (
+        "evals.jsonl has no line for 2 evaluations, the first is of step 0: eval.patience does not count"
+        in output
+    )
+
+
+def test_when_it_is_evaluated_may_change_and_how_may_not(tmp_path, caller, forked):
+    recipe, command = task("sft", tmp_path, caller)
+    settings, run = settings_of(recipe), recipe.parent / "run"
+    assert forked(*command, *settings, "--max-steps", 5)[0] == 0
+    status, _, errors = forked(*command, *settings, *words("eval.attempts=3"), "--resume")
+    assert status == 2
+    assert "eval.attempts" in errors
+    later = words("eval.every=3", "eval.patience=9", "eval.at_start=false")
+    status, output, errors = forked(*command, *settings, *later, "--resume")
+    assert status == 0, errors
+    assert "goes on with eval.every = 3, it was 4" in output
+    assert "has no line" not in output
+    assert [row["step"] for row in read_metrics(run / "evals.jsonl")] == [0, 4, 6, 9]
+
+
+@pytest.mark.parametrize("kind", ["train", "dpo"], indirect=True)
+def test_without_a_better_score_the_run_ends_early(kind, tmp_path, caller, forked):
     """The policy cannot answer, so every score is that of the start."""
-    recipe = write_task(tmp_path, caller)
+    recipe, command = task(kind, tmp_path, caller)
     never = ("max_tokens=1", "max_calls=0")
     settings = (*settings_of(recipe, "patience=2", *never), *words("eval.every=2"))
-    status, said, errors = forked("train", recipe, *settings)
+    status, output, errors = forked(*command, *settings)
     assert status == 0, errors
     run = recipe.parent / "run"
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == [1, 2, 3, 4]
-    assert "no better eval/pass@1 in 2 evaluations" in said
-    status, said, errors = forked("train", recipe, *settings, "--resume")
+    assert "no better eval/pass@1 in 2 evaluations" in output
+    status, output, errors = forked(*command, *settings, "--resume")
     assert status == 0, errors
     assert len(read_metrics(run / "metrics.jsonl")) == 4
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("kind", "settings", "message"),
     [
-        (("run.save_every=3",), "eval.every: expected a multiple of run.save_every = 3"),
-        (("eval.max_tokens=65",), "eval.max_tokens: expected at most rollout.max_tokens = 64, got 65"),
-        (("reward.name=length",), "eval: needs a reward that tells right from wrong"),
-        (("eval.test=nowhere.jsonl",), "eval.test: expected a file"),
+        ("train", ("run.save_every=3",), "eval.every: expected a multiple of run.save_every = 3"),
+        (
+            "train",
+            ("eval.max_tokens=65",),
+            "eval.max_tokens: expected at most rollout.max_tokens = 64, got 65",
+        ),
+        ("train", ("reward.name=length",), "eval: needs a reward that tells right from wrong"),
+        ("train", ("eval.test=nowhere.jsonl",), "eval.test: expected a file"),
+        ("dpo", ("run.save_every=3",), "eval.every: expected a multiple of run.save_every = 3"),
+        ("sft", ("reward.name=length",), "reward.name: expected a reward that tells right from wrong"),
+        ("sft", ("eval.test=nowhere.jsonl",), "eval.test: expected a file"),
+        (
+            "sft",
+            ("eval.max_tokens=", "reward="),
+            "eval: attempts need [reward], eval.max_tokens too. Add what",
+        ),
+        ("sft", ("eval=",), "engine: has no effect without [eval]. Remove it."),
+        ("sft", ("eval.max_tokens=8192",), "8192 positions, but prompt and response may take 8392"),
+        ("sft", ("tools=",), "tools: expected [tools.search], [tools.python] or [[tools.own]]"),
     ],
+    indirect=["kind"],
 )
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_loaded(
-    tmp_path, caller, forked, settings, message
+    kind, tmp_path, caller, forked, settings, message
 ):
-    recipe = write_task(tmp_path, caller, TRAIN)
-    status, _, errors = forked("train", recipe, *settings_of(recipe), *words(*settings))
+    recipe, command = task(kind, tmp_path, caller)
+    status, _, errors = forked(*command, *settings_of(recipe), *words(*settings))
     assert status == 2
     assert message in errors

@@ -19,6 +19,8 @@ from ramify.learner.parallel import Ranks
 from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+from ramify.rewards.extract import answer_of
 from ramify.runs.loggers import LoggedRun
 from ramify.runs.recorder import Loggers, Recorder
 from ramify.runs.run_folder import claim_run_folder
@@ -154,13 +156,82 @@ def test_a_missing_package_is_refused_before_anything_is_made(tmp_path, model_fo
     assert not (tmp_path / "task" / "run").exists()
 
 
+def wandb_tables(run, key):
+    """The tables that W&B has of a name, by step."""
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    (path,) = (run.parent / "wandb").glob("offline-run-*/run-*.wandb")
+    steps = {}
+    for record in map(proto.Record.FromString, records_of(path.read_bytes())):
+        row = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+        if f"{key}/path" in row:
+            name = json.loads(row[f"{key}/path"])
+            table = json.loads((path.parent / "files" / name).read_text())
+            steps[json.loads(row["step"])] = [
+                dict(zip(table["columns"], line, strict=True)) for line in table["data"]
+            ]
+    return steps
+
+
+def trackio_traces(run, key):
+    """The traces that trackio has of a name, by step, as rows of a table."""
+    storage = pytest.importorskip("trackio.sqlite_storage").SQLiteStorage
+    name = json.loads((run / "manifest.json").read_text())["name"]
+    steps = {}
+    for trace in storage.get_traces("ramify", f"{run.parent.name}/run-{name}", limit=1000):
+        if trace["key"] == key:
+            text = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in trace["messages"])
+            row = {**trace["metadata"], "prompt": trace["messages"][0]["content"], "messages": text}
+            steps.setdefault(trace["step"], {})[trace["index"]] = row
+    return {step: [rows[index] for index in sorted(rows)] for step, rows in steps.items()}
+
+
+@pytest.mark.parametrize(("name", "read"), [("wandb", wandb_tables), ("trackio", trackio_traces)])
+def test_trackers_get_the_trees_of_every_second_step(tmp_path, caller, monkeypatch, name, read):
+    pytest.importorskip(name)
+    folder = tmp_path / "task"
+    recipe, run = write_task(folder, caller, TRAIN), folder / "run"
+    monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
+    monkeypatch.setenv("WANDB_DIR", str(folder))
+    settings = (
+        *(
+            "run.steps=3",
+            "reward.name=hierarchical",
+            f'log.to=["{name}"]',
+            "log.trees_every=2",
+            "eval.limit=3",
+        ),
+        *(f"eval.test={folder / 'problems.jsonl'}", "eval.every=1", "eval.max_tokens=8"),
+    )
+    status, out, err = ramify("train", recipe, *(word for setting in settings for word in ("-s", setting)))
+    assert status == 0, err
+    assert "log.to" not in out + err
+    if name == "trackio":
+        monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", folder / "trackio")
+    for key, traces, steps in (("trees", run / "trees", {2}), ("eval/trees", run / "evals", {0, 2})):
+        logged = read(run, key)
+        assert logged.keys() == steps
+        for step, rows in logged.items():
+            trees = read_trees(traces / f"{step:06d}.jsonl")
+            pairs = [
+                pair for tree in trees for pair in zip(tree.tree.trajectories, tree.rewards, strict=True)
+            ]
+            assert len(rows) == len(pairs)
+            for row, (trajectory, reward) in zip(rows, pairs, strict=True):
+                assert row["problem"] == trajectory.problem.id
+                assert row["prompt"] == trajectory.problem.messages[-1].text
+                assert row["answer"] == answer_of(trajectory)
+                assert row["reward"] == reward.value
+                assert row["turns"] == row["messages"].count("[assistant]\n") >= 1
+                assert trajectory.leaf.text.strip()[:5] in row["messages"]
+
+
 class Raising:
     """Fails at every step, and draws before it does."""
 
     def __init__(self, run: LoggedRun, first_step: int) -> None:
         self.run = run
 
-    def step(self, step, metrics):
+    def step(self, step, metrics, trees):
         import random
 
         import numpy as np

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import own_parts
-from e2e_runs import DPO, SFT, TRAIN, write_lines, write_task
+from e2e_runs import ATTEMPTS, DPO, SFT, TRAIN, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -23,7 +23,7 @@ SCRIPTED = (
     .replace("loss =", 'old = "recompute"\nloss =')
 )
 DEMONSTRATIONS = SFT.replace('run"\n', 'run"\nthreads = 1\ndeterministic = true\nsave_every = 1\n')
-PAIRS = DPO.replace("epochs = 6", "epochs = 2").replace("save_every = 4", "save_every = 1")
+PAIRS = DPO.replace("epochs = 6", "epochs = 2").replace("save_every = 4", "save_every = 1") + ATTEMPTS
 CYCLES = (
     SCRIPTED.replace(STEPS, "deterministic = true")
     .replace('name = "length"', 'name = "answer"')
@@ -105,6 +105,12 @@ def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
         assert trees(run) == trees(expected)
         assert sum(row["update/steps"] for row in rows) >= 2
         assert any(row["update/unevenness"] > 1 for row in rows)
+    if kind == "dpo":
+        evaluated, alike = (
+            [dict(r, time=0) for r in read_metrics(f / "evals.jsonl")] for f in (run, expected)
+        )
+        assert evaluated == alike
+        assert [row["step"] for row in evaluated] == [0, 4]
     assert len([line for line in ours(said) if "model written to" in line]) == 1
 
 

@@ -1,7 +1,7 @@
 """Builds evaluations from recipes and runs them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent
@@ -24,6 +24,9 @@ from ramify.runs.claims import EVALUATION
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
 """Scores that every evaluation reports, whichever of them decides."""
@@ -68,7 +71,9 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
         recipe=record_of(recipe),
         manifest=_manifest(recipe, task),
         task=task,
-        open_sampler=lambda note: _sampler(recipe, task, note),
+        open_sampler=lambda note: build_attempter(
+            recipe, task, lambda: build_model(recipe.model, task.context_tokens), note
+        ),
         attempts=sampling.attempts,
         k=sampling.k,
         right_by=sampling.right_by,
@@ -101,14 +106,17 @@ def _manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
     return {"scores": scores, "notes": list(task.notes), "made_with": [session]}
 
 
-def _sampler(recipe: EvalRecipe, task: Task, note: Callable[[str], None]) -> Sampler:
+def build_attempter(
+    recipe: EvalRecipe, task: Task, model: "Callable[[], PreTrainedModel]", note: Callable[[str], None]
+) -> Sampler:
+    """Return a sampler of single attempts; `model` is called for a local engine only."""
     timing = TimingLog()
     agent = build_agent(
         engine=recipe.engine,
         run=recipe.run,
         toolbox=task.toolbox,
         renderer=task.renderer,
-        model=lambda: build_model(recipe.model, task.context_tokens),
+        model=model,
         context_tokens=task.context_tokens,
         brancher=FlatBrancher(probe_tokens=0),
         limits=recipe.sampling.of_trees(1, recipe.sampling.top_p),

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ramify.assemble.dev_evaluation import DevTask, open_dev_task
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.tools import show_tools
 from ramify.assemble.training import training_setup
@@ -12,7 +13,7 @@ from ramify.assemble.worker import WorkerPlan
 from ramify.chat.renderers import renderer_for
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
+from ramify.config.sizes import largest_row, longest_sequence, note_long_warmup, num_steps, refuse_large_steps
 from ramify.data.order import ProblemOrder
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import Learner
@@ -110,12 +111,16 @@ def run_examples(
     """Train on the task that `make_task` makes of the examples; other arguments and errors as for `run_sft`."""
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     tools = show_tools(recipe.tools, recipe.environment)
-    for note in (*tools.notes, *dialect_notes(recipe.model)):
-        console.note(note)
     setup = training_setup(recipe)
     with claim_run_folder(recipe.run.dir, setup.recipe, resume) as folder:
         start = starting_point(folder, setup, console)
-        own = {"tools": dict(tools.identities)}
+        own: dict[str, Any] = {"tools": dict(tools.identities)}
+        dev = open_dev_task(recipe, console)
+        if dev is not None:
+            own |= dev.made_from
+        # Who opens the tools notes the same.
+        for note in (*tools.notes, *dialect_notes(recipe.model)) if dev is None else ():
+            console.note(note)
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(setup.recipe, manifest, console.note)
         rows, reader = open_examples(recipe, tools, console.note)
@@ -127,7 +132,7 @@ def run_examples(
         for note in reader.notes:
             console.note(note)
         task = make_task(rows, examples)
-        run, state = _build(recipe, console, folder, start, manifest, task, ranks, layout)
+        run, state = _build(recipe, console, folder, start, manifest, task, dev, ranks, layout)
         with run.recorder.loggers:
             return train_on_examples(run, state, max_steps)
 
@@ -139,6 +144,7 @@ def _build(
     start: Start,
     manifest: Mapping[str, Any],
     task: SupervisedTask,
+    dev: DevTask | None,
     ranks: Ranks,
     layout: Layout,
 ) -> tuple[SupervisedRun, LoopState]:
@@ -148,22 +154,22 @@ def _build(
     for note in note_long_warmup(recipe.learner.optimizer, total):
         console.note(note)
 
+    optimizer = recipe.learner.optimizer
+    plan = WorkerPlan(
+        model=recipe.model,
+        source=start.source,
+        context_tokens=longest_sequence(recipe),
+        seed=recipe.run.seed,
+        optimizer=optimizer,
+        with_reference=task.with_reference,
+        copies=recipe.learner.copies,
+        layout=layout,
+        threads=recipe.run.threads,
+        deterministic=recipe.run.deterministic,
+    )
+
     def make_learner() -> Learner:
-        optimizer = recipe.learner.optimizer
-        ranks.build(
-            WorkerPlan(
-                model=recipe.model,
-                source=start.source,
-                context_tokens=recipe.data.max_tokens,
-                seed=recipe.run.seed,
-                optimizer=optimizer,
-                with_reference=task.with_reference,
-                copies=recipe.learner.copies,
-                layout=layout,
-                threads=recipe.run.threads,
-                deterministic=recipe.run.deterministic,
-            )
-        )
+        ranks.build(plan)
         return Learner(
             ranks,
             schedule=optimizer,
@@ -176,18 +182,21 @@ def _build(
 
     learner, state = restore(start, make_learner)
     update = task.make_update(learner)
-    # Now that a reference model has its memory.
-    prepare_rows(learner, largest_row(recipe), recipe.data.max_tokens, console)
     setup = training_setup(recipe)
     saver = begin_run(folder, setup, start, state, learner, total, manifest)
+    recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
+    evaluation = None if dev is None else dev.build(learner, plan, total, recorder, console)
+    # Now that an engine's slots and a reference model have their memory.
+    prepare_rows(learner, largest_row(recipe), recipe.data.max_tokens, console)
     run = SupervisedRun(
         task=task,
         console=console,
-        recorder=open_recorder(saver, setup.recipe, recipe.log, console.note),
+        recorder=recorder,
         update=update,
         order=ProblemOrder(task.num_examples, recipe.run.seed),
         batch_size=batch,
         saver=saver,
         total_steps=total,
+        evaluation=evaluation,
     )
     return run, state

@@ -126,44 +126,6 @@ def build_eval_problems(
     return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
 
 
-def build_dev_problems(
-    recipe: TrainRecipe,
-    renderer: "ChatRenderer",
-    tools: Sequence[ToolSpec],
-    training: Sequence[Problem],
-) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Read the problems of `eval.test`; returns them with notes, and none without `[eval]`.
-
-    Args:
-        recipe: The recipe.
-        renderer: Renders the prompts and counts their tokens.
-        tools: The agent's tools.
-        training: The problems that the run trains on.
-
-    Raises:
-        DataError: They cannot be read, or none is left.
-    """
-    from ramify.data.overlap import folded_questions, without_questions
-
-    config = recipe.eval
-    if config is None:
-        return (), ()
-    data = EvalDataSection(
-        test=config.test,
-        instructions=config.instructions,
-        limit=config.limit,
-        max_prompt_tokens=recipe.data.max_prompt_tokens,
-    )
-    problems, notes = build_eval_problems(data, renderer, tools, recipe.model)
-    trained = frozenset[str]().union(*map(folded_questions, training))
-    if seen := len(problems) - len(without_questions(problems, trained)):
-        notes = (
-            *notes,
-            f"eval.test: {seen} of {len(problems)} problems are trained on. Their scores measure memory too.",
-        )
-    return problems, notes
-
-
 @dataclass(frozen=True, slots=True)
 class Questions:
     """The questions of a synthesis, under the prompt with tools and under the one without, in the same order."""

@@ -1,15 +1,13 @@
 """Builds training runs from recipes and runs them: RL, and the trees of its first step."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.algorithm import build_learning, build_objective
+from ramify.assemble.dev_evaluation import read_dev_problems, share_agent
 from ramify.assemble.identity import group_size, script_identity, task_identity
 from ramify.assemble.model import build_model
-from ramify.assemble.problems import build_dev_problems
 from ramify.assemble.task import build_sampler, build_task
 from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.other_runs import record_of
@@ -24,7 +22,6 @@ from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.obs.metrics import TimingLog
 from ramify.runs.claims import ROLLOUT
 from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import open_recorder
@@ -32,8 +29,6 @@ from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
 from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.sampler.publisher import build_publisher
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
 from ramify.train.evaluations import TrainingEvaluation
 from ramify.train.manifest import make_manifest
@@ -89,34 +84,6 @@ def run_rollout(
         return grow_rollout(sampler, planned, RunFolder(recipe.run.dir), record_of(recipe), console)
 
 
-def build_training_evaluation(
-    recipe: TrainRecipe, sampler: Sampler, problems: tuple[Problem, ...]
-) -> TrainingEvaluation | None:
-    """Return an agent that shares the sampler's engine and makes attempts at `problems`; None without `[eval]`."""
-    config, task = recipe.eval, sampler.task
-    if config is None:
-        return None
-    timing = TimingLog()
-    limits = replace(
-        sampler.agent.limits,
-        n=1,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        max_tokens=config.max_tokens or recipe.rollout.max_tokens,
-        max_calls=recipe.rollout.max_calls if config.max_calls is None else config.max_calls,
-    )
-    agent = replace(
-        sampler.agent,
-        brancher=FlatBrancher(probe_tokens=0),
-        limits=limits,
-        events=timing,
-        branch_at="before_probe",
-        all_entropies=False,
-    )
-    own = Sampler(replace(task, problems=problems), agent, timing, Scoring(task.reward.fn, timing))
-    return TrainingEvaluation(config, own, group_size(recipe.run, recipe.engine))
-
-
 def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
     """Return the parts of a recipe that decide where its run starts and what it saves."""
     return TrainingSetup(record_of(recipe), recipe.run, recipe.model)
@@ -161,12 +128,13 @@ def build_rl(
     setup = training_setup(recipe)
     start = starting_point(folder, setup, console)
     task = build_task(recipe, console)
-    problems, notes = build_dev_problems(recipe, task.renderer, task.toolbox.specs, task.problems)
-    for note in notes:
-        console.note(note)
     manifest = manifest_of(recipe, task, start.tokenizer)
-    if problems:
-        manifest["made_from"]["eval.test"] = problems_sha256(problems)
+    dev: tuple[Problem, ...] = ()
+    if recipe.eval is not None:
+        dev, notes = read_dev_problems(recipe, recipe.eval, task.renderer, task.toolbox.specs, task.problems)
+        for note in notes:
+            console.note(note)
+        manifest["made_from"]["eval.test"] = problems_sha256(dev)
     folder.take_up(setup.recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
@@ -219,15 +187,28 @@ def build_rl(
     if start.record is not None:
         sampler.agent.brancher.restore(state.branching)
     saver = begin_run(folder, setup, start, state, learner, steps, manifest)
+    recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
+    dtype = getattr(recipe.engine, "dtype", recipe.model.dtype)
+    publisher = build_publisher(sampler, learner, engine_model, dtype)
+    evaluation = None
+    if recipe.eval is not None:
+        evaluation = TrainingEvaluation(
+            config=recipe.eval,
+            sampler=share_agent(recipe, recipe.eval, sampler, dev),
+            publisher=publisher,
+            group_size=group_size(recipe.run, recipe.engine),
+            total_steps=steps,
+            folder=folder,
+            console=console,
+            loggers=recorder.loggers,
+        )
     run = RlRun(
         console=console,
         folder=folder,
-        recorder=open_recorder(saver, setup.recipe, recipe.log, console.note),
+        recorder=recorder,
         sampler=sampler,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
-        publisher=build_publisher(
-            sampler, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
-        ),
+        publisher=publisher,
         learning=build_learning(recipe, learner, minibatches),
         saver=saver,
         guard=guard,
@@ -235,7 +216,7 @@ def build_rl(
         problems_per_step=rollout.problems_per_step,
         dynamic_sampling=rollout.dynamic_sampling,
         preflight=recipe.preflight,
-        evaluation=build_training_evaluation(recipe, sampler, problems),
+        evaluation=evaluation,
         is_new=start.record is None,
     )
     # Now that the engine's slots and a reference model have their memory.

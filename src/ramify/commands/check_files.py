@@ -43,6 +43,7 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
         lambda: require_own("tools.own", recipe.tools.own),
         lambda: require_environment(recipe.environment),
         lambda: require_loggers(recipe.log),
+        *(() if recipe.evaluation is None else _for_attempts("eval.test", recipe.evaluation)),
     )
 
 
@@ -72,12 +73,7 @@ def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
         lambda: _require_served(recipe.engine, recipe.model),
-        lambda: require_dataset("data.test", recipe.data.test),
-        lambda: require_tools(recipe.tools, recipe.environment),
-        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
-        lambda: require_repairs(recipe.repair),
-        lambda: require_reward(recipe.reward),
-        lambda: require_script(recipe.engine),
+        *_for_attempts("data.test", recipe),
     )
 
 
@@ -259,6 +255,17 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_repairs(recipe.repair),
         lambda: require_reward(recipe.reward),
         *(partial(require_function, *item) for item in recipe.functions.items()),
+    )
+
+
+def _for_attempts(test: str, recipe: EvalRecipe) -> tuple[Callable[[], None], ...]:
+    return (
+        lambda: require_dataset(test, recipe.data.test),
+        lambda: require_tools(recipe.tools, recipe.environment),
+        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
+        lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
+        lambda: require_script(recipe.engine),
     )
 
 

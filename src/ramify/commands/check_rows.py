@@ -48,6 +48,8 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
         check_positions(recipe)
         check_model_folder(recipe.model.folder)
     if isinstance(recipe, SftRecipe | DpoRecipe):
+        if recipe.evaluation is not None:
+            _read_problems(recipe.evaluation, notes)
         refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe))
     else:
         problems = _read_problems(recipe, notes)
@@ -71,7 +73,7 @@ def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
 
 
 def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
-    from ramify.assemble.problems import build_dev_problems
+    from ramify.assemble.dev_evaluation import read_dev_problems
     from ramify.assemble.reward import build_own_parts
     from ramify.assemble.task import read_task
     from ramify.assemble.tools import show_tools
@@ -96,8 +98,8 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
         if HUB_PREFIX in recipe.eval.test:
             notes.append("eval.test: the rows of the hub were not read")
         else:
-            _, told = build_dev_problems(recipe, files.renderer, shown.specs, files.problems)
-            notes += told
+            dev = read_dev_problems(recipe, recipe.eval, files.renderer, shown.specs, files.problems)
+            notes += dev[1]
     if isinstance(recipe, SynthRecipe):
         from ramify.assemble.synthesis import read_hints
 
@@ -126,7 +128,7 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
         named = parse_dataset(recipe.data.test)
         if named is None or not named[1].startswith(HUB_PREFIX):
             return evaluation_problems(recipe)
-        notes.append("data.test: the rows of the hub were not read")
+        notes.append(f"{recipe.data.test}: the rows of the hub were not read")
         return lambda *_: ((), ())
     from ramify.assemble.synthesis import synthesis_questions
 

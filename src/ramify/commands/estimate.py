@@ -131,7 +131,7 @@ def adapter_parameters(section: AdapterConfig, shapes: Shapes) -> int:
 
 def _engine_parts(recipe: AnyRecipe, job: Job) -> dict[str, int]:
     """Count the engine's memory on the learner's GPU; of several GPUs a local engine has the first."""
-    engine = None if isinstance(recipe, SftRecipe) else recipe.engine
+    engine = recipe.engine
     if isinstance(engine, VllmEngineConfig) and engine.sleep and job.trains:
         return {"the engine's server, asleep (assumed)": _ASLEEP}
     if not isinstance(engine, LocalEngineConfig):

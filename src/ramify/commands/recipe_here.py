@@ -43,16 +43,17 @@ def on_this_machine(path: Path, recipe: AnyRecipe, level: int) -> Iterator[str]:
     yield from (row("", note) for note in check_rows(recipe))
     yield from (row("work", line) for line in work_of(recipe).in_words)
     yield from _memory(path, recipe)
-    if not isinstance(recipe, SftRecipe):
-        if isinstance(recipe.engine, OpenAIEngineConfig) and recipe.engine.key_variable is not None:
-            read_key(recipe.engine.key_variable)
-        if recipe.tools.python is not None:
-            min_level = recipe.sandbox.min_level
+    acting = recipe.evaluation if isinstance(recipe, SftRecipe) else recipe
+    if acting is not None:
+        if isinstance(acting.engine, OpenAIEngineConfig) and acting.engine.key_variable is not None:
+            read_key(acting.engine.key_variable)
+        if acting.tools.python is not None:
+            min_level = acting.sandbox.min_level
             yield row("", f"sandbox.min_level {min_level}: {'met' if level >= min_level else 'not met'}")
             if level < min_level:
                 raise MachineError(f"{path}: {shortfall(min_level, level)}")
         yield row("tools", "opening them and the reward; an index that is not there yet is built")
-        asyncio.run(_open(recipe))
+        asyncio.run(_open(acting))
     missing = "all but the model is here; with it, ask again about the memory"
     yield row("", "can run here" if is_fetched(recipe.model.path) else missing)
 

@@ -26,6 +26,8 @@ MAY_CHANGE = frozenset(
         "run.keep_best",
         "run.threads",
         "data.epochs",
+        "eval.every",
+        "eval.at_start",
         "eval.patience",
         "engine.slots",
         "engine.weights",
@@ -38,9 +40,10 @@ MAY_CHANGE = frozenset(
         "preflight.allow_zero_variance",
         "log",
         "log.to",
+        "log.trees_every",
     }
 )
-"""The length of the run, which checkpoints are kept, how the work is placed on the machine, and who logs it."""
+"""The length of the run, which checkpoints are kept, when it is evaluated, how the work is placed on the machine, and who logs it."""
 
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "learner.copies", "model.device"})
 """Keys of these that change the last bits of results, so a deterministic run must keep them."""

@@ -41,6 +41,7 @@ from ramify.obs.token_counts import PriceConfig
 from ramify.rollout.configs import LimitsConfig
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
+from ramify.train.configs import EvaluationConfig
 
 
 class EvalDataSection(Section):
@@ -55,6 +56,16 @@ class EvalDataSection(Section):
     instructions: Switch | None = None
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
+
+
+def dev_data(config: EvaluationConfig, max_prompt_tokens: int) -> EvalDataSection:
+    """Return the problems of evaluations during training; `max_prompt_tokens` holds where [eval] does not say it."""
+    return EvalDataSection(
+        test=config.test,
+        instructions=config.instructions,
+        limit=config.limit,
+        max_prompt_tokens=config.max_prompt_tokens or max_prompt_tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +132,11 @@ class EvalRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "EvalRecipe":
+        self.refuse_inconsistent()
+        return self
+
+    def refuse_inconsistent(self) -> None:
+        """Refuse sections that do not fit each other (ValueError)."""
         refuse_all(
             self._has_verdict,
             lambda: refuse_unrepeatable(self.run, self.engine.repeats),
@@ -132,7 +148,6 @@ class EvalRecipe(Section):
             self._repairs,
             lambda: refuse_clocks(self.run, self.sampling, "sampling"),
         )
-        return self
 
     def _has_verdict(self) -> None:
         if self.sampling.right_by == "judge":

@@ -4,13 +4,20 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from ramify.config.schema_parts import Section, refuse_idle_rates
-from ramify.config.schema_tools import EnvironmentSection, ToolsSection, refuse_tools_beside
+from ramify.config.schema_eval import EvalRecipe, SamplingSection, dev_data
+from ramify.config.schema_parts import Section, refuse_all, refuse_idle_rates
+from ramify.config.schema_reward import RewardSection
+from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection, refuse_tools_beside
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens
 from ramify.data.configs import ExampleDataConfig
+from ramify.engines.configs import TrainingEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
-from ramify.runs.configs import LogConfig, TrainingRunConfig
+from ramify.runs.configs import TrainingLogConfig, TrainingRunConfig
+from ramify.sampler.configs import RepairConfig
+from ramify.train.configs import EvaluationConfig
+
+_EVALUATED = ("engine", "sandbox", "repair", "reward")
 
 
 class SftLearnerSection(Section):
@@ -29,23 +36,69 @@ class DpoLearnerSection(SftLearnerSection):
 
 
 class SftRecipe(Section):
-    """A whole supervised run."""
+    """A whole supervised run. `engine`, `sandbox`, `repair` and `reward` are those of its evaluations, as in `ramify eval`."""
 
     command: ClassVar[str] = "sft"
 
     model: TrainedModelConfig
     data: ExampleDataConfig
     run: TrainingRunConfig
-    log: LogConfig = LogConfig()
+    log: TrainingLogConfig = TrainingLogConfig()
     learner: SftLearnerSection
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
+    eval: EvaluationConfig | None = None
+    engine: TrainingEngineConfig | None = None
+    sandbox: SandboxSection | None = None
+    repair: RepairConfig | None = None
+    reward: RewardSection | None = None
 
     @model_validator(mode="after")
     def _acting(self) -> "SftRecipe":
-        refuse_tools_beside(self.tools, self.environment)
-        refuse_idle_rates(self.learner.optimizer, self.model.lora is not None)
+        refuse_all(
+            lambda: refuse_tools_beside(self.tools, self.environment),
+            lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),
+            self._evaluates,
+        )
         return self
+
+    def _evaluates(self) -> None:
+        config = self.eval
+        if config is None:
+            if idle := [key for key in _EVALUATED if getattr(self, key) is not None]:
+                raise ValueError(f"{idle[0]}: has no effect without [eval]. Remove it.")
+            return
+        missing = [f"[{key}]" for key in ("engine", "reward") if getattr(self, key) is None]
+        limits = ("max_prompt_tokens", "max_tokens", "max_calls")
+        missing += [f"eval.{key}" for key in limits if getattr(config, key) is None]
+        if missing:
+            raise ValueError(f"eval: attempts need {', '.join(missing)} too. Add what is missing.")
+        config.refuse_unsaved(self.run.save_every)
+        if (evaluation := self.evaluation) is not None:
+            evaluation.refuse_inconsistent()
+
+    @property
+    def evaluation(self) -> EvalRecipe | None:
+        """The recipe of `ramify eval` that [eval] stands for, with the run's own model; None without [eval]."""
+        config = self.eval
+        if config is None:
+            return None
+        assert config.max_prompt_tokens is not None
+        limits = ("attempts", "temperature", "top_p", "max_tokens", "max_calls", "max_result_chars")
+        own = {key: value for key in limits if (value := getattr(config, key)) is not None}
+        # Its sections have been checked one by one.
+        return EvalRecipe.model_construct(
+            model=self.model,
+            data=dev_data(config, config.max_prompt_tokens),
+            run=self.run,
+            sampling=SamplingSection(**own),
+            engine=self.engine,
+            tools=self.tools,
+            environment=self.environment,
+            sandbox=self.sandbox or SandboxSection(),
+            repair=self.repair,
+            reward=self.reward,
+        )
 
 
 class DpoRecipe(SftRecipe):

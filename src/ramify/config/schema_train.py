@@ -35,7 +35,7 @@ from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, V
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 from ramify.modeling.configs import TrainedModelConfig
-from ramify.runs.configs import LogConfig, TrainingRunConfig
+from ramify.runs.configs import TrainingLogConfig, TrainingRunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.train.configs import EvaluationConfig, PreflightConfig
 
@@ -87,7 +87,7 @@ class TrainRecipe(Section):
     model: TrainedModelConfig
     data: TrainDataSection
     run: TrainingRunConfig
-    log: LogConfig = LogConfig()
+    log: TrainingLogConfig = TrainingLogConfig()
     rollout: RolloutSection
     engine: TrainingEngine
     tools: ToolsSection = ToolsSection()
@@ -184,15 +184,12 @@ class TrainRecipe(Section):
         config = self.eval
         if config is None:
             return
-        if config.every % self.run.save_every:
-            raise ValueError(
-                f"eval.every: expected a multiple of run.save_every = {self.run.save_every}, so that what is evaluated has a "
-                f"checkpoint, got {config.every}"
-            )
-        for key in ("max_tokens", "max_calls"):
-            most, own = getattr(self.rollout, key), getattr(config, key)
+        config.refuse_unsaved(self.run.save_every)
+        bounds = {"max_prompt_tokens": "data", "max_tokens": "rollout", "max_calls": "rollout"}
+        for key, table in bounds.items():
+            most, own = getattr(getattr(self, table), key), getattr(config, key)
             if own is not None and own > most:
-                raise ValueError(f"eval.{key}: expected at most rollout.{key} = {most}, got {own}")
+                raise ValueError(f"eval.{key}: expected at most {table}.{key} = {most}, got {own}")
         if self.environments:
             raise ValueError("eval: acts with [tools] or one [environment] only. Remove it.")
         if not self.reward.tells_right:

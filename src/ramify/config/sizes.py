@@ -44,9 +44,10 @@ def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str,
 
 
 def longest_sequence(recipe: TrainRecipe | SftRecipe | EvalRecipe | SynthRecipe) -> int:
-    """Return the most tokens of a prompt and all that follows it; of a self-critic run, in its RL."""
+    """Return the most tokens of a prompt and all that follows it, in evaluations too; of a self-critic run, in its RL."""
     if isinstance(recipe, SftRecipe):
-        return recipe.data.max_tokens
+        own = recipe.data.max_tokens
+        return own if recipe.evaluation is None else max(own, longest_sequence(recipe.evaluation))
     limits = recipe.rollout if isinstance(recipe, TrainRecipe) else recipe.sampling
     return recipe.data.max_prompt_tokens + limits.max_tokens
 
@@ -57,12 +58,12 @@ def largest_row(recipe: TrainRecipe | SftRecipe) -> int:
     A tree of more than `learner.token_budget` tokens is cut at its branch points into stages (`learner/forward.py`): the path
     above a stage is kept while the stage, of at most the budget, is computed. A trajectory alone is never cut.
     """
-    budget, longest = recipe.learner.token_budget, longest_sequence(recipe)
+    budget = recipe.learner.token_budget
     if isinstance(recipe, TrainRecipe):
-        leaves = recipe.rollout.n
+        leaves, longest = recipe.rollout.n, longest_sequence(recipe)
         tree = recipe.data.max_prompt_tokens + leaves * recipe.rollout.max_tokens
     else:
-        leaves = 2 if isinstance(recipe, DpoRecipe) else 1
+        leaves, longest = 2 if isinstance(recipe, DpoRecipe) else 1, recipe.data.max_tokens
         tree = leaves * longest
     if tree <= budget or leaves == 1:
         return max(budget, longest)

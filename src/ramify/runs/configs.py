@@ -36,3 +36,14 @@ class LogConfig(Config):
     """Where the metrics of each step go besides `metrics.jsonl` and the console."""
 
     to: tuple[LoggerName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLogConfig(LogConfig):
+    """Loggers that can show trajectories (W&B, trackio) get those of every `trees_every`-th step, and of evaluations then."""
+
+    trees_every: Count = 0
+
+    def __post_init__(self) -> None:
+        if self.trees_every and not {"wandb", "trackio"} & set(self.to):
+            raise ValueError('trees_every: acts with "wandb" or "trackio" in log.to only. Remove it.')

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 from ramify.core.errors import ConfigError
 from ramify.net.secrets import read_optional_key
 from ramify.runs.configs import LogConfig, LoggerName
+from ramify.runs.logged_trees import LoggedTrajectory, LoggedTrees
 
 _PROJECT = "ramify"
 _PACKAGES: Mapping[LoggerName, tuple[str, ...]] = {
@@ -46,8 +47,8 @@ class LoggedRun:
 class Logger(Protocol):
     """Follows a run. Whatever it raises ends its work and not the run."""
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
+    def step(self, step: int, metrics: Mapping[str, float], trees: LoggedTrees) -> None:
+        """Log the metrics of a step, and its trajectories where there is a view for them."""
         ...
 
     def close(self, note: str, *, succeeded: bool) -> None:
@@ -70,8 +71,9 @@ class TensorBoard:
         lines = json.dumps(run.recipe, indent=2).splitlines()
         self._writer.add_text("recipe", "\n".join(f"    {line}" for line in lines), first_step)
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the step to the disk."""
+    def step(self, step: int, metrics: Mapping[str, float], trees: LoggedTrees) -> None:
+        """Write the metrics to the disk."""
+        del trees
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -105,12 +107,18 @@ class WandB:
                 console="off", silent=mode != "online", save_code=False, disable_git=True
             ),
         )
+        self._table = wandb.Table
         # W&B's own count of steps cannot go back, as it must where steps are done again.
         self._run.define_metric("*", step_metric="step")
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log a row."""
-        self._run.log({"step": step, **metrics})
+    def step(self, step: int, metrics: Mapping[str, float], trees: LoggedTrees) -> None:
+        """Log a row, with a table of the trajectories."""
+        columns = ["problem", "prompt", "answer", "reward", "turns", "messages"]
+        tables = {
+            name: self._table(columns=columns, data=[[*astuple(each)[:-1], _dialogue(each)] for each in rows])
+            for name, rows in trees.items()
+        }
+        self._run.log({"step": step, **metrics, **tables})
 
     def close(self, note: str, *, succeeded: bool) -> None:
         """Finish the run with the note in its summary."""
@@ -139,11 +147,17 @@ class Trackio:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        self._finish = trackio.finish
+        self._finish, self._trace = trackio.finish, trackio.Trace
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log a row; a thread of trackio's writes it."""
-        self._run.log(dict(metrics), step=step)
+    def step(self, step: int, metrics: Mapping[str, float], trees: LoggedTrees) -> None:
+        """Log a row, with a trace for each trajectory; a thread of trackio's writes it."""
+        traces = {name: [self._traced(each) for each in rows] for name, rows in trees.items()}
+        self._run.log({**metrics, **traces}, step=step)
+
+    def _traced(self, logged: LoggedTrajectory) -> Any:  # noqa: ANN401 - of a package without types
+        own = {"problem": logged.problem, "answer": logged.answer}
+        messages = [{"role": role, "content": text} for role, text in logged.messages]
+        return self._trace(messages, {**own, "reward": logged.reward, "turns": logged.turns})
 
     def close(self, note: str, *, succeeded: bool) -> None:
         """Wait until everything is written; trackio has no place for a note."""
@@ -181,8 +195,9 @@ class MLflow:
         self._client.update_run(self._id, status="RUNNING")
         self._client.log_dict(self._id, dict(run.recipe), "recipe.json")
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: Mapping[str, float], trees: LoggedTrees) -> None:
         """Log the metrics with the time of now, in milliseconds."""
+        del trees
         now = int(time.time() * 1000)
         rows = [self._metric(name, value, now, step) for name, value in metrics.items()]
         self._client.log_batch(self._id, rows)
@@ -191,6 +206,10 @@ class MLflow:
         """End the run, with the note as its description."""
         self._client.set_tag(self._id, "mlflow.note.content", note)
         self._client.set_terminated(self._id, "FINISHED" if succeeded else "FAILED")
+
+
+def _dialogue(logged: LoggedTrajectory) -> str:
+    return "\n\n".join(f"[{role}]\n{text}" for role, text in logged.messages)
 
 
 LOGGERS: Mapping[LoggerName, Opener] = {

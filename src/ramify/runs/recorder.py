@@ -10,9 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from ramify.core.records import ScoredTree
 from ramify.net.secrets import shown
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.runs.configs import LogConfig
+from ramify.runs.configs import LogConfig, TrainingLogConfig
+from ramify.runs.logged_trees import logged_trajectories
 from ramify.runs.loggers import LOGGERS, LoggedRun, Logger, Opener
 from ramify.runs.recipe import RecipeRecord
 from ramify.runs.run_folder import RunFolder
@@ -29,26 +31,44 @@ class Loggers:
     are as before after each call.
     """
 
-    def __init__(self, openers: Mapping[str, Opener], run: LoggedRun, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        openers: Mapping[str, Opener],
+        run: LoggedRun,
+        note: Callable[[str], None],
+        trees_every: int = 0,
+    ) -> None:
+        self._trees_every = trees_every
         self._openers, self._run, self._note = dict(openers), run, note
         self._open: dict[str, Logger] = {}
         self._notes: list[str] = []
 
-    def step(self, step: int, metrics: Mapping[str, float | None], *, first_again: int | None = None) -> None:
-        """Log the metrics that have a value.
+    def step(
+        self,
+        step: int,
+        metrics: Mapping[str, float | None],
+        trees: Mapping[str, Sequence[ScoredTree]] | None = None,
+        *,
+        first_again: int | None = None,
+    ) -> None:
+        """Log the metrics that have a value, and the trees if they are due.
 
         Args:
             step: Step of the run.
             metrics: The metrics.
+            trees: Trees by the name under which they are logged.
             first_again: The first step that is logged anew if these are the first metrics of a session; None: `step`.
         """
         values = {name: value for name, value in metrics.items() if value is not None}
         first = step if first_again is None else first_again
+        due = trees if trees and self._trees_every and step % self._trees_every == 0 else {}
 
         def log(name: str) -> None:
             if name not in self._open:
                 self._open[name] = self._openers[name](self._run, first)
-            self._open[name].step(step, values)
+            # Within the guard: a tree that cannot be shown ends no run either.
+            logged = {key: logged_trajectories(scored) for key, scored in due.items()}
+            self._open[name].step(step, values, logged)
 
         self._each(log)
 
@@ -89,7 +109,7 @@ class Recorder:
     """
 
     def __init__(self, folder: RunFolder, settle: Callable[[], None], loggers: Loggers) -> None:
-        self._folder, self._settle, self.loggers = folder, settle, loggers
+        self.folder, self._settle, self.loggers = folder, settle, loggers
 
     def step(
         self, step: int, metrics: Mapping[str, float | None], trees: Sequence[TracedTree] | None = None
@@ -100,27 +120,33 @@ class Recorder:
             TrainingError: The disk cannot be written.
         """
         if trees is not None:
-            write_trees(self._folder.trees(step), trees)
+            write_trees(self.folder.trees(step), trees)
         # No run is to be more than one checkpoint ahead of what can be resumed.
         self._settle()
-        self._folder.metrics.append(step, metrics)
-        self.loggers.step(step, metrics)
+        self.folder.metrics.append(step, metrics)
+        self.loggers.step(step, metrics, None if trees is None else {"trees": trees})
 
 
 def open_recorder(
-    saver: Saver, recipe: RecipeRecord, config: LogConfig, note: Callable[[str], None]
+    saver: Saver, recipe: RecipeRecord, config: TrainingLogConfig, note: Callable[[str], None]
 ) -> Recorder:
     """Return the recorder of a run; loggers know it by the name that it drew when it began."""
-    loggers = open_loggers(saver.folder.root, saver.identity.name, recipe, config, note)
+    name, every = saver.identity.name, config.trees_every
+    loggers = open_loggers(saver.folder.root, name, recipe, config, note, every)
     return Recorder(saver.folder, saver.settle, loggers)
 
 
 def open_loggers(
-    folder: Path, name: str, recipe: RecipeRecord, config: LogConfig, note: Callable[[str], None]
+    folder: Path,
+    name: str,
+    recipe: RecipeRecord,
+    config: LogConfig,
+    note: Callable[[str], None],
+    trees_every: int = 0,
 ) -> Loggers:
     """Return the loggers of the run called `name`; they get its recipe without keys."""
     run = LoggedRun(folder, name, _redacted(tomllib.loads(recipe.text)))
-    return Loggers({logger: LOGGERS[logger] for logger in config.to}, run, note)
+    return Loggers({logger: LOGGERS[logger] for logger in config.to}, run, note, trees_every)
 
 
 def _redacted(value: Any) -> Any:  # noqa: ANN401 - any TOML value

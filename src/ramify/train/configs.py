@@ -32,9 +32,9 @@ class EvaluationConfig(Config):
     """Evaluate every `every` steps, after the last one, and with `at_start` before the first.
 
     `test`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
-    of its `[sampling]`. `max_tokens` and `max_calls` are those of the rollout unless they are set, and at most as many. The
-    share of right attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many
-    evaluations in a row without a better score.
+    of its `[sampling]`. In RL the other limits are those of training unless they are set, and at most as many. The share of right
+    attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many evaluations in a row
+    without a better score.
     """
 
     test: Dataset
@@ -45,6 +45,16 @@ class EvaluationConfig(Config):
     attempts: Reserved = 1
     temperature: Temperature = 1.0
     top_p: PositiveFraction = 1.0
+    max_prompt_tokens: Tokens | None = None
     max_tokens: Tokens | None = None
     max_calls: Calls | None = None
+    max_result_chars: PositiveInt | None = None
     patience: PositiveInt | None = None
+
+    def refuse_unsaved(self, save_every: int) -> None:
+        """Refuse evaluations of weights that get no checkpoint (ValueError)."""
+        if self.every % save_every:
+            raise ValueError(
+                f"eval.every: expected a multiple of run.save_every = {save_every}, so that what is evaluated has a "
+                f"checkpoint, got {self.every}"
+            )

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.core.errors import Interrupted
 from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import take_batch
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.session import SamplingSession, sampling
-from ramify.train.evaluations import SCORE
+from ramify.train.loop import run_steps
 from ramify.train.preflight import run_preflight
 from ramify.train.rl_run import RlRun
 from ramify.train.step import after_step, closing_notes, follow, learn, record, watched
@@ -64,41 +63,26 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
         Interrupted: A stop was asked for; the state was saved.
     """
     with run.console.phase("RL", last, state.step) as phase:
-        try:
-            while True:
-                session.stop.check()
-                is_due = run.evaluation is not None and run.evaluation.is_due(state.step, run.total_steps)
-                if state.step < last or is_due:
-                    session.stop.run(run.publisher.publish(state.step))
-                if run.evaluation is not None and is_due:
-                    state = run.evaluation.evaluate(
-                        state, session, run.folder, run.console, run.recorder.loggers
-                    )
-                if state.step >= last or stops_early(run):
-                    break
-                state = run.saver.keep(rl_step(run, state, session, phase))
-        except Interrupted as stopped:
-            saved = run.saver.save(state)
-            raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
-    # The rewards of a step say nothing of the checkpoint behind it; an evaluation does.
-    return state if run.evaluation is None else state.judged(run.saver.run.keep_best)
-
-
-def stops_early(run: RlRun) -> bool:
-    """Return True, with a note, if the evaluations bring no better score any more."""
-    if run.evaluation is None or not run.evaluation.should_stop(run.folder):
-        return False
-    run.console.note(f"no better {SCORE} in {run.evaluation.config.patience} evaluations: the run ends here")
-    return True
+        return run_steps(
+            run.saver,
+            run.evaluation,
+            state,
+            last,
+            session.stop,
+            lambda before: rl_step(run, before, session, phase),
+        )
 
 
 def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], phase: Phase) -> LoopState:
-    """One step of the run, whose weights the engine has: from a batch of problems to updated weights and a written record.
+    """One step of the run: from published weights and a batch of problems to updated weights and a written record.
 
     Raises:
         TrainingError: The guard stops the run.
     """
     stop = session.stop
+    # An evaluation has published these weights already.
+    if run.evaluation is None or not run.evaluation.is_due(state.step):
+        stop.run(run.publisher.publish(state.step))
     size, dynamic = run.problems_per_step, run.dynamic_sampling
     batch = stop.run(take_batch(run.sampler, run.order, size, dynamic, state.cursor, state.step, phase))
     stop.run(run.sampler.agent.engine.sleep())

@@ -1,12 +1,12 @@
 """The training loop for files of examples (demonstrations, preference pairs), shuffled anew each epoch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from ramify.algos.losses import Objective
-from ramify.core.errors import Interrupted
 from ramify.data.order import ProblemOrder
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
@@ -15,6 +15,9 @@ from ramify.obs.metrics import finite
 from ramify.runs.recorder import Recorder
 from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
+from ramify.sampler.session import sampling
+from ramify.train.evaluations import TrainingEvaluation
+from ramify.train.loop import run_steps
 
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 """Trains on the examples with these indices; the second argument is the step."""
@@ -54,6 +57,7 @@ class SupervisedRun:
         batch_size: Examples of a step.
         saver: Writes checkpoints.
         total_steps: Steps of the whole run.
+        evaluation: What is evaluated during training, if anything is.
     """
 
     task: SupervisedTask
@@ -64,6 +68,7 @@ class SupervisedRun:
     batch_size: int
     saver: Saver
     total_steps: int
+    evaluation: TrainingEvaluation | None
 
 
 def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | None = None) -> Path:
@@ -73,32 +78,41 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
         TrainingError: Training cannot go on; the message says why.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
-    console, saver = run.console, run.saver
-    last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-    stepped = state.step >= last
-    with StopOnSignal() as stop, console.phase(run.task.title, last, state.step) as phase:
-        try:
-            while state.step < last:
-                stop.check()
-                indices, cursor = run.order.take(state.cursor, run.batch_size)
-                report = run.update(indices, state.step)
-                stepped = stepped or report.outcome == "stepped"
-                state = state.after_step(cursor, finite(-report.loss))
-                own = {name: finite(value) for name, value in run.task.metrics(report).items()}
-                run.recorder.step(state.step, step_metrics(report) | own)
-                phase.advance(loss=report.loss)
-                state = saver.keep(state)
-        except Interrupted as stopped:
-            saved = saver.save(state)
-            raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
-    if best := saver.best_note(state):
+    last, first = run.total_steps if max_steps is None else min(run.total_steps, max_steps), state.step
+    outcomes: set[str] = set()
+    with _stopping(run.evaluation) as stop, run.console.phase(run.task.title, last, first) as phase:
+
+        def take_step(state: LoopState) -> LoopState:
+            indices, cursor = run.order.take(state.cursor, run.batch_size)
+            report = run.update(indices, state.step)
+            outcomes.add(report.outcome)
+            # The losses of training rank checkpoints only where no evaluation does.
+            state = state.after_step(cursor, None if run.evaluation else finite(-report.loss))
+            own = {name: finite(value) for name, value in run.task.metrics(report).items()}
+            run.recorder.step(state.step, step_metrics(report) | own)
+            phase.advance(loss=report.loss)
+            return state
+
+        state = run_steps(run.saver, run.evaluation, state, last, stop, take_step)
+    if best := run.saver.best_note(state):
         run.recorder.loggers.note(best)
-    if not stepped:
+    if state.step > first and "stepped" not in outcomes:
         run.recorder.loggers.note(
             "no optimizer step changed the weights: every loss or gradient was not finite (see metrics.jsonl); lower "
             "learner.optimizer.rate or check the data"
         )
-    return saver.save(state)
+    return run.saver.save(state)
+
+
+@contextmanager
+def _stopping(evaluation: TrainingEvaluation | None) -> Iterator[StopOnSignal]:
+    """Stop on signals while the block runs; with an evaluation, serve its sampler and close it at the end."""
+    if evaluation is None:
+        with StopOnSignal() as stop:
+            yield stop
+    else:
+        with sampling(evaluation.sampler, lambda: evaluation.sampler) as session:
+            yield session.stop
 
 
 def step_metrics(report: UpdateReport) -> dict[str, float | None]:

@@ -1,18 +1,23 @@
 import json
 import random
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ramify.core.errors import ConfigError
+from ramify.core.messages import Final
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source, TreeKey, make_tree
 from ramify.net import secrets
 from ramify.obs.metrics import read_metrics
-from ramify.runs.configs import LogConfig
+from ramify.runs.configs import LogConfig, TrainingLogConfig
 from ramify.runs.loggers import LOGGERS, LoggedRun, require_loggers
 from ramify.runs.recipe import RecipeRecord
 from ramify.runs.recorder import Loggers, Recorder, open_loggers
 from ramify.runs.run_folder import RunFolder
+from random_trees import PROBLEM, node
 
 
 class Follower:
@@ -23,7 +28,7 @@ class Follower:
         random.random()
         np.random.rand()  # noqa: NPY002
 
-    def step(self, step, metrics):
+    def step(self, step, metrics, trees):
         self.lines.append(("step", step, metrics))
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
@@ -33,8 +38,8 @@ class Follower:
 
 
 class Broken(Follower):
-    def step(self, step, metrics):
-        super().step(step, metrics)
+    def step(self, step, metrics, trees):
+        super().step(step, metrics, trees)
         raise RuntimeError("no\nroute")
 
 
@@ -49,7 +54,7 @@ def opened():
     return [], []
 
 
-def loggers_of(opened, tmp_path, *kinds):
+def loggers_of(opened, tmp_path, *kinds, trees_every=0):
     followers, notes = opened
 
     def opener(kind):
@@ -60,7 +65,7 @@ def loggers_of(opened, tmp_path, *kinds):
         return open_one
 
     openers = {kind.__name__: opener(kind) for kind in kinds}
-    return Loggers(openers, LoggedRun(tmp_path, "abc", {}), notes.append)
+    return Loggers(openers, LoggedRun(tmp_path, "abc", {}), notes.append, trees_every)
 
 
 def test_files_come_before_loggers_and_the_checkpoint_before_the_line(tmp_path, opened):
@@ -72,8 +77,8 @@ def test_files_come_before_loggers_and_the_checkpoint_before_the_line(tmp_path, 
         assert folder.trees(len(lines_when_settled)).exists()
 
     class Reader(Follower):
-        def step(self, step, metrics):
-            super().step(step, metrics)
+        def step(self, step, metrics, trees):
+            super().step(step, metrics, trees)
             self.lines.append(read_metrics(path)[-1]["step"])
 
     with loggers_of(opened, tmp_path, Reader) as loggers:
@@ -122,6 +127,42 @@ def test_no_logger_moves_the_global_generators(tmp_path, opened):
     with loggers_of(opened, tmp_path, Broken, Follower) as loggers:
         loggers.step(1, {"loss": 1.0})
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
+
+
+def test_trees_are_logged_at_their_interval_and_without_keys(tmp_path, opened, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "sk-0123456789")
+    secrets.read_key("SOME_KEY")
+    logged = []
+
+    class Reader(Follower):
+        def step(self, step, metrics, trees):
+            logged.append((step, trees))
+
+    prompt = node((), Source.PROMPT, [1])
+    half = replace(node((0,), Source.POLICY, [2]), text="What ")
+    leaf = replace(node((0, 0), Source.POLICY, [3], leaf=True), text="is sk-0123456789?", turn=Final("42"))
+    scored = ScoredTree(make_tree(PROBLEM, TreeKey(0, 0), [prompt, half, leaf]), (Reward(0.5, {}),))
+    with loggers_of(opened, tmp_path, Reader, trees_every=2) as loggers:
+        for step in (1, 2):
+            loggers.step(step, {"loss": 1.0}, {"trees": [scored]})
+    (_, nothing), (step, shown) = logged
+    assert (nothing, step) == ({}, 2)
+    (only,) = shown["trees"]
+    assert (only.problem, only.answer, only.reward, only.turns) == (PROBLEM.id, "42", 0.5, 1)
+    assert only.messages[-1] == ("assistant", "What is [key SOME_KEY]?")
+    assert only.prompt == PROBLEM.messages[-1].text
+
+
+def test_a_tree_that_cannot_be_shown_ends_no_run(tmp_path, opened):
+    with loggers_of(opened, tmp_path, Follower, trees_every=1) as loggers:
+        loggers.step(1, {"loss": 1.0}, {"trees": [None]})
+    (note,) = opened[1]
+    assert note.startswith("log.to: Follower failed and is left out from now on: AttributeError")
+
+
+def test_trees_without_a_logger_that_shows_them_are_refused():
+    with pytest.raises(ConfigError, match=r'trees_every: acts with "wandb" or "trackio" in log\.to only'):
+        TrainingLogConfig(to=("mlflow",), trees_every=1)
 
 
 def test_a_run_without_a_step_opens_nothing(tmp_path, opened):
