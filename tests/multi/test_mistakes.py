@@ -102,12 +102,12 @@ def test_a_rank_that_never_comes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(ConfigError, match=r"^not all of the 2 ranks came to .* within 2 s"),
-        parallel.together(Rank(0, 2), {}, SECRET),
+        parallel.connect_ranks(Rank(0, 2), {}, SECRET),
     ):
         pass
     with (
         pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s; start it"),
-        parallel.together(Rank(0, 2, local_size=2, is_supervised=True), {}),
+        parallel.connect_ranks(Rank(0, 2, local_size=2, is_supervised=True), {}),
     ):
         pass
 

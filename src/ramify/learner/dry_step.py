@@ -38,7 +38,7 @@ def dry_step(learner: Learner, row_tokens: int, context_tokens: int) -> None:
 
 
 def _row(learner: Learner, row_tokens: int, context_tokens: int) -> PackedRow:
-    """A row of written tokens, as every loss takes it."""
+    """Return a row of written tokens, as every loss takes it."""
     sequences = [written([_TOKEN] * size) for size in _sizes(row_tokens, context_tokens)]
     row = pack(sequences, row_tokens, share_prefixes=packs_trees(learner.model))[0]
     return replace(row, ref_logprobs=np.zeros(len(row.written)))

@@ -38,7 +38,7 @@ class Weights(Protocol):
         ...
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One of them, as `dtype`."""
+        """Return a tensor as `dtype`."""
         ...
 
 
@@ -107,12 +107,12 @@ def write_settings(
     text = json.dumps({**config, **dict.fromkeys(keys, dtype)}, indent=2)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     places = tuple(sources)
-    found = {
+    copies = {
         name: file for name in _COPIED if (file := _first(source / name for source in places)) is not None
     }
-    for name, file in found.items():
+    for name, file in copies.items():
         (folder / name).write_bytes(read_small_file(file))
-    return tuple(found)
+    return tuple(copies)
 
 
 def _first(files: Iterable[Path]) -> Path | None:
@@ -120,7 +120,7 @@ def _first(files: Iterable[Path]) -> Path | None:
 
 
 def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:
-    """The tensors of each file."""
+    """Return the tensors of each file."""
     parts: list[list[str]] = [[]]
     size = 0
     for name, head in heads.items():
@@ -134,5 +134,5 @@ def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:
 
 def _not_finite(weights: Weights, name: str) -> str:
     if all_finite(weights.tensor(name, torch.float32)):
-        return f"{name} has numbers beyond float16's 65,504; give --dtype bfloat16 or float32"
-    return f"{name} holds NaN or infinity: the training run had broken down by then; take an earlier step"
+        return f"{name} has numbers beyond float16's 65,504. Use --dtype bfloat16 or float32"
+    return f"{name} holds NaN or infinity: the training run had broken down by then. Take an earlier step"

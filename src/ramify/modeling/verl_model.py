@@ -13,7 +13,7 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 def verl_weights(checkpoint: VerlCheckpoint, config: Path, *, lora: bool) -> tuple[Weights, list[str]]:
-    """The weights, and the names of those to write, in the order of the shards.
+    """Return the weights, and the names of those to write, in the order of the shards.
 
     Args:
         checkpoint: The checkpoint.
@@ -51,6 +51,6 @@ def _adapted(shards: VerlShards, stored: dict[str, str], checkpoint: VerlCheckpo
     products = {}
     for name, (a, b) in adapter_pairs(shards.shapes, checkpoint.folder).items():
         if (rank := shards.shapes[a][0]) != scale.rank:
-            raise DataError(f"{scale.place}: r = {scale.rank}, but {a} has rank {rank}")
+            raise DataError(f"{scale.path}: r = {scale.rank}, but {a} has rank {rank}")
         products[name] = Product(a, b, scale.alpha / scale.rank)
     return MergedWeights(shards, stored, shards, products)

@@ -4,18 +4,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key
 from ramify.sampler.sampler import Sampler
 
 
-def in_groups(planned: Sequence[Planned], size: int | None) -> tuple[tuple[Planned, ...], ...]:
+def in_groups(planned: Sequence[TreeRequest], size: int | None) -> tuple[tuple[TreeRequest, ...], ...]:
     """The trees in groups that are grown one after another."""
     each = size or max(1, len(planned))
     return tuple(tuple(planned[start : start + each]) for start in range(0, len(planned), each))
 
 
-def done_of(groups: Sequence[Sequence[Planned]], found: Set[Key], size: int | None) -> frozenset[Key]:
+def done_of(groups: Sequence[Sequence[TreeRequest]], found: Set[Key], size: int | None) -> frozenset[Key]:
     """The keys among `found` that count as done: of groups that are grown as a whole, those of whole ones."""
     kept = [group for group in groups if size is None or all(line_key(one) in found for one in group)]
     return frozenset(line_key(one) for group in kept for one in group if line_key(one) in found)
@@ -23,7 +23,7 @@ def done_of(groups: Sequence[Sequence[Planned]], found: Set[Key], size: int | No
 
 async def grow_in_groups(
     sampler: Sampler,
-    groups: Iterable[Sequence[Planned]],
+    groups: Iterable[Sequence[TreeRequest]],
     keep: Callable[[ScoredTree, float], Awaitable[None]],
     phase: Phase,
     *,
@@ -44,6 +44,6 @@ async def grow_in_groups(
         await sampler.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
 
 
-def line_key(planned: Planned) -> Key:
+def line_key(planned: TreeRequest) -> Key:
     """The key of a tree's lines."""
     return planned.problem.id, planned.key.step

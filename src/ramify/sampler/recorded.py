@@ -9,7 +9,7 @@ from pathlib import Path
 from ramify.core.records import ScoredTree
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, tree_record
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.groups import grow_in_groups
@@ -34,14 +34,16 @@ class TreeRecorder:
     stop: StopOnSignal
     whole: int | None
 
-    def grow(self, title: str, path: Path, sampler: Sampler, planned: Iterable[Planned], most: int) -> None:
+    def grow(
+        self, title: str, path: Path, sampler: Sampler, planned: Iterable[TreeRequest], most: int
+    ) -> None:
         """Grow what a file lacks, and put it in the order of `planned`, which has at most `most` trees.
 
         A problem's trees differ in `TreeKey.attempt`.
 
         Raises:
             DataError: Nothing was there, and no problem worked.
-            Interrupted: Ctrl-C or SIGTERM.
+            RunInterruptedError: Ctrl-C or SIGTERM.
         """
         lines, told = _tree_lines(path), sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,11 +86,11 @@ def _tree_lines(path: Path) -> KeyedLines:
     return KeyedLines(path, lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]))
 
 
-def _key(planned: Planned) -> Key:
+def _key(planned: TreeRequest) -> Key:
     return planned.problem.id, planned.key.attempt
 
 
-def _chunks(planned: Iterable[Planned], size: int) -> Iterator[tuple[Planned, ...]]:
+def _chunks(planned: Iterable[TreeRequest], size: int) -> Iterator[tuple[TreeRequest, ...]]:
     rest = iter(planned)
     while chunk := tuple(islice(rest, size)):
         yield chunk

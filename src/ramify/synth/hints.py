@@ -21,7 +21,7 @@ from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.protocols import Renderer
 from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
 from ramify.rollout.places import go_on_from, last_turn
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 
 Kind: TypeAlias = Literal["verification", "reflection"]
 
@@ -124,7 +124,7 @@ def places_for(
                 ends = [match.end() for start, end in spans for match in doubt.finditer(text, start, end)]
                 found.extend(Place(hint, index, end) for end in ends)
             elif isinstance(answer.nodes[index].turn, Final):
-                found.append(Place(hint, index, outline.said))
+                found.append(Place(hint, index, outline.words_end))
     return tuple(found)
 
 
@@ -135,7 +135,7 @@ def planned_hint(
     place: Place,
     key: TreeKey,
     tools: Sequence[ToolSpec],
-) -> Planned:
+) -> TreeRequest:
     """The tree that goes on from a hint: below the prompt of `problem`, the answer's turns up to the place, and the hint.
 
     Args:
@@ -169,7 +169,7 @@ def planned_hint(
         context=cut,
         rewriter=f"{PREFIX}{place.hint.name}",
     )
-    return Planned(problem, key, (first, *answer.nodes[1 : place.index], last, hint))
+    return TreeRequest(problem, key, (first, *answer.nodes[1 : place.index], last, hint))
 
 
 def read_hint(rewriter: str) -> str | None:

@@ -75,7 +75,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
 
     Raises:
         UserError: The folder is of another synthesis, or no question worked.
-        Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the answers so far are saved.
     """
     name = _take_up(plan, console)
     after = f"the answers that have ended are in {plan.folder}, go on with --resume"

@@ -54,7 +54,7 @@ class TrainingEvaluation:
 
         Raises:
             DataError: No problem worked.
-            Interrupted: A stop was asked for; nothing of this evaluation was recorded.
+            RunInterruptedError: A stop was asked for; nothing of this evaluation was recorded.
         """
         row = next((row for row in read_evaluations(folder) if row["step"] == state.step), None)
         if row is None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.core.errors import Interrupted
+from ramify.core.errors import RunInterruptedError
 from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
@@ -21,7 +21,7 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
 
     Raises:
         UserError: The preflight refuses the run, or no problem of a new run worked.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
@@ -46,7 +46,7 @@ def start_new(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -
 
     Raises:
         UserError: The rewards never differ, or the engine's servers cannot be used.
-        Interrupted: A stop was asked for.
+        RunInterruptedError: A stop was asked for.
     """
     if run.preflight.enabled:
         session.stop.run(run.publisher.publish(state.step))
@@ -61,7 +61,7 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
     """Run steps up to and including `last`.
 
     Raises:
-        Interrupted: A stop was asked for; the state was saved.
+        RunInterruptedError: A stop was asked for; the state was saved.
     """
     with run.console.phase("RL", last, state.step) as phase:
         try:
@@ -77,9 +77,11 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
                 if state.step >= last or stops_early(run):
                     break
                 state = run.saver.keep(rl_step(run, state, session, phase))
-        except Interrupted as stopped:
+        except RunInterruptedError as stopped:
             saved = run.saver.save(state)
-            raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
+            raise RunInterruptedError(
+                stopped.number, f"state saved in {saved}, go on with --resume"
+            ) from None
     # The rewards of a step say nothing of the checkpoint behind it; an evaluation does.
     return state if run.evaluation is None else state.judged(run.saver.run.keep_best)
 

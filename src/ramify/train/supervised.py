@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ramify.algos.losses import Objective
-from ramify.core.errors import Interrupted
+from ramify.core.errors import RunInterruptedError
 from ramify.data.order import ProblemOrder
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
@@ -71,7 +71,7 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
 
     Raises:
         TrainingError: Training cannot go on; the message says why.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
     """
     console, saver = run.console, run.saver
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
@@ -88,9 +88,11 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
                 run.recorder.step(state.step, step_metrics(report) | own)
                 phase.advance(loss=report.loss)
                 state = saver.keep(state)
-        except Interrupted as stopped:
+        except RunInterruptedError as stopped:
             saved = saver.save(state)
-            raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
+            raise RunInterruptedError(
+                stopped.number, f"state saved in {saved}, go on with --resume"
+            ) from None
     if best := saver.best_note(state):
         run.recorder.loggers.note(best)
     if not stepped:

@@ -12,7 +12,7 @@ from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
-from ramify.learner.annotate import Wanted
+from ramify.learner.annotate import AnnotationRequest
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 from train_recipes import load, refusal
 
@@ -305,12 +305,12 @@ def test_weightings_corrections_and_shaping(recipe):
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
-        ((), Wanted()),
-        (("entropy_advantage={}",), Wanted()),
-        (("entropy_advantage={source='annotate'}",), Wanted(entropies=True)),
-        (("old=recompute",), Wanted(old="recompute")),
-        (("kl={place='loss', estimator='k2', coefficient=0.1}",), Wanted(ref_logprobs=True)),
-        (("kl={place='reward', estimator='k1', coefficient=0.1}",), Wanted(ref_logprobs=True)),
+        ((), AnnotationRequest()),
+        (("entropy_advantage={}",), AnnotationRequest()),
+        (("entropy_advantage={source='annotate'}",), AnnotationRequest(entropies=True)),
+        (("old=recompute",), AnnotationRequest(old="recompute")),
+        (("kl={place='loss', estimator='k2', coefficient=0.1}",), AnnotationRequest(ref_logprobs=True)),
+        (("kl={place='reward', estimator='k1', coefficient=0.1}",), AnnotationRequest(ref_logprobs=True)),
     ],
 )
 def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):
