@@ -143,7 +143,7 @@ def test_a_lora_run_is_merged(tmp_path, model_folder, refused, settings):
     names = {f"base_model.model.{name}": t for name, t in wrapped.base_model.model.state_dict().items()}
     actor = write_plain(tmp_path / "save", names, model_folder)
     arguments = ("verl", actor, "--out", tmp_path / "out")
-    assert "give --lora" in refused("merge", *arguments)
+    assert "Use --lora" in refused("merge", *arguments)
     assert "lora_adapter/adapter_config.json" in refused("merge", *arguments, "--lora")
     (actor / settings).parent.mkdir(exist_ok=True)
     (actor / settings).write_text(json.dumps({"r": 8, "lora_alpha": 6, "peft_type": "LORA"}))

@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_at_rank_0_alone(tmp_path, model_folder):
     assert status != 0
     (line,) = [line for line in ours(said) if line.startswith("ramify")]
     assert "step-000002: cannot be written (" in line
-    assert "earlier checkpoints are whole" in line
+    assert "Earlier checkpoints are whole" in line
     assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
     status, said = ramify(2, *saving, "--resume")
     assert status == 0, said

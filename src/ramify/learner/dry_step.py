@@ -32,7 +32,7 @@ def dry_step(learner: Learner, row_tokens: int, context_tokens: int) -> None:
         if "out of memory" not in str(error):
             raise
         raise MachineError(
-            f"a row of {row_tokens:,} tokens does not fit into the GPU's memory: lower learner.token_budget or the longest "
+            f"a row of {row_tokens:,} tokens does not fit into the GPU's memory. Lower learner.token_budget or the longest "
             "sequence, train an adapter, or take more GPUs (`ramify doctor RECIPE --gpus N --gpu-memory GB` says what fits)"
         ) from None
 

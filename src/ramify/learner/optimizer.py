@@ -10,8 +10,7 @@ without bfloat16 instructions, and rounds differently from one CPU to the next.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -95,7 +94,8 @@ class Optimizers:
             self._optimizers = _adamw(list(named.values()), config)
         else:
             self._optimizers = _muon(model, named, config)
-        self._rates = [(group, float(group["lr"])) for group in self._groups()]
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        self._rates = [(group, float(group["lr"])) for group in groups]
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -181,9 +181,6 @@ class Optimizers:
         if isinstance(self._owner(parameter), torch.optim.AdamW):
             return {"step": TensorHead(torch.float32, ()), "exp_avg": like, "exp_avg_sq": like}
         return {"momentum_buffer": like}
-
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        return (group for optimizer in self._optimizers for group in optimizer.param_groups)
 
     def _owner(self, parameter: torch.Tensor) -> torch.optim.Optimizer:
         for optimizer in self._optimizers:

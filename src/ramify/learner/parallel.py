@@ -49,7 +49,7 @@ _COLLECTIVE = timedelta(minutes=30)
 _CALL, _END = b"call", b"end"
 
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket", "timed out", "store")
-_GONE = "another rank is gone; earlier checkpoints are whole: go on with --resume"
+_GONE = "another rank is gone. Earlier checkpoints are whole: go on with --resume"
 
 
 class Plan(Protocol):
@@ -84,7 +84,7 @@ class _Failure:
             return cls(_GONE, False)
         reason = f"{type(error).__name__}: {text}"[:300]
         return cls(
-            f"rank {rank.number}: {reason}; earlier checkpoints are whole: mend that and go on with --resume",
+            f"rank {rank.number}: {reason}. Earlier checkpoints are whole: fix that and go on with --resume",
             False,
         )
 

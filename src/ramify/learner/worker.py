@@ -110,7 +110,9 @@ class Worker:
         self.optimizers.zero_grad()
         totals = Totals()
         head = self._head()
-        buffer = _head_grad(self.model, head) if head.requires_grad else None
+        wide = torch.promote_types(compute_dtype(self.model), torch.float32)
+        device = compute_device(self.model)
+        buffer = torch.zeros(head.shape, dtype=wide, device=device) if head.requires_grad else None
         # Where nothing stands between the head and its gradient, that is not held twice.
         is_direct = buffer is not None and buffer.dtype == head.dtype and not is_sharded(self.model)
         if is_direct:
@@ -224,11 +226,6 @@ class Worker:
             raise ValueError("reference logprobs need a reference model")
         with self._reference() as model:
             yield model
-
-
-def _head_grad(model: PreTrainedModel, weight: torch.Tensor) -> torch.Tensor:
-    wide = torch.promote_types(compute_dtype(model), torch.float32)
-    return torch.zeros(weight.shape, dtype=wide, device=compute_device(model))
 
 
 def _make_up(model: PreTrainedModel, passes: int) -> None:

@@ -106,17 +106,15 @@ def write_settings(
     keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["torch_dtype"]
     text = json.dumps({**config, **dict.fromkeys(keys, dtype)}, indent=2)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-    places = tuple(sources)
+    folders = tuple(sources)
     copies = {
-        name: file for name in _COPIED if (file := _first(source / name for source in places)) is not None
+        name: file
+        for name in _COPIED
+        if (file := next((source / name for source in folders if (source / name).exists()), None)) is not None
     }
     for name, file in copies.items():
         (folder / name).write_bytes(read_small_file(file))
     return tuple(copies)
-
-
-def _first(files: Iterable[Path]) -> Path | None:
-    return next((file for file in files if file.exists()), None)
 
 
 def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:

@@ -127,14 +127,12 @@ async def run_calls(
     """
     results: list[ToolResult] = []
     for call in calls:
-        is_over = any(result.ends for result in results)
-        results.append(_not_run(call) if is_over else await _run_call(parts, key, node, call, session))
+        if any(result.ends for result in results):
+            text = f"The call to {call.name} was not run: the environment had ended the trajectory."
+            results.append(ToolResult(call.id, ToolStatus.ERROR, text))
+        else:
+            results.append(await _run_call(parts, key, node, call, session))
     return tuple(results)
-
-
-def _not_run(call: ToolCall) -> ToolResult:
-    text = f"The call to {call.name} was not run: the environment had ended the trajectory."
-    return ToolResult(call.id, ToolStatus.ERROR, text)
 
 
 async def _run_call(

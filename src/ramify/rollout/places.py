@@ -18,7 +18,7 @@ def last_turn(decode: Decode, context: Segment) -> tuple[str, int]:
     ), size
 
 
-def go_on_from(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> ContinueFrom:
+def continue_after(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> ContinueFrom:
     """Go on after the first `chars` characters of a turn, with a text behind them.
 
     The kept tokens are those that were sampled. A token that reaches beyond the place is not kept; the characters that are

@@ -13,7 +13,7 @@ from ramify.core.protocols import Renderer
 from ramify.core.records import ContinueFrom
 from ramify.core.tree import Cut, Segment, Source, Trajectory
 from ramify.rollout.helper import Helper, UnhelpfulError
-from ramify.rollout.places import go_on_from, last_turn
+from ramify.rollout.places import continue_after, last_turn
 
 _FAILED: Final = (ToolStatus.ERROR, ToolStatus.TIMEOUT, ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL)
 _REASON_CHARS: Final = 200
@@ -55,7 +55,7 @@ class Backtracer:
         turn, size = last_turn(self.renderer.decode, context)
         chars = _before_call(self.renderer, turn, tools)
         note = self._note(failed.text, tools, begins=chars == 0)
-        return go_on_from(self.renderer.decode, context, size, chars, note)
+        return continue_after(self.renderer.decode, context, size, chars, note)
 
     def _note(self, error: str, tools: Sequence[ToolSpec], *, begins: bool) -> str:
         if self.temperature > 0:

@@ -131,26 +131,18 @@ async def rewrite_context(
         context = await _context_from(parts, rewriter, trajectory, tools, most)
         if context is None:
             continue
-        fields = (
-            {"asked": "nothing usable", "reason": context}
-            if isinstance(context, str)
-            else _event_fields(context)
-        )
-        node = trajectory.leaf.id
-        parts.events.emit(
-            Event(f"rewriter/{rewriter.name}", (key.step, key.slot), node, loop.time() - began, fields)
-        )
+        match context if isinstance(context, str) else context.answer:
+            case str(reason):
+                fields: dict[str, object] = {"asked": "nothing usable", "reason": reason}
+            case ContinueFrom(cut):
+                fields = {"asked": "go on", "node": cut.node, "tokens": cut.tokens}
+            case FreshContext():
+                fields = {"asked": "afresh"}
+        kind, tree = f"rewriter/{rewriter.name}", (key.step, key.slot)
+        parts.events.emit(Event(kind, tree, trajectory.leaf.id, loop.time() - began, fields))
         if isinstance(context, RewrittenContext):
             return context
     return None
-
-
-def _event_fields(context: RewrittenContext) -> dict[str, object]:
-    match context.answer:
-        case ContinueFrom(cut):
-            return {"asked": "go on", "node": cut.node, "tokens": cut.tokens}
-        case FreshContext():
-            return {"asked": "afresh"}
 
 
 async def _context_from(

@@ -161,17 +161,12 @@ class World:
     def reported(self, method: str, node: str, answer: Value | Failure) -> Value | Failure:
         """Return the answer; emit an event if it is a failure."""
         if isinstance(answer, Failure):
-            self._event(method, node, answer.reason)
+            reason, tree = redact(answer.reason)[:500], (self.key.step, self.key.slot)
+            self.parts.events.emit(Event(f"environment/{method}", tree, node, 0.0, {"reason": reason}))
             # A branch that fails is dropped, and another trajectory takes its place.
             if method != "branch":
                 self.failures.append(answer.reason)
         return answer
-
-    def _event(self, method: str, node: str, reason: str) -> None:
-        fields = {"reason": redact(reason)[:500]}
-        self.parts.events.emit(
-            Event(f"environment/{method}", (self.key.step, self.key.slot), node, 0.0, fields)
-        )
 
     async def _again(self, session: EnvironmentSession, node: Node, recorded: Node) -> Failure | None:
         if isinstance(node.turn, Calls):

@@ -372,11 +372,8 @@ class TreeGrower:
 
     def _room(self, state: TrajectoryState) -> int:
         """Return the number of tokens that may still be added."""
-        return min(self._parts.limits.max_tokens - state.spent, self._context_tokens - len(state.context))
-
-    @property
-    def _context_tokens(self) -> int:
-        return self._parts.engine.info().context_tokens
+        room = self._parts.engine.info().context_tokens - len(state.context)
+        return min(self._parts.limits.max_tokens - state.spent, room)
 
     def _tool_node(self, caller: Node, reply: Reply) -> Node:
         path = (*caller.path, 0)

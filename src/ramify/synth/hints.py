@@ -20,7 +20,7 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.protocols import Renderer
 from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
-from ramify.rollout.places import go_on_from, last_turn
+from ramify.rollout.places import continue_after, last_turn
 from ramify.rollout.plan import TreeRequest
 
 Kind: TypeAlias = Literal["verification", "reflection"]
@@ -151,7 +151,7 @@ def planned_hint(
     last = replace(answer.nodes[place.index], stop=None, results=(), messages=())
     context = answer.contexts[place.index]
     _, size = last_turn(renderer.decode, context)
-    go_on = go_on_from(renderer.decode, context, size, place.chars, place.hint.text)
+    go_on = continue_after(renderer.decode, context, size, place.chars, place.hint.text)
     path = (*last.path, 0)
     ids = renderer.insert(go_on.text, tools)
     cut: Context = go_on.cut

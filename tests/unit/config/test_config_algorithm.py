@@ -174,17 +174,20 @@ def algorithm(recipe, *settings):
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (
             ["learner.optimizer.vector_rate=0.1"],
-            'learner.optimizer.vector_rate: acts with name = "muon" only',
+            'learner.optimizer.vector_rate: has no effect without name = "muon"',
         ),
         (
             ["learner.optimizer.embedding_rate=0.1"],
-            'learner.optimizer.embedding_rate: acts with name = "muon" only',
+            'learner.optimizer.embedding_rate: has no effect without name = "muon"',
         ),
         (
             ["learner.optimizer.decay_from=0.5"],
-            "learner.optimizer.decay_from: acts with final_rate below 1 only",
+            "learner.optimizer.decay_from: has no effect without final_rate below 1",
         ),
-        (["learner.optimizer.decay=cosine"], "learner.optimizer.decay: acts with final_rate below 1 only"),
+        (
+            ["learner.optimizer.decay=cosine"],
+            "learner.optimizer.decay: has no effect without final_rate below 1",
+        ),
     ],
 )
 def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
