@@ -116,7 +116,7 @@ def test_a_rank_with_another_secret():
     """Rank 0 takes no notice of it, and says so when it has waited long enough."""
     channel = TcpStore(HashStore())
     Post(channel, Seal(b"another", "run")).send("hello", b"name", sender=1)
-    with pytest.raises(ConfigError, match=r"another secret: give all ranks the same RAMIFY_SECRET$"):
+    with pytest.raises(ConfigError, match=r"another secret\. Give all ranks the same RAMIFY_SECRET$"):
         Post(channel, Seal(b"secret", "run")).meet_all(Rank(0, 2), {}, 0.5)
 
 
