@@ -3,14 +3,14 @@
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 
 
 def learner_with(model):
     """One process that learns from demonstrations."""
     return Learner(
-        alone(model, OptimizerConfig(rate=0.01, betas=(0.9, 0.999), weight_decay=0.0)),
+        single_process(model, OptimizerConfig(rate=0.01, betas=(0.9, 0.999), weight_decay=0.0)),
         schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(NegativeLogLikelihood(), (), SUPERVISED),

@@ -9,7 +9,7 @@ import torch
 import torch.multiprocessing as mp
 
 from ramify.core.rank import Rank
-from ramify.learner.parallel import Ranks, serve, together
+from ramify.learner.parallel import Ranks, connect_ranks, serve
 from watched import Made
 
 
@@ -28,5 +28,5 @@ def _rank(number, size, run, work, result, arguments):
     rank = Rank(number, size, local=number, local_size=size, is_supervised=True)
     if number:
         sys.exit(serve(rank, dict, Made.read))
-    with together(rank, {}) as ranks:
+    with connect_ranks(rank, {}) as ranks:
         result.write_bytes(pickle.dumps(work(ranks, *arguments)))

@@ -4,7 +4,7 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.learner.annotate import annotate
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import annotated
@@ -21,7 +21,9 @@ def learner_for(model, loss, optimizer=None, reference=None, **changes):
     settings = {"schedule": ScheduleConfig(), "total_steps": 100, "temperature": 1.0, "max_grad_norm": 1.0}
     optimizer = optimizer or OptimizerConfig(rate=0.01, weight_decay=0.0)
     settings["token_budget"] = 10_000
-    return Learner(alone(model, optimizer, reference), objective=Objective(loss), **settings | changes)
+    return Learner(
+        single_process(model, optimizer, reference), objective=Objective(loss), **settings | changes
+    )
 
 
 def annotations_of(model, trees, wanted, *, reference=None, temperature=1.0, token_budget=10_000):

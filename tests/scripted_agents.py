@@ -13,7 +13,7 @@ from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Problem, ToolResult, ToolSpec, ToolStatus
-from ramify.core.records import Afresh, GoOn
+from ramify.core.records import ContinueFrom, FreshContext
 from ramify.core.tree import Cut
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
@@ -145,7 +145,7 @@ class FoldsMemory:
             return None
         summary = "".join(f"{text}\n</result>" for text in results)
         (asked,) = trajectory.problem.messages
-        return Afresh((Message.of("user", f"{asked.text} {summary}"),))
+        return FreshContext((Message.of("user", f"{asked.text} {summary}"),))
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Backtracks:
             return None
         asked = trajectory.policy_nodes[-1]
         tokens = len(asked.token_ids) // 2 if self.tokens is None else self.tokens
-        return GoOn(Cut(asked.id if self.node is None else self.node, tokens), self.text)
+        return ContinueFrom(Cut(asked.id if self.node is None else self.node, tokens), self.text)
 
 
 def script(context, seed):

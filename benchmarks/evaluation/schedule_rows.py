@@ -22,12 +22,12 @@ from benchmarks.rollout.schedule_workload import DEEPSEARCH, MAX_CALLS, REASONIN
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.protocols import Event
 from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import Trajectory, TreeKey
+from ramify.core.tree import Trajectory, Tree, TreeKey
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.configs import RolloutLimits
-from ramify.rollout.grow import Grown, grow_planned
-from ramify.rollout.plan import Planned
+from ramify.rollout.grow import grow_requests
+from ramify.rollout.plan import TreeRequest
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
@@ -92,17 +92,17 @@ def _ours(batch: Batch) -> _Done:
         slots=engine.info().num_slots,
     )
     planned = [
-        Planned(problem, TreeKey(step=attempt, slot=slot))
+        TreeRequest(problem, TreeKey(step=attempt, slot=slot))
         for slot, problem in enumerate(batch.problems)
         for attempt in range(_ATTEMPTS)
     ]
 
-    async def scored(grown: Grown) -> ScoredTree:
-        return await score_tree(_NoScore(), grown.tree)
+    async def scored(tree: Tree, _: float) -> ScoredTree:
+        return await score_tree(_NoScore(), tree)
 
     async def run() -> None:
         try:
-            await grow_planned(agent, planned, scored)
+            await grow_requests(agent, planned, scored)
         finally:
             await engine.close()
 

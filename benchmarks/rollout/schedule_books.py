@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
-from ramify.rollout.branching import Allocation, BranchBudget, Grant
+from ramify.rollout.branching import Allocation, BranchAllocation, BranchBudget
 from ramify.rollout.turn import BranchKey
 
 
 class FirstComeBook(BranchBudget):
     """Whoever asks while something is left gets it: no waits, and a tree that depends on who was fast."""
 
-    def _decide(self, budget: int) -> Iterator[Grant]:
+    def _decide(self, budget: int) -> Iterator[BranchAllocation]:
         for depth, key in list(self._waiting):
             children = min(self._waiting.pop((depth, key)), budget - self._used - self._top_ups)
-            grant = Grant(key, depth, children)
+            branch = BranchAllocation(key, depth, children)
             self._used += children
-            self._alive.update(dict.fromkeys(grant.child_keys, depth))
-            yield grant
+            self._alive.update(dict.fromkeys(branch.child_keys, depth))
+            yield branch
 
 
 class QuotaBook(BranchBudget):
@@ -50,22 +50,22 @@ class QuotaBook(BranchBudget):
         """Decide everything."""
         if self._budget is None:
             return Allocation((), 0)
-        grants = tuple(self._decide(self._budget))
+        branches = tuple(self._decide(self._budget))
         spent = [key for key in self._shares if key in self._ended or self._alive[key] == self.max_depth]
         top_ups = sum(self._shares.pop(key) for key in spent)
         self._top_ups += top_ups
-        return Allocation(grants, top_ups)
+        return Allocation(branches, top_ups)
 
-    def _decide(self, budget: int) -> Iterator[Grant]:
+    def _decide(self, budget: int) -> Iterator[BranchAllocation]:
         del budget
         for depth, key in list(self._waiting):
             children = min(self._waiting.pop((depth, key)), self._shares.get(key, 0))
-            grant = Grant(key, depth, children)
+            branch = BranchAllocation(key, depth, children)
             self._used += children
             if children:
                 left = self._shares[key] - children
-                heirs = (key, *grant.child_keys)
+                heirs = (key, *branch.child_keys)
                 share, more = divmod(left, len(heirs))
                 self._shares.update({heir: share + (place < more) for place, heir in enumerate(heirs)})
-                self._alive.update(dict.fromkeys(grant.child_keys, depth))
-            yield grant
+                self._alive.update(dict.fromkeys(branch.child_keys, depth))
+            yield branch

@@ -18,9 +18,8 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
 from ramify.rollout.branching import BranchBudget
 from ramify.rollout.configs import RolloutLimits
-from ramify.rollout.grow import Grown as GrownTree
-from ramify.rollout.grow import grow_planned
-from ramify.rollout.plan import planned_step
+from ramify.rollout.grow import grow_requests
+from ramify.rollout.plan import step_requests
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
@@ -136,12 +135,12 @@ def grow_ours(
     async def run() -> tuple[Tree, ...]:
         loop = asyncio.get_running_loop()
 
-        async def ended(grown: GrownTree) -> Tree:
+        async def ended(tree: Tree, _: float) -> Tree:
             whole.append(loop.time())
-            return grown.tree
+            return tree
 
         try:
-            return await grow_planned(parts, planned_step(batch.problems, 0), ended)
+            return await grow_requests(parts, step_requests(batch.problems, 0), ended)
         finally:
             await engine.close()
 

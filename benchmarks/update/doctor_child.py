@@ -61,7 +61,7 @@ def _train(config: dict[str, Any], tokens: int, rank: int, reference: bool, reco
 
 def _learner(model: PreTrainedModel, tokens: int, reference: Reference | None) -> Learner:
     return Learner(
-        parallel.alone(model, OptimizerConfig(rate=1e-6), reference),
+        parallel.single_process(model, OptimizerConfig(rate=1e-6), reference),
         schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(ClippedSurrogate(0.2, 0.2, None)),

@@ -50,7 +50,7 @@ def make_learner(folder: Path, device: str = "cpu", dtype: str = "float32") -> L
 def learner_of(model: PreTrainedModel) -> Learner:
     """The same for a model that is there."""
     return Learner(
-        parallel.alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
+        parallel.single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
         # So slow a warm-up that no step moves a weight by anything that a float32 sum shows.
         schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=1_000_000,

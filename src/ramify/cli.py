@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from ramify.core.errors import Interrupted, RamifyError, UserError
+from ramify.core.errors import RamifyError, RunInterruptedError, UserError
 from ramify.runtime.stopping import Stops
 
 COMMANDS = {
@@ -86,7 +86,7 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
         module_of(options.command).run(options)
     except UserError as error:
         return 2, f"{name}: {error}"
-    except Interrupted as stopped:
+    except RunInterruptedError as stopped:
         return 128 + stopped.number, f"{name}: {stopped}"
     except RamifyError as error:
         return 1, f"{name}: {error}"

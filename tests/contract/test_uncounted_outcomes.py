@@ -20,10 +20,10 @@ from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey, make_tree
-from ramify.learner.annotate import Wanted
+from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
@@ -77,7 +77,9 @@ def learning(models, algorithm):
     reference = models[1].requires_grad_(False)
     learner = Learner(
         # The weights stay, so that both batches meet the same ones.
-        alone(models[0], OptimizerConfig(rate=1e-12, weight_decay=0.0), lambda: nullcontext(reference)),
+        single_process(
+            models[0], OptimizerConfig(rate=1e-12, weight_decay=0.0), lambda: nullcontext(reference)
+        ),
         schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=10,
         objective=build_objective(section),
@@ -90,7 +92,7 @@ def learning(models, algorithm):
         estimator=build_estimator(section),
         correction=ImportanceCorrection("sequence", "truncate", 2.0),
         masks_truncated=False,
-        wanted=Wanted(old="recompute", entropies=True, ref_logprobs=True),
+        wanted=AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True),
         problems_per_minibatch=9,
         minibatches=1,
         temperature=1.0,

@@ -25,7 +25,7 @@ from ramify.cli import main
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import ScoredTree
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
 from random_trees import random_tree, sampled, some_rewards
@@ -127,7 +127,7 @@ def of_loss(path, model):
     objective: Objective = build_objective(recipe.algorithm)
     frozen = build_model(recipe.model, 200).requires_grad_(False)
     learner = Learner(
-alone(build_model(recipe.model, 200), optimizer, lambda: nullcontext(frozen)), schedule=optimizer, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
+single_process(build_model(recipe.model, 200), optimizer, lambda: nullcontext(frozen)), schedule=optimizer, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
     learning = build_learning(recipe, learner, 1)
     rng = np.random.default_rng(7)
     typical = -np.log(learner.model.config.vocab_size)

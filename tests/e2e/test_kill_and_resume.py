@@ -39,7 +39,7 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
@@ -355,7 +355,7 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ours = Learner(
-        alone(load_model(folder), OptimizerConfig(rate=1e-12)),
+        single_process(load_model(folder), OptimizerConfig(rate=1e-12)),
         schedule=ScheduleConfig(),
         total_steps=1,
         objective=Objective(NegativeLogLikelihood()),

@@ -143,7 +143,7 @@ def test_a_lora_run_is_merged(tmp_path, model_folder, refused, settings):
     names = {f"base_model.model.{name}": t for name, t in wrapped.base_model.model.state_dict().items()}
     actor = write_plain(tmp_path / "save", names, model_folder)
     arguments = ("verl", actor, "--out", tmp_path / "out")
-    assert "give --lora" in refused("merge", *arguments)
+    assert "Use --lora" in refused("merge", *arguments)
     assert "lora_adapter/adapter_config.json" in refused("merge", *arguments, "--lora")
     (actor / settings).parent.mkdir(exist_ok=True)
     (actor / settings).write_text(json.dumps({"r": 8, "lora_alpha": 6, "peft_type": "LORA"}))
@@ -207,7 +207,7 @@ def test_an_adapter_of_a_run_is_merged_into_the_base_that_it_was_trained_on(
         {name: t + 1 for name, t in load_file(base / "model.safetensors").items()}, base / "model.safetensors"
     )
     told = refused("merge", "lora", tmp_path / "adapter", "--out", tmp_path / "other")
-    assert "put the model there that the adapter was trained on" in told
+    assert "Put the model there that the adapter was trained on" in told
 
 
 def test_models_that_differ_are_told_apart(tmp_path, model_folder, tensors, capsys):
@@ -235,7 +235,7 @@ def nan_at(tensors, name):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda actor: (actor / "huggingface" / "config.json").unlink(), "give --config with the folder"),
+        (lambda actor: (actor / "huggingface" / "config.json").unlink(), "Set --config to the folder"),
         (
             lambda actor: next(actor.glob("*.pt")).unlink(),
             "no model_world_size_W_rank_R.pt there, expected a verl",

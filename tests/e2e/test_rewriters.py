@@ -11,7 +11,7 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 
 SOURCE = '''
-from ramify.core.records import GoOn
+from ramify.core.records import ContinueFrom
 from ramify.core.tree import Cut
 
 
@@ -20,7 +20,7 @@ def halfway(trajectory, word=" so"):
     asked = trajectory.leaf
     if asked.stop is None or len(asked.token_ids) < 2:
         return None
-    return GoOn(Cut(asked.id, len(asked.token_ids) // 2), word)
+    return ContinueFrom(Cut(asked.id, len(asked.token_ids) // 2), word)
 
 
 def breaks(trajectory):
@@ -113,7 +113,7 @@ def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
     ("function", "reason"),
     [
         ("breaks", "KeyError: 'nothing here'"),
-        ("says", "expected GoOn, Afresh or None, got str"),
+        ("says", "expected ContinueFrom, FreshContext or None, got str"),
         ("leaves", "SystemExit: 3"),
     ],
 )
@@ -140,8 +140,8 @@ def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason, 
         ),
         ("{path='rewriters.py', function='other'}", "rewriters.py: no function or class 'other'"),
         ("{path='rewriters.py', function='takes_none'}", "rewriters.py: rewriter takes_none: expected"),
-        ("{path='rewriters.py', function='yields'}", "found a class or a generator"),
-        ("{path='rewriters.py', function='Remembers'}", "found a class or a generator"),
+        ("{path='rewriters.py', function='yields'}", "got a class or a generator"),
+        ("{path='rewriters.py', function='Remembers'}", "got a class or a generator"),
         (
             "{path='rewriters.py', function='says'}, {path='rewriters.py', function='says'}",
             "rollout.rewriters: two are called 'says'; give one another name",

@@ -106,7 +106,7 @@ sys.exit(ramify.cli.main())
 def test_what_python_drops_in_a_callback_is_raised_again(tmp_path):
     code = """
 import os, signal, sys, time
-from ramify.core.errors import Stopped
+from ramify.core.errors import SignalInterrupt
 from ramify.runtime.stopping import Stops
 class Late:
     def __del__(self):
@@ -118,7 +118,7 @@ with Stops("probe", owns_process=True) as stops:
         del late
         while True:
             time.sleep(0.01)
-    except Stopped:
+    except SignalInterrupt:
         print(stops.line)
 """
     done = subprocess.run(

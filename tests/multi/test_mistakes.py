@@ -102,12 +102,12 @@ def test_a_rank_that_never_comes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(ConfigError, match=r"^not all of the 2 ranks came to .* within 2 s"),
-        parallel.together(Rank(0, 2), {}, SECRET),
+        parallel.connect_ranks(Rank(0, 2), {}, SECRET),
     ):
         pass
     with (
         pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s; start it"),
-        parallel.together(Rank(0, 2, local_size=2, is_supervised=True), {}),
+        parallel.connect_ranks(Rank(0, 2, local_size=2, is_supervised=True), {}),
     ):
         pass
 
@@ -116,7 +116,7 @@ def test_a_rank_with_another_secret():
     """Rank 0 takes no notice of it, and says so when it has waited long enough."""
     channel = TcpStore(HashStore())
     Post(channel, Seal(b"another", "run")).send("hello", b"name", sender=1)
-    with pytest.raises(ConfigError, match=r"another secret: give all ranks the same RAMIFY_SECRET$"):
+    with pytest.raises(ConfigError, match=r"another secret\. Give all ranks the same RAMIFY_SECRET$"):
         Post(channel, Seal(b"secret", "run")).meet_all(Rank(0, 2), {}, 0.5)
 
 
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_at_rank_0_alone(tmp_path, model_folder):
     assert status != 0
     (line,) = [line for line in ours(said) if line.startswith("ramify")]
     assert "step-000002: cannot be written (" in line
-    assert "earlier checkpoints are whole" in line
+    assert "Earlier checkpoints are whole" in line
     assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
     status, said = ramify(2, *saving, "--resume")
     assert status == 0, said

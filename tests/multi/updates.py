@@ -15,7 +15,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Source
-from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.annotate import AnnotationRequest, annotate
 from ramify.learner.configs import ScheduleConfig
 from ramify.learner.deal import Shares
 from ramify.learner.pack import tree_rows
@@ -92,7 +92,7 @@ def annotations(ranks, folders):
     )
     trees, rewards = batch(7, learner.model.config.vocab_size)
     scored = [ScoredTree(*one) for one in zip(trees, rewards, strict=True)]
-    wanted = Wanted(old="recompute", entropies=True, ref_logprobs=True)
+    wanted = AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True)
     return [tree.annotations for tree in annotate(learner, scored, wanted, temperature=0.8)]
 
 

@@ -40,7 +40,7 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.train.dpo import prefer
@@ -63,7 +63,7 @@ def model_with(which):
 
 def learner_for(model, objective, temperature=1.0, budget=10_000):
     return Learner(
-        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference()),
+        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference()),
         schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=1,
         objective=objective,

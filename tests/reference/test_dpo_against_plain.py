@@ -11,7 +11,7 @@ from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.core.tree import Source
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import adapters_off, add_lora
@@ -89,7 +89,7 @@ def plain(model, reference, trees):
 
 def learner_for(model, reference, budget):
     return Learner(
-        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference),
+        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference),
         schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=10,
         objective=Objective(DpoLoss(BETA)),

@@ -15,7 +15,7 @@ from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from random_trees import credited, random_advantages, supervised_credit, training, with_behavior
@@ -48,7 +48,7 @@ def models(model_folder):
 
 def learner_for(model, loss):
     return Learner(
-        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
+        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
         schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=10,
         objective=Objective(loss),

@@ -59,7 +59,7 @@ class ImportanceCorrection(Config):
             EngineError: A behavior logprob is not finite.
             TrainingError: A logprob of the learner is not finite.
         """
-        above_start = tree.tree.given
+        above_start = tree.tree.inherited_ids
 
         def log_ratio(node: Node) -> Floats:
             return (

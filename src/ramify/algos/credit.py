@@ -76,7 +76,7 @@ def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
         keep = 1.0 if tree.loss_mask is None or tree.loss_mask[i] else 0.0
         for (node, a), (_, r) in zip(by_node(trajectory, advantages), by_node(trajectory, rho), strict=True):
             # What lies above the start is there to be read, not to be learned.
-            mass = 0.0 if node.id in tree.tree.given else masses[i] * keep
+            mass = 0.0 if node.id in tree.tree.inherited_ids else masses[i] * keep
             gathered.setdefault(node.id, _Gathered([], [], [], [])).add(a, r, mass, scale)
     paths = num_paths(tree.tree)
     return {key: part.credit(weighting, paths[key]) for key, part in gathered.items()}
@@ -133,7 +133,7 @@ def _tree_denominator(tree: Tree, weighting: Weighting) -> float:
             return float(leaves.sum()) * weighting.fixed_length
         case "token_mean":
             if weighting.shared == "split":
-                own = (n for n in tree.nodes if n.source is Source.POLICY and n.id not in tree.given)
+                own = (n for n in tree.nodes if n.source is Source.POLICY and n.id not in tree.inherited_ids)
                 return float(sum(len(node.token_ids) for node in own))
             return float((leaves * num_trained(tree)).sum())
 
@@ -152,7 +152,7 @@ def path_credit(trees: Sequence[TrainingTree], weighting: Weighting) -> PathCred
     """
     if weighting.shared == "split" or weighting.sharing == "hard":
         raise ConfigError("a loss on whole trajectories needs shared = repeat or mass, and advantage = soft")
-    if any(tree.tree.given for tree in trees):
+    if any(tree.tree.inherited_ids for tree in trees):
         raise ConfigError(
             "a loss on whole trajectories cannot train trees that go on from another tree's node"
         )

@@ -52,7 +52,7 @@ def leaf_masses(tree: Tree) -> Floats:
 
 def num_trained(tree: Tree) -> Ints:
     """Number of each trajectory's written tokens that lie below the tree's start. [G]"""
-    above = sum(len(tree.by_id[node].token_ids) for node in tree.given)
+    above = sum(len(tree.by_id[node].token_ids) for node in tree.inherited_ids)
     return np.array([trajectory.num_written - above for trajectory in tree.trajectories], dtype=np.int64)
 
 
@@ -144,7 +144,7 @@ def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
     paths = num_paths(tree)
 
     def share(node: Node) -> Floats:
-        if node.id in tree.given:
+        if node.id in tree.inherited_ids:
             return np.zeros(len(node.token_ids))
         return np.full(len(node.token_ids), 1 / paths[node.id] if shared == "split" else 1.0)
 

@@ -12,7 +12,7 @@ from ramify.engines.configs import ScriptedEngineConfig
 
 if TYPE_CHECKING:
     from ramify.algos.losses import Objective, TokenLoss
-    from ramify.learner.annotate import Wanted
+    from ramify.learner.annotate import AnnotationRequest
     from ramify.learner.learning import Learning
     from ramify.learner.update import Learner
 
@@ -66,12 +66,12 @@ def build_objective(section: AlgorithmSection) -> "Objective":
     return Objective(loss, tuple(penalties), weighting)
 
 
-def wanted_annotations(section: AlgorithmSection) -> "Wanted":
+def wanted_annotations(section: AlgorithmSection) -> "AnnotationRequest":
     """What the annotation pass must compute; nothing if the engine provides all that the algorithm needs."""
-    from ramify.learner.annotate import Wanted
+    from ramify.learner.annotate import AnnotationRequest
 
     entropy = section.entropy_advantage
-    return Wanted(
+    return AnnotationRequest(
         old=section.old,
         entropies=entropy is not None and entropy.source == "annotate",
         ref_logprobs=section.kl is not None,

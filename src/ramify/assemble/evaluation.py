@@ -37,7 +37,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
 
     Raises:
         UserError: The recipe, the data, the machine or the folder is wrong.
-        Interrupted: Ctrl-C or SIGTERM; finished attempts are saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; finished attempts are saved.
     """
     if recipe.engine.computes_here:
         # Torch takes seconds to import, and only a local model needs it.

@@ -57,7 +57,7 @@ def run_sft(
 
     Raises:
         UserError: The data are wrong, the model does not fit the recipe, or the run cannot be resumed.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
     """
     return run_examples(recipe, console, sft_task, ranks, layout, resume=resume, max_steps=max_steps)
 

@@ -55,7 +55,7 @@ def build_repairs(
         seed: Of the run.
     """
     from ramify.engines.chat_models import PolicyChat
-    from ramify.rollout.debugger import Debugged
+    from ramify.rollout.debugger import DebuggedEnvironment
     from ramify.rollout.helper import Helper
     from ramify.rollout.repair import Backtracer, Refiner
 
@@ -77,5 +77,5 @@ def build_repairs(
     if section.refiner is not None:
         rewriters.append(Refiner(renderer, helper, section.refiner.at_tokens, section.refiner.calls))
     if section.debugger is not None:
-        environment = Debugged(environment, helper, section.debugger.calls)
+        environment = DebuggedEnvironment(environment, helper, section.debugger.calls)
     return environment, tuple(rewriters)

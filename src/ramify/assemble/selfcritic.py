@@ -45,7 +45,7 @@ def run_selfcritic(
 
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
     record = record_of(recipe)

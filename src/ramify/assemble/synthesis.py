@@ -33,7 +33,7 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
 
     Raises:
         UserError: The recipe, the data, the machine or the folder is wrong.
-        Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the answers so far are saved.
     """
     if recipe.engine.computes_here:
         # Torch takes seconds to import, and only a local model needs it.

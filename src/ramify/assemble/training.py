@@ -51,7 +51,7 @@ def run_rl(
 
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong, or no problem of a new run worked.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
     with claim_run_folder(recipe.run.dir, record_of(recipe), resume) as folder:
@@ -70,7 +70,7 @@ def run_rollout(
 
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong, or no problem worked.
-        Interrupted: Ctrl-C or SIGTERM; nothing was written.
+        RunInterruptedError: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     with ROLLOUT.claim(recipe.run.dir, resume=False):

@@ -43,7 +43,7 @@ from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
-    Malformed,
+    MalformedTurn,
     Message,
     ParsedTurn,
     Problem,
@@ -220,7 +220,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
                 turns[-1] = (turns[-1][0], turns[-1][1] + 1)
         for number, (text, results) in enumerate(turns, 1):
             turn = self.parse(text + self.ends[0], tools)
-            if isinstance(turn, Malformed):
+            if isinstance(turn, MalformedTurn):
                 raise RowError(turn.reason) if turn.reason == _NOTHING else RowError(UNBALANCED, turn.reason)
             calls = turn.calls if isinstance(turn, Calls) else ()
             for call in calls:
@@ -336,17 +336,19 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
         ends: Texts of the end tokens; without one of them the turn is not complete.
     """
     if any(tag in turn for tag in _RESULT):
-        return Malformed("the turn writes a result itself")
+        return MalformedTurn("the turn writes a result itself")
     end = next((end for end in ends if turn.endswith(end)), None)
     if end is None:
-        return Malformed("the turn does not end")
+        return MalformedTurn("the turn does not end")
     calls: list[ToolCall] = []
     texts: list[str] = []
     position = 0
     body = turn.removesuffix(end)
     for part in _PART.finditer(body):
         if not part.group().endswith(("</think>", "</tool_call>")):
-            return Malformed("the turn ends in a thought" if part[2] is None else "the turn ends in a call")
+            return MalformedTurn(
+                "the turn ends in a thought" if part[2] is None else "the turn ends in a call"
+            )
         if part[2] is not None:
             calls.append(read_call(part[2]))
         texts.append(body[position : part.start()])
@@ -355,10 +357,10 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
     answer = "".join(texts).strip()
     stray = next((tag for tag in ("</think>", "</tool_call>") if tag in answer), None)
     if stray is not None:
-        return Malformed(f"{stray} closes nothing")
+        return MalformedTurn(f"{stray} closes nothing")
     if calls:
         return Calls(tuple(calls))
-    return Final(answer) if answer else Malformed(_NOTHING)
+    return Final(answer) if answer else MalformedTurn(_NOTHING)
 
 
 def read_call(content: str) -> ToolCall:

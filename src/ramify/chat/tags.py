@@ -18,7 +18,7 @@ from itertools import pairwise
 from ramify.chat.arguments import read_call
 from ramify.chat.conversation import UNBALANCED, UNNAMED_TOOL, Parts, split_at_spans
 from ramify.core.errors import ConfigError, RowError
-from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, Say, ToolCall, ToolSpec
+from ramify.core.messages import Calls, Final, MalformedTurn, ParsedTurn, Say, ToolCall, ToolSpec
 from ramify.core.tree import Source
 
 TOOLS = ("search", "python")
@@ -158,10 +158,10 @@ def parse_turn(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str] = (
         ends: Texts of the end tokens. A turn that ends with one and holds no tag but thoughts is plain text for the user (`Say`).
     """
     parsed = _parse(turn, tools)
-    if not isinstance(parsed, Malformed):
+    if not isinstance(parsed, MalformedTurn):
         return parsed
     text = _plain_text(turn, tools, ends)
-    return Say(text) if text else Malformed(parsed.reason, final_answer(turn) or "")
+    return Say(text) if text else MalformedTurn(parsed.reason, final_answer(turn) or "")
 
 
 def _plain_text(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str]) -> str:
@@ -179,9 +179,9 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     position, name = min(((at, name) for at, name in closings if at >= 0), default=(-1, ""))
     forged = turn.find("<result>")
     if forged >= 0 and (position < 0 or forged < position):
-        return Malformed("the turn writes a result itself")
+        return MalformedTurn("the turn writes a result itself")
     if position < 0:
-        return Malformed("the turn ends with neither a call nor an answer")
+        return MalformedTurn("the turn ends with neither a call nor an answer")
     opening = turn.rfind(f"<{name}>", 0, position)
     content = turn[opening + len(name) + 2 : position].strip() if opening >= 0 else ""
     unopened = None if opening >= 0 else f"</{name}> closes nothing"
@@ -192,7 +192,7 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     problem = unopened or (None if content else "it is empty")
     if problem is None and open_call is not None:
         problem = f"<{open_call}> is not closed before it"
-    return Malformed(f"the answer cannot be read: {problem}") if problem else Final(content)
+    return MalformedTurn(f"the answer cannot be read: {problem}") if problem else Final(content)
 
 
 def tidy_turn(turn: str, tools: Mapping[str, ToolSpec]) -> str:

@@ -49,19 +49,21 @@ def run(options: argparse.Namespace) -> None:
     name = "quickstart-lm" if options.lm else "quickstart-toolstar" if options.tool_star else "quickstart"
     out: Path = options.out or Path("runs", "smoke" if options.smoke else name)
     require_new_folder("--out", out)
-    from ramify.core.errors import Interrupted, Stopped
+    from ramify.core.errors import RunInterruptedError, SignalInterrupt
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
     try:
         make_folder("--out", out)
         measured = _tool_star(options, out, console) if options.tool_star else _arpo(options, out, console)
-    except (Interrupted, Stopped) as stopped:
+    except (RunInterruptedError, SignalInterrupt) as stopped:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()
             raise
         # The training loop's message offers --resume, which the quick start does not have.
-        raise Interrupted(stopped.number, f"{out} is unfinished, start again with a new --out") from None
+        raise RunInterruptedError(
+            stopped.number, f"{out} is unfinished, start again with a new --out"
+        ) from None
     width = max(map(len, measured))
     for stage, found in measured.items():
         low, high = found["ci95"]

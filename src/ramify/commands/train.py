@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_recipe, at_least_one
-from ramify.core.errors import Interrupted, MachineError
+from ramify.core.errors import MachineError, RunInterruptedError
 from ramify.core.rank import Rank, launched
 
 if TYPE_CHECKING:
@@ -54,17 +54,17 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         dry_run(recipe, options)
         return
-    from ramify.learner.parallel import together
+    from ramify.learner.parallel import connect_ranks
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
     try:
-        with together(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
+        with connect_ranks(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
             # Processes that torchrun started again go on with what those before them saved.
             resume = options.resume or ranks.has_begun
             TRAINING.check(recipe.run.dir, resume, record_of(recipe))
             path = _train(recipe, console, ranks, _layout(recipe, rank, console), resume, options.max_steps)
-    except Interrupted as stopped:
+    except RunInterruptedError as stopped:
         if not rank.is_supervised:
             raise
         # Any other status would have torchrun start the run again.

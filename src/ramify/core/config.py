@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
-class _Checked(type):
+class _ConfigType(type):
     """The type of `Config` and its subclasses: values given in Python are checked and converted as a recipe's are."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: ANN401 - as the subclass's constructor
@@ -43,7 +43,7 @@ class _Checked(type):
         for mistake in mistakes:
             keys = [str(part) for part in mistake["loc"] if isinstance(part, int) or part.isidentifier()]
             # If a value fits none of several types, pydantic reports a mistake for each; the first is enough.
-            lines.setdefault(place := ".".join([cls.__name__, *keys]), in_words(place, mistake))
+            lines.setdefault(key := ".".join([cls.__name__, *keys]), in_words(key, mistake))
         raise ConfigError(in_one_line([line for each in lines.values() for line in each]))
 
 
@@ -68,39 +68,39 @@ _PLAIN_WORDS = {
 _NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 
 
-def in_words(place: str, mistake: Mapping[str, Any]) -> list[str]:
-    """Return one line for each thing that is wrong at a place, in a user's words, from a mistake as pydantic lists it."""
+def in_words(key: str, mistake: Mapping[str, Any]) -> list[str]:
+    """Return one line for each thing that is wrong at a key, in a user's words, from an error as pydantic lists it."""
     message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
     if mistake["type"] == "value_error":
         # A check across sections may report several mistakes.
-        return [_with_key(place, line) for line in message.split("\n")]
+        return [_with_key(key, line) for line in message.split("\n")]
     message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub("^Input should (be|have) ", "expected ", message)
-    given = mistake["input"]
+    value = mistake["input"]
     has_value = mistake["type"] not in ("missing", "unexpected_keyword_argument")
-    got = "" if not has_value else ", got a table" if isinstance(given, dict) else f", got {given!r}"
-    return [_with_key(place, message + got)]
+    got = "" if not has_value else ", got a table" if isinstance(value, dict) else f", got {value!r}"
+    return [_with_key(key, message + got)]
 
 
-def _with_key(place: str, message: str) -> str:
-    """Prefix a message with its place; a message of a table's check begins with the key that it is about."""
+def _with_key(key: str, message: str) -> str:
+    """Prefix a message with its key; a message of a table's check begins with the key that it is about."""
     if _NAMED_KEY.match(message):
-        return f"{place}.{message}" if place else message
-    return f"{place or 'recipe'}: {message[0].lower()}{message[1:]}"
+        return f"{key}.{message}" if key else message
+    return f"{key or 'recipe'}: {message[0].lower()}{message[1:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(metaclass=_Checked):
+class Config(metaclass=_ConfigType):
     """Settings of a component, with the same keys and bounds in a recipe and in Python; pydantic checks both."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def values(self) -> dict[str, Any]:
-        """The settings by name."""
+        """Return the settings by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def is_changed(self, key: str) -> bool:
-        """Whether a key differs from its default. (Its presence says nothing: a resolved recipe has every key.)"""
+        """Return True if a key differs from its default. Its presence says nothing: a resolved recipe has every key."""
         return bool(getattr(self, key) != next(field.default for field in fields(self) if field.name == key))
 
 
@@ -217,7 +217,7 @@ def _usable(path: Path) -> Path:
         str(path).encode()
     except UnicodeEncodeError:
         # Recipes are UTF-8, so one with this path could not be saved in the run's folder.
-        raise ValueError("expected a path in UTF-8; give the file or folder another name") from None
+        raise ValueError("expected a path in UTF-8. Rename the file or folder") from None
     return path
 
 
@@ -235,12 +235,12 @@ def may_hold_key(variable: str) -> bool:
 
 
 def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
-    """The name of an environment variable; anything that may be a key is refused and not shown."""
+    """Return the name of an environment variable; anything that may be a key is refused and not shown."""
     if isinstance(name, str) and _VARIABLE.fullmatch(name):
         return name
     raise ValueError(
         "expected the name of an environment variable, in capitals, with KEY, TOKEN, SECRET or PASSWORD in it, such as "
-        "JUDGE_API_KEY; the given value is not shown, because it may be the key itself"
+        "JUDGE_API_KEY. The value is not shown, because it may be the key itself"
     )
 
 
@@ -259,7 +259,7 @@ def _address(url: str) -> str:
     if not named:
         raise ValueError("expected an address such as http://127.0.0.1:8000")
     if secret:
-        raise ValueError("expected an address without a key; keys come from the environment")
+        raise ValueError("expected an address without a key. Put the key into an environment variable")
     return url
 
 

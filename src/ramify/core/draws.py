@@ -27,7 +27,7 @@ def stream(*parts: StreamPart) -> int:
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Number `indices[i]` of stream `seeds[i]`, each in [0, 1). Shapes [B], [B] -> [B] (SplitMix64)."""
+    """Return number `indices[i]` of stream `seeds[i]`, each in [0, 1). Shapes [B], [B] -> [B] (SplitMix64)."""
     with np.errstate(over="ignore"):
         z = seeds + (indices + np.uint64(1)) * np.uint64(_GOLDEN)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
@@ -38,7 +38,7 @@ def uniforms(seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]) -> 
 
 
 def uniform(seed: int, index: int = 0) -> float:
-    """Number `index` of stream `seed`, in [0, 1)."""
+    """Return number `index` of stream `seed`, in [0, 1)."""
     z = (seed + (index + 1) * _GOLDEN) & _64_BITS
     z = ((z ^ (z >> 30)) * _MIX_1) & _64_BITS
     z = ((z ^ (z >> 27)) * _MIX_2) & _64_BITS
@@ -46,6 +46,6 @@ def uniform(seed: int, index: int = 0) -> float:
 
 
 def permutation(seed: int, size: int) -> npt.NDArray[np.int64]:
-    """A permutation of 0..size-1 drawn from stream `seed`."""
+    """Return a permutation of 0..size-1 drawn from stream `seed`."""
     keys = uniforms(np.full(size, seed, np.uint64), np.arange(size, dtype=np.uint64))
     return np.argsort(keys, kind="stable")

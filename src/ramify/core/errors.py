@@ -43,7 +43,7 @@ class RowTooLargeError(RowError):
 
 
 class MachineError(UserError):
-    """This machine cannot do what was asked (sandbox level, missing library, memory)."""
+    """This machine cannot run the request (sandbox level, missing library, memory)."""
 
 
 class ServiceDownError(MachineError):
@@ -65,7 +65,7 @@ class TrainingError(RamifyError):
     """Training cannot go on (non-finite loss, nothing to learn from)."""
 
 
-class Interrupted(RamifyError):
+class RunInterruptedError(RamifyError):
     """A signal asked the run to stop, and it stopped at a safe point; the exit status is 128 + the signal's number.
 
     Attributes:
@@ -78,7 +78,7 @@ class Interrupted(RamifyError):
         super().__init__(f"{_stopped_by(number)}; {after}" if after else _stopped_by(number))
 
 
-class Stopped(KeyboardInterrupt):
+class SignalInterrupt(KeyboardInterrupt):
     """A signal ends the program wherever it is; catch it only to clean up.
 
     Attributes:
@@ -92,7 +92,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def in_one_line(mistakes: Sequence[str]) -> str:
-    """Several mistakes as one line, numbered; a single one stands as it is."""
+    """Join several mistakes as one numbered line; a single one stays as it is."""
     if len(mistakes) == 1:
         return mistakes[0]
     listed = " ".join(f"({number}) {mistake}" for number, mistake in enumerate(mistakes, 1))

@@ -57,16 +57,16 @@ _KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", boo
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for index, key in enumerate(keys) if key in keys[:index])
-        raise ValueError(f"key {twice[:MAX_ECHO]!r} stands in one object twice")
-    return found
+        raise ValueError(f"key {twice[:MAX_ECHO]!r} appears twice in one object")
+    return value
 
 
 def _may_be_deep(text: str | bytes, max_depth: int) -> bool:
-    """A quick test first: count the brackets; few texts have many."""
+    """Count the brackets, as a quick test: few texts have many."""
     if isinstance(text, bytes):
         return text.count(b"[") + text.count(b"{") > max_depth
     return text.count("[") + text.count("{") > max_depth

@@ -139,7 +139,7 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedTurn:
     """A turn that is neither a call nor an answer; `reason` says why.
 
     `answer` is the text of an answer that the turn marks all the same; "" if it marks none.
@@ -164,16 +164,16 @@ class TurnOutline:
         thoughts: Start and end of the text of each thought before the call or the answer, without its tags; of a thought
             that is not closed, up to the end.
         words: Where the first call, or the answer, begins; the length of the text if it holds neither.
-        said: Where the last words before that end: the end of the last thought's text if only its closing tag stands in
+        words_end: Where the last words before that end: the end of the last thought's text if only its closing tag stands in
             between, else `words`.
     """
 
     thoughts: tuple[tuple[int, int], ...]
     words: int
-    said: int
+    words_end: int
 
 
-ParsedTurn: TypeAlias = Calls | Final | Say | Malformed
+ParsedTurn: TypeAlias = Calls | Final | Say | MalformedTurn
 
 
 @dataclass(frozen=True, slots=True)

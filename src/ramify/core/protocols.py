@@ -19,14 +19,14 @@ from ramify.core.messages import (
     TurnOutline,
 )
 from ramify.core.records import (
-    Afresh,
     AnnotatedTree,
     BatchSums,
     BranchCandidate,
     Completion,
+    ContinueFrom,
     EngineInfo,
     Floats,
-    GoOn,
+    FreshContext,
     Proposal,
     Request,
     Reward,
@@ -45,7 +45,7 @@ class Engine(Protocol):
         ...
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first, given those before it, at temperature 1.
+        """Return the logprob of each token after the first, given those before it, at temperature 1.
 
         Shapes: [T] -> [T - 1], T at least 2, nats. `EngineInfo.logprob_tolerance` says how exact it is.
 
@@ -63,7 +63,7 @@ class Engine(Protocol):
         ...
 
     def info(self) -> EngineInfo:
-        """What this engine can do, and the version of its weights."""
+        """Return the capabilities of the engine and the version of its weights."""
         ...
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class Renderer(Protocol):
         ...
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Strings at which a turn ends, besides the end token."""
+        """Return the strings at which a turn ends, besides the end token."""
         ...
 
     @property
@@ -113,21 +113,21 @@ class Renderer(Protocol):
         ...
 
     def render_prompt(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of the prompt, up to where the policy starts to write."""
+        """Return the tokens of the prompt, up to where the policy starts to write."""
         ...
 
     def insert(self, text: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
+        """Return the tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
         ...
 
     def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
+        """Return the tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
         ...
 
     def render_user_turn(
         self, turn: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """Tokens between a turn, whose text is given, and the next one, if the user says `messages` in between.
+        """Return the tokens between a turn, of which this is the text, and the next one, if the user says `messages` in between.
 
         Raises:
             ConfigError: The chat template would rewrite earlier turns, or a message is not of the user.
@@ -135,7 +135,7 @@ class Renderer(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens, for people, parsers and traces; never encoded again."""
+        """Return the text of tokens, for people, parsers and traces; it is never encoded again."""
         ...
 
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
@@ -143,15 +143,15 @@ class Renderer(Protocol):
         ...
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
-        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+        """Return the positions of the thoughts in the text of a turn, and that of its call or answer."""
         ...
 
     def quoted(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """Foreign text in which nothing forges a tag of the dialect."""
+        """Return a foreign text in which nothing forges a tag of the dialect."""
         ...
 
     def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
+        """Return the beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
         ...
 
 
@@ -163,7 +163,7 @@ class ToolSession(Protocol):
         ...
 
     async def fork(self) -> "ToolSession":
-        """An independent copy of the state as it is now, for a branch."""
+        """Return an independent copy of the state as it is now, for a branch."""
         ...
 
     async def close(self) -> None:
@@ -199,7 +199,7 @@ class EnvironmentSession(Protocol):
 
     @property
     def opening(self) -> str:
-        """What is added to the end of the problem's last message; the same in each session that is opened for a tree."""
+        """Text to append to the problem's last message; equal in all sessions of a tree."""
         ...
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -207,15 +207,15 @@ class EnvironmentSession(Protocol):
         ...
 
     async def step(self, turn: ParsedTurn) -> Observation:
-        """Reply to a turn that is no call; asked at most `Environment.max_observations` times."""
+        """Reply to a turn without a call; called at most `Environment.max_observations` times."""
         ...
 
     async def fork(self, seed: int) -> "EnvironmentSession":
-        """An independent copy of the state as it is now, for a branch, that draws its own random numbers from `seed`."""
+        """Return an independent copy of the state as it is now, for a branch, that draws its own random numbers from `seed`."""
         ...
 
     async def score(self, trajectory: Trajectory) -> float:
-        """What the whole trajectory is paid besides what its turns were; asked once, before `close`, also if it was cut."""
+        """Return the reward of the whole trajectory, on top of those of its turns. Called once, before `close`, also if it was cut."""
         ...
 
     async def close(self) -> None:
@@ -238,22 +238,22 @@ class Environment(Protocol):
 
     @property
     def branches(self) -> Literal["fork", "replay", "never"]:
-        """How a branch gets its state: by `fork`; by a new session in which the path's turns are made again; not at all."""
+        """The way a branch gets its state: by `fork`; by a new session in which the path's turns are replayed; not at all."""
         ...
 
     @property
     def max_observations(self) -> int:
-        """Most turns without a call that `step` replies to on one trajectory; 0: it is not asked."""
+        """Most turns without a call that `step` replies to on one trajectory; 0: it is never called."""
         ...
 
     @property
     def scores(self) -> bool:
-        """Whether `score` pays."""
+        """True if `score` gives a reward."""
         ...
 
     @property
     def opens(self) -> bool:
-        """Whether sessions have an `opening`."""
+        """True if sessions have an `opening`."""
         ...
 
     async def open(self, problem: Problem, seed: int) -> EnvironmentSession:
@@ -288,7 +288,7 @@ class SearchProvider(Protocol):
         ...
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """At most `top_k` hits, best first; finding none is not a failure.
+        """Return at most `top_k` hits, best first; none is not a failure.
 
         Args:
             query: As the tool cleaned it.
@@ -327,7 +327,7 @@ class Cache(Protocol):
     """Caches answers of services."""
 
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable["Json"]]) -> "Json":
-        """The cached answer, or else the answer of `make`, which is then cached.
+        """Return the cached answer, or else the answer of `make`, which is then cached.
 
         Concurrent identical requests, from any task or process that shares the cache, call `make` once. An error of
         `make` is raised in every waiting caller and not cached. An empty answer (None, "", [], {}) expires sooner.
@@ -353,7 +353,7 @@ class ChatModel(Protocol):
         ...
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
-        """The answer's text.
+        """Return the answer's text.
 
         Raises:
             RequestFailedError: This request failed (from `ramify.net`).
@@ -370,25 +370,27 @@ class RewardFn(Protocol):
     """Scores trajectories."""
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order; `value` is finite."""
+        """Return one reward for each trajectory, in order; `value` is finite."""
         ...
 
 
 class ContextRewriter(Protocol):
-    """Has a trajectory go on from elsewhere: repair tools, folded memory, templates that rewrite history."""
+    """Lets a trajectory continue from another context: repair tools, folded memory, templates that rewrite history."""
 
     @property
     def name(self) -> str:
-        """What events and messages call it."""
+        """Name in events and messages."""
         ...
 
     @property
     def budget(self) -> int:
-        """Most rewritten contexts of one trajectory; beyond it the rewriter is not asked."""
+        """Most rewritten contexts of one trajectory; beyond it the rewriter is not called."""
         ...
 
-    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> GoOn | Afresh | None:
-        """Where to go on; None: the context stays as it is. `tools` are those in force now.
+    async def rewrite(
+        self, trajectory: Trajectory, tools: Sequence[ToolSpec]
+    ) -> ContinueFrom | FreshContext | None:
+        """Return the context to continue from; None: it stays as it is. `tools` are those in force now.
 
         Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
         trajectory (the last node has its stop reason). Tokens, calls and depth that were spent stay spent, and the tools
@@ -403,12 +405,12 @@ class Brancher(Protocol):
 
     @property
     def num_monitor(self) -> int:
-        """How many of the first roots must end before the number of roots is known (0: it is known at once)."""
+        """Number of first roots that must end before the number of roots is known (0: it is known at once)."""
         ...
 
     @property
     def probe_tokens(self) -> int:
-        """k: how many tokens after a tool result (and at the root) the entropy is averaged over."""
+        """k: number of tokens after a tool result (and at the root) the entropy is averaged over."""
         ...
 
     @property
@@ -418,20 +420,20 @@ class Brancher(Protocol):
 
     @property
     def looks_at_entropy(self) -> bool:
-        """Whether entropies can change a decision."""
+        """True if entropies can change a decision."""
         ...
 
     @property
     def keeps_slot_order(self) -> bool:
-        """Whether the first root is served first, as the papers' released code does; else the order is drawn."""
+        """True if the first root is served first, as in the papers' released code; else the order is drawn."""
         ...
 
     def first_roots(self, n: int) -> int:
-        """Roots that start at once, num_monitor <= first_roots <= m."""
+        """Return the number of roots that start at once, num_monitor <= first_roots <= m."""
         ...
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """m: trajectories of n that start from the prompt, first_roots <= m <= n; `monitor` has ended."""
+        """Return m, the trajectories of n that start from the prompt, first_roots <= m <= n; `monitor` has ended."""
         ...
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
@@ -443,11 +445,11 @@ class Brancher(Protocol):
         ...
 
     def state(self) -> Mapping[str, Json]:
-        """What the rule remembers about earlier candidates, for a checkpoint; empty for most rules."""
+        """Return the rule's memory of earlier candidates, for a checkpoint; empty for most rules."""
         ...
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Replace what the rule remembers by what `state` returned.
+        """Replace the rule's memory by a value that `state` returned.
 
         Raises:
             DataError: `state` belongs to another rule.
@@ -459,11 +461,11 @@ class Estimator(Protocol):
     """Turns rewards into advantages."""
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """The sums over the whole rollout batch that `advantages` needs; they are added over ranks in float64."""
+        """Return the sums over the whole rollout batch that `advantages` needs; they are added over ranks in float64."""
         ...
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """For each trajectory an array with the advantage of each token that the policy wrote. [G][T]"""
+        """Return for each trajectory an array with the advantage of each token that the policy wrote. [G][T]"""
         ...
 
 

@@ -43,18 +43,18 @@ _VARIABLES = {
 
 
 def launched(environ: Mapping[str, str]) -> Rank:
-    """The rank of this process, from the variables that torchrun sets; without them the only one.
+    """Return the rank of this process, from the variables that torchrun sets; without them the only one.
 
     Raises:
         ConfigError: The variables are no numbers, or contradict each other.
     """
     if "WORLD_SIZE" not in environ or "RANK" not in environ:
         return Rank()
-    given = {key: environ[name] for key, name in _VARIABLES.items() if name in environ}
-    if not all(re.fullmatch(r"[0-9]{1,9}", value) for value in given.values()):
-        told = ", ".join(f"{_VARIABLES[key]}={value[:20]}" for key, value in given.items())
-        raise ConfigError(f"{told}: expected whole numbers, as torchrun sets them")
-    values = {key: int(value) for key, value in given.items()}
+    variables = {key: environ[name] for key, name in _VARIABLES.items() if name in environ}
+    if not all(re.fullmatch(r"[0-9]{1,9}", value) for value in variables.values()):
+        listing = ", ".join(f"{_VARIABLES[key]}={value[:20]}" for key, value in variables.items())
+        raise ConfigError(f"{listing}: expected whole numbers, as torchrun sets them")
+    values = {key: int(value) for key, value in variables.items()}
     if values["number"] >= values["size"]:
         raise ConfigError(
             f"RANK={values['number']}: expected a number below WORLD_SIZE={values['size']}, as torchrun sets them"

@@ -100,8 +100,8 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """Go on from `cut`, a place on the path, after adding `text` (it may be empty).
+class ContinueFrom:
+    """Continue from `cut`, a position on the path, after adding `text` (it may be empty).
 
     In mid-turn the text joins the turn; behind the prompt or a result it begins one.
     """
@@ -111,8 +111,8 @@ class GoOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Afresh:
-    """Go on from a fresh context that holds these messages."""
+class FreshContext:
+    """Continue from a fresh context that holds these messages."""
 
     messages: tuple[Message, ...]
 
@@ -140,7 +140,7 @@ class EngineInfo:
 
 
 def version_folder(folder: Path, version: int) -> Path:
-    """Where in an engine's `weights_folder` the weights of a version are."""
+    """Return the folder of a version's weights inside an engine's `weights_folder`."""
     return folder / f"version-{version:06d}"
 
 
@@ -247,7 +247,7 @@ NO_ANNOTATIONS: Annotations = MappingProxyType({})
 
 
 def behavior_annotations(tree: Tree) -> Annotations:
-    """Annotations with the engine's logprobs as the old ones, and nothing else."""
+    """Return annotations with the engine's logprobs as the old ones, and nothing else."""
     policy = (node for node in tree.nodes if node.source is Source.POLICY)
     return {node.id: NodeAnnotations(np.array(node.behavior_logprobs)) for node in policy}
 
@@ -305,7 +305,7 @@ class BatchSums:
     wxx: float
 
     def __add__(self, other: "BatchSums") -> "BatchSums":
-        """The sums of two parts of a batch together."""
+        """Return the sums of two parts of a batch together."""
         return BatchSums(self.w + other.w, self.ww + other.ww, self.wx + other.wx, self.wxx + other.wxx)
 
 

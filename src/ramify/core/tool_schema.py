@@ -97,8 +97,8 @@ def _without_root_ref(root: Mapping[Any, Any]) -> Mapping[Any, Any]:
             break
         resolved = resolve(root, root["$ref"])
         target = resolved[0] if resolved is not None and isinstance(resolved[0], Mapping) else {}
-        rest = {key: value for key, value in root.items() if key != "$ref"}
-        root = {**target, **rest} if target is not root else rest
+        others = {key: value for key, value in root.items() if key != "$ref"}
+        root = {**target, **others} if target is not root else others
     return {key: value for key, value in root.items() if key != "$ref"}
 
 

@@ -15,7 +15,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ramify.core.messages import Calls, Final, Malformed, Message, ParsedTurn, Problem, ToolCall, ToolResult
+from ramify.core.messages import (
+    Calls,
+    Final,
+    MalformedTurn,
+    Message,
+    ParsedTurn,
+    Problem,
+    ToolCall,
+    ToolResult,
+)
 
 NodePath: TypeAlias = tuple[int, ...]
 
@@ -48,7 +57,7 @@ class StopReason(StrEnum):
 
     @property
     def truncated(self) -> bool:
-        """Whether the trajectory was cut from outside rather than ended by the policy."""
+        """True if a limit or a failure cut the trajectory, and the policy did not end it."""
         return self in (StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE, StopReason.FAILED)
 
     @property
@@ -155,7 +164,7 @@ class Node:
 
 
 def node_id(path: NodePath) -> str:
-    """The id of the node at `path`."""
+    """Return the id of the node at `path`."""
     return ".".join(map(str, path))
 
 
@@ -180,11 +189,11 @@ class Segment:
 
     @property
     def written(self) -> tuple[bool, ...]:
-        """Whether the policy wrote each token. [T]"""
+        """The loss mask: True for each token that the policy sampled. [T]"""
         return tuple(node.source is Source.POLICY for node, size in self.parts for _ in range(size))
 
     def before(self, cut: Cut) -> "Segment":
-        """The context that ends at `cut`, one of this segment's nodes."""
+        """Return the context that ends at `cut`, one of this segment's nodes."""
         at = next(index for index, (node, _) in enumerate(self.parts) if node.id == cut.node)
         return Segment((*self.parts[:at], (self.parts[at][0], cut.tokens)))
 
@@ -236,7 +245,7 @@ class Trajectory:
     @property
     def final_answer(self) -> str:
         """The text of the answer that the last turn marks, well formed or not; "" if there is none."""
-        return self.leaf.turn.answer if isinstance(self.leaf.turn, Final | Malformed) else ""
+        return self.leaf.turn.answer if isinstance(self.leaf.turn, Final | MalformedTurn) else ""
 
     @property
     def num_written(self) -> int:
@@ -256,7 +265,7 @@ class Trajectory:
 
     @property
     def paid(self) -> float:
-        """What the environment paid, in sum."""
+        """Total reward from the environment."""
         return sum(node.reward for node in self.nodes)
 
 
@@ -297,7 +306,7 @@ class BranchDecision:
 
     @property
     def had_budget(self) -> bool:
-        """Whether a child could have been granted."""
+        """True if the budget had room for a child."""
         return self.budget_left > 0
 
 
@@ -321,7 +330,7 @@ class Tree:
         return self.children[self.start]
 
     @cached_property
-    def given(self) -> frozenset[str]:
+    def inherited_ids(self) -> frozenset[str]:
         """Ids of the policy nodes that lie above the roots."""
         above = self.path_to(self.by_id[self.start])
         return frozenset(node.id for node in above if node.source is Source.POLICY)
@@ -353,7 +362,7 @@ class Tree:
         return all(trajectory.stop is StopReason.FAILED for trajectory in self.trajectories)
 
     def path_to(self, node: Node) -> tuple[Node, ...]:
-        """The nodes from the prompt to `node`."""
+        """Return the nodes from the prompt to `node`."""
         path = [node]
         while path[-1].parent is not None:
             path.append(self.by_id[path[-1].parent])
@@ -422,5 +431,5 @@ def _check_context(tree: Tree, node: Node) -> None:
 
 
 def tree_path(identifier: str) -> NodePath:
-    """The path that a node id spells."""
+    """Return the path that a node id spells."""
     return tuple(map(int, identifier.split("."))) if identifier else ()

@@ -8,22 +8,22 @@ from ramify.core.tree import TreeKey
 from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import Evaluation, make_evaluation
 from ramify.obs.console import Phase
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key
 from ramify.sampler.recorded import grow_in_groups, in_groups
 from ramify.sampler.sampler import Sampler
 
 
-def planned_attempts(problems: Sequence[Problem], attempts: int) -> tuple[Planned, ...]:
+def planned_attempts(problems: Sequence[Problem], attempts: int) -> tuple[TreeRequest, ...]:
     """Return all attempts; those at one problem are adjacent, so that the engine can reuse the prompt's cache."""
     return tuple(
-        Planned(problem, TreeKey(step=number, slot=slot))
+        TreeRequest(problem, TreeKey(step=number, slot=slot))
         for slot, problem in enumerate(problems)
         for number in range(attempts)
     )
 
 
-def attempt_key(planned: Planned) -> Key:
+def attempt_key(planned: TreeRequest) -> Key:
     """Return the key of an attempt's lines."""
     return planned.problem.id, planned.key.step
 

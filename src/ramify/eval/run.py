@@ -37,7 +37,7 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.runs.claims import EVALUATION
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, note_session, refuse_other, write_manifest
@@ -86,7 +86,7 @@ def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) 
 
     Raises:
         UserError: The folder is of another evaluation, or damaged; no problem worked; the judge gave no verdict.
-        Interrupted: Ctrl-C or SIGTERM; finished attempts are saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; finished attempts are saved.
     """
     run = _Run.opened(plan, console, resume)
     held_up = run.attempt_all()
@@ -109,7 +109,7 @@ def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) 
 class _Run:
     plan: EvalPlan
     console: RunConsole
-    groups: tuple[tuple[Planned, ...], ...]
+    groups: tuple[tuple[TreeRequest, ...], ...]
     """All attempts, in groups; the attempts of a group run concurrently."""
     done: frozenset[Key]
     unjudged: frozenset[Key]
@@ -165,7 +165,7 @@ class _Run:
         """Make all attempts that are not done; returns how long the event loop was blocked meanwhile.
 
         Raises:
-            Interrupted: Ctrl-C or SIGTERM.
+            RunInterruptedError: Ctrl-C or SIGTERM.
         """
         groups = [
             left
@@ -182,7 +182,7 @@ class _Run:
             session.stop.run(self._attempt(sampler, groups))
             return session.loop.delays.take()
 
-    async def _attempt(self, sampler: Sampler | None, groups: Sequence[Sequence[Planned]]) -> None:
+    async def _attempt(self, sampler: Sampler | None, groups: Sequence[Sequence[TreeRequest]]) -> None:
         if self.unjudged:
             await self._judge_again()
         if sampler is not None:
@@ -301,7 +301,7 @@ class _Run:
 
 
 def _take_up(
-    plan: EvalPlan, groups: Sequence[Sequence[Planned]], console: RunConsole
+    plan: EvalPlan, groups: Sequence[Sequence[TreeRequest]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
     """The attempts of earlier sessions that count as done; drops all other lines from the files.
 

@@ -106,7 +106,7 @@ class Folder:
         secret = self.get(_SECRET_FILE)
         if secret is None:
             raise ConfigError(
-                f"{self._path}: rank 0 did not come within {patience:.0f} s. Look why it ended."
+                f"{self._path}: rank 0 did not come within {patience:.0f} s. Check why it ended."
             )
         return secret
 
@@ -327,11 +327,11 @@ def _tcp_store(rank: Rank, environ: Mapping[str, str], patience: float) -> Store
         text = " ".join(str(error).split())
         if "EADDRINUSE" in text:
             raise ConfigError(
-                f"MASTER_PORT: {address} is in use; name another port (torchrun --master-port)"
+                f"MASTER_PORT: {address} is in use. Choose another port (torchrun --master-port)"
             ) from None
         if "clients joined" in text:
             raise ConfigError(
-                f"not all of the {rank.size} ranks came to {address} within {patience:.0f} s; start the others, or look why "
+                f"not all of the {rank.size} ranks came to {address} within {patience:.0f} s. Start the others, or check why "
                 "they ended"
             ) from None
         raise ConfigError(f"the processes cannot meet at {address}: {text:.200}") from None

@@ -24,10 +24,10 @@ class ScheduleConfig(Config):
     def __post_init__(self) -> None:
         for key in ("decay_from", "decay"):
             if self.final_rate == 1 and self.is_changed(key):
-                raise ValueError(f"{key}: acts with final_rate below 1 only; leave it out")
+                raise ValueError(f"{key}: has no effect without final_rate below 1. Remove it.")
 
     def factor(self, step: int, total: int) -> float:
-        """Factor for step 0 <= step < total."""
+        """Return the factor for step 0 <= step < total."""
         start = self.decay_from * total
         progress = min(max(0.0, step - start) / (total - start), 1.0)
         fallen = progress if self.decay == "linear" else (1 - math.cos(math.pi * progress)) / 2
@@ -53,5 +53,5 @@ class OptimizerConfig(ScheduleConfig):
     def __post_init__(self) -> None:
         for key in ("vector_rate", "embedding_rate"):
             if self.name == "adamw" and getattr(self, key) is not None:
-                raise ValueError(f'{key}: acts with name = "muon" only; leave it out')
+                raise ValueError(f'{key}: has no effect without name = "muon". Remove it.')
         ScheduleConfig.__post_init__(self)

@@ -24,7 +24,7 @@ class Cost:
 
     Attributes:
         token: Of a token's products with the layers' weights.
-        written: Of a written token's logits.
+        written: Of a response token's logits.
         pair: Of a query with one key that it sees, over all layers.
     """
 
@@ -34,7 +34,7 @@ class Cost:
 
     @classmethod
     def of(cls, config: Any) -> "Cost":  # noqa: ANN401 - transformers' configuration
-        """The costs for a model."""
+        """Return the costs for a model."""
         hidden, layers = config.hidden_size, config.num_hidden_layers
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or hidden // heads
@@ -47,7 +47,7 @@ class Cost:
         )
 
     def __call__(self, row: PackedRow) -> float:
-        """What a row costs."""
+        """Return the FLOPs of a row."""
         above = [0] * len(row.segments)
         pairs = 0.0
         for number, span in enumerate(row.segments):
@@ -73,7 +73,7 @@ class Shares:
 
     @property
     def passes(self) -> int:
-        """How many rows the rank with the most has."""
+        """Rows of the rank that has most."""
         return max(map(len, self.rows))
 
     @property

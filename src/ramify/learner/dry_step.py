@@ -32,13 +32,13 @@ def dry_step(learner: Learner, row_tokens: int, context_tokens: int) -> None:
         if "out of memory" not in str(error):
             raise
         raise MachineError(
-            f"a row of {row_tokens:,} tokens does not fit into the GPU's memory: lower learner.token_budget or the longest "
+            f"a row of {row_tokens:,} tokens does not fit into the GPU's memory. Lower learner.token_budget or the longest "
             "sequence, train an adapter, or take more GPUs (`ramify doctor RECIPE --gpus N --gpu-memory GB` says what fits)"
         ) from None
 
 
 def _row(learner: Learner, row_tokens: int, context_tokens: int) -> PackedRow:
-    """A row of written tokens, as every loss takes it."""
+    """Return a row of written tokens, as every loss takes it."""
     sequences = [written([_TOKEN] * size) for size in _sizes(row_tokens, context_tokens)]
     row = pack(sequences, row_tokens, share_prefixes=packs_trees(learner.model))[0]
     return replace(row, ref_logprobs=np.zeros(len(row.written)))

@@ -74,7 +74,7 @@ def causal_attention(
 
 
 def _flash_can(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether the flash kernel takes these: 16-bit types on a GPU. Any other kernel would compute all scores at once."""
+    """Return True if the flash kernel takes these: 16-bit types on a GPU. Any other kernel would compute all scores at once."""
     gqa = query.shape[1] != key.shape[1]
     return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, gqa))
 
@@ -97,7 +97,7 @@ def _compiled() -> Callable[..., torch.Tensor]:
 
 
 def _block_mask(segments: Sequence[SegmentSpan], context: int, device: torch.device) -> BlockMask:
-    """The mask of the queries behind the first `context` tokens."""
+    """Return the mask of the queries behind the first `context` tokens."""
     ends, size = _subtree_ends(segments), segments[-1].stop
     partial, full = _visible_blocks(segments, ends, context)
     lengths = [segment.stop - segment.start for segment in segments]
@@ -120,7 +120,7 @@ def _block_mask(segments: Sequence[SegmentSpan], context: int, device: torch.dev
 def _visible_blocks(
     segments: Sequence[SegmentSpan], ends: Ints, context: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which blocks of queries see a block of keys in part, and which in full. [query blocks, key blocks] each"""
+    """Mark which blocks of queries see a block of keys in part, and which in full. [query blocks, key blocks] each"""
     starts, size = np.array([segment.start for segment in segments]), segments[-1].stop
     # Cut the segments at block edges: a piece of queries sees all of a piece of keys, or none, or is in the same segment.
     key_start, key_stop, key_blocks = _pieces(starts, 0, size)
@@ -131,10 +131,10 @@ def _visible_blocks(
     for block, pieces in enumerate(np.split(np.arange(len(query_start)), query_blocks[1:])):
         first, stop = query_start[pieces, None], query_stop[pieces, None]
         inside = first < key_end
-        some = ((key_start < stop) & inside).any(0)
-        every = ((key_stop <= first + 1) & inside).all(0)
-        partial[block] = np.logical_or.reduceat(some, key_blocks)
-        full[block] = np.logical_and.reduceat(every, key_blocks)
+        any_visible = ((key_start < stop) & inside).any(0)
+        all_visible = ((key_stop <= first + 1) & inside).all(0)
+        partial[block] = np.logical_or.reduceat(any_visible, key_blocks)
+        full[block] = np.logical_and.reduceat(all_visible, key_blocks)
     # Blocks that the row does not fill need the mask.
     full[-1] &= (size - context) % _BLOCK == 0
     full[:, -1] &= size % _BLOCK == 0

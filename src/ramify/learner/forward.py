@@ -55,23 +55,23 @@ def stages(segments: Sequence[SegmentSpan], token_budget: int) -> tuple[Stage, .
         if parent >= 0:
             sizes[parent] += sizes[number]
         (below[parent] if parent >= 0 else roots).insert(0, number)
-    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    _Cut(below, sizes, token_budget, found).children(roots, ())
-    release = list(range(len(found)))
-    for number in range(len(found) - 1, -1, -1):
-        for above in found[number][1]:
+    cuts: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    _Cut(below, sizes, token_budget, cuts).children(roots, ())
+    release = list(range(len(cuts)))
+    for number in range(len(cuts) - 1, -1, -1):
+        for above in cuts[number][1]:
             release[above] = max(release[above], release[number])
-    return tuple(Stage(own, above, last) for (own, above), last in zip(found, release, strict=True))
+    return tuple(Stage(own, above, last) for (own, above), last in zip(cuts, release, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """`below`: children of each segment; `sizes`: tokens of each segment's subtree; `found`: stages so far."""
+    """`below`: children of each segment; `sizes`: tokens of each segment's subtree; `cuts`: stages so far."""
 
     below: Sequence[Sequence[int]]
     sizes: Sequence[int]
     token_budget: int
-    found: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    cuts: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
     def children(self, numbers: Sequence[int], above: tuple[int, ...]) -> None:
         """Add the stages of siblings, with as many whole subtrees per stage as fit."""
@@ -94,8 +94,8 @@ class _Cut:
             self._add(chain.from_iterable(self._subtree(number) for number in group), above)
 
     def _add(self, numbers: "Iterator[int] | list[int]", above: tuple[int, ...]) -> int:
-        self.found.append((tuple(sorted(numbers)), above))
-        return len(self.found) - 1
+        self.cuts.append((tuple(sorted(numbers)), above))
+        return len(self.cuts) - 1
 
     def _subtree(self, number: int) -> Iterator[int]:
         yield number
@@ -159,8 +159,8 @@ def backward_row(
 def empty_pass(model: PreTrainedModel) -> None:
     """Forward and backward over one token with a loss of zero: what the other processes' passes wait for."""
     plan = _plan([SegmentSpan(-1, 0, 1)], compute_device(model), compute_dtype(model), 0)
-    one = np.zeros(1, dtype=np.int64)
-    hidden = _hidden(model, one, one, plan if packs_trees(model) else None)
+    token = np.zeros(1, dtype=np.int64)
+    hidden = _hidden(model, token, token, plan if packs_trees(model) else None)
     if hidden.requires_grad:
         torch.autograd.backward(hidden.sum() * 0)
 
@@ -175,7 +175,11 @@ def _run(
     device, size, dtype = compute_device(model), len(row.written), compute_dtype(model)
     logprobs = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=device)
     entropies = torch.empty_like(logprobs) if settings.with_entropy else None
-    cut = stages(row.segments, row.token_budget) if packs_trees(model) else _one(row.segments)
+    cut = (
+        stages(row.segments, row.token_budget)
+        if packs_trees(model)
+        else (Stage(tuple(range(len(row.segments))), (), 0),)
+    )
     alive: dict[int, _Alive] = {}
     for number, stage in enumerate(cut):
         part = _Part.of(row, stage)
@@ -187,16 +191,16 @@ def _run(
         del hidden
         for done in sorted((n for n in alive if cut[n].release == number), reverse=True):
             finished = alive.pop(done)
-            some = finished.part.written
-            slope = None
-            if len(some):
-                slope, logprobs[some], found = _head(
+            written = finished.part.written
+            grad = None
+            if len(written):
+                grad, logprobs[written], of_part = _head(
                     model, row, finished.part, finished.hidden, settings, backward
                 )
-                if entropies is not None and found is not None:
-                    entropies[some] = found
+                if entropies is not None and of_part is not None:
+                    entropies[written] = of_part
             if backward is not None:
-                finished.plan.backward(slope)
+                finished.plan.backward(grad)
     return logprobs, entropies
 
 
@@ -215,10 +219,10 @@ class _Part:
     def of(cls, row: PackedRow, stage: Stage) -> "_Part":
         spans = [row.segments[number] for number in stage.segments]
         tokens = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-        place = np.full(len(row.token_ids), -1)
-        place[tokens] = np.arange(len(tokens))
-        written = np.flatnonzero(place[row.predictor] >= 0)
-        return cls(tokens, written, place[row.predictor[written]])
+        index = np.full(len(row.token_ids), -1)
+        index[tokens] = np.arange(len(tokens))
+        written = np.flatnonzero(index[row.predictor] >= 0)
+        return cls(tokens, written, index[row.predictor[written]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,13 +257,13 @@ class _StagePlan:
             key, value = torch.cat([*keys, key], 2), torch.cat([*values, value], 2)
         return self._attention(layer_index, query, key, value, scaling)
 
-    def backward(self, slope: "_Slope | None") -> None:
+    def backward(self, head: "_HeadGradient | None") -> None:
         """Backward pass from the states below the head, and from the key and value gradients of the stages below."""
         roots: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
-        if slope is not None and slope.states.requires_grad:
-            roots.append(slope.states)
-            grads.append(slope.grad)
+        if head is not None and head.states.requires_grad:
+            roots.append(head.states)
+            grads.append(head.grad)
         for layer_index, read in self._read.items():
             for computed, leaf in zip(self._computed[layer_index], read, strict=True):
                 if leaf.grad is not None:
@@ -270,7 +274,7 @@ class _StagePlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Slope:
+class _HeadGradient:
     """The states below the head, and the gradient of the loss with respect to them. [P, H] each"""
 
     states: torch.Tensor
@@ -300,8 +304,8 @@ def _head(
     hidden: torch.Tensor,
     settings: PassSettings,
     backward: _Backward | None,
-) -> tuple[_Slope | None, torch.Tensor, torch.Tensor | None]:
-    """Logprobs and entropies of the written tokens that a stage predicts; with a loss, also its gradient."""
+) -> tuple[_HeadGradient | None, torch.Tensor, torch.Tensor | None]:
+    """Return the logprobs and entropies of the written tokens that a stage predicts; with a loss, also its gradient."""
     # An embedding look-up gathers rows with a fast backward pass, even if one row predicts many tokens.
     states = F.embedding(torch.from_numpy(part.predictor).to(compute_device(model)), hidden)
     targets = torch.from_numpy(row.token_ids[row.written[part.written]]).to(compute_device(model))
@@ -312,9 +316,9 @@ def _head(
         return None, *written_logprobs(states, weight, targets, *how)
     loss, head_grad = backward
     grad, logprobs, entropies = written_backward(
-        states, weight, targets, *how, lambda some, *found: loss(part.written[some], *found), head_grad
+        states, weight, targets, *how, lambda chunk, *values: loss(part.written[chunk], *values), head_grad
     )
-    return _Slope(states, grad), logprobs, entropies
+    return _HeadGradient(states, grad), logprobs, entropies
 
 
 def _attention(
@@ -323,14 +327,14 @@ def _attention(
     above = [row.segments[n] for number in stage.above for n in cut[number].segments]
     context = sum(span.stop - span.start for span in above)
     segments = [SegmentSpan(-1, 0, context)] if context else []
-    place: dict[int, int] = {}
+    index: dict[int, int] = {}
     stop = context
     for number in stage.segments:
         span = row.segments[number]
         start, stop = stop, stop + span.stop - span.start
-        place[number] = len(segments)
+        index[number] = len(segments)
         outside = 0 if context and span.parent >= 0 else -1
-        segments.append(SegmentSpan(place.get(span.parent, outside), start, stop))
+        segments.append(SegmentSpan(index.get(span.parent, outside), start, stop))
     return _plan(segments, device, dtype, context)
 
 
@@ -345,14 +349,10 @@ def _plan(
     return FlexTreeAttention(segments, device)
 
 
-def _one(segments: Sequence[SegmentSpan]) -> tuple[Stage, ...]:
-    return (Stage(tuple(range(len(segments))), (), 0),)
-
-
 def _check_length(model: PreTrainedModel, row: PackedRow) -> None:
     length, limit = int(row.positions.max()) + 1, int(model.config.max_position_embeddings)
     if length > limit:
         raise DataError(
-            f"a context of {length} tokens is longer than the model's {limit}: nothing was trained on it; "
-            "lower data.max_tokens, or rollout.max_tokens and data.max_prompt_tokens"
+            f"a context of {length} tokens is longer than the model's {limit}, and was not trained on. "
+            "Lower data.max_tokens, or rollout.max_tokens and data.max_prompt_tokens"
         )

@@ -46,17 +46,17 @@ class GuardConfig(Config):
             raise ValueError(f"expected at least one of {thresholds}, or no such section")
         if self.max_fallbacks and not self.keep_good:
             raise ValueError(
-                "max_fallbacks: keep_good = false leaves no checkpoint to go back to; set max_fallbacks = 0"
+                "max_fallbacks: keep_good = false leaves no checkpoint to go back to. Set max_fallbacks = 0"
             )
 
     def refuse_idle(self, n: int, max_calls: int) -> None:
         """Refuse thresholds that trees of `n` trajectories with at most `max_calls` calls break always, or never (ValueError)."""
         if self.max_zero_variance is not None and n == 1:
             raise ValueError(
-                "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"
+                "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it. Remove it."
             )
         if self.max_invalid_calls is not None and not self.after_passing and max_calls == 0:
-            raise ValueError("guard.max_invalid_calls: rollout.max_calls = 0 allows no calls; leave it out")
+            raise ValueError("guard.max_invalid_calls: rollout.max_calls = 0 allows no calls. Remove it.")
 
 
 DEFAULT_GUARD = GuardConfig(
@@ -127,13 +127,13 @@ class GuardState:
 
     @property
     def fall(self) -> float | None:
-        """How far the running share of right answers is below its best, as a part of it; None: it cannot be told yet."""
+        """The drop of the running share of right answers below its best, as a share of that; None: not known yet."""
         if self.weight < _ENOUGH or self.best < _LEAST_BEST:
             return None
         return 1.0 - self.right / self.weight / self.best
 
     def after_batch(self, correct: float | None, problems: int) -> "GuardState":
-        """The state with one more step in the running share; `correct` is the step's share of right answers."""
+        """Return the state with one more step in the running share; `correct` is the step's share of right answers."""
         if correct is None:
             return self
         new = min(1.0, problems / FALL_PROBLEMS)
@@ -147,7 +147,7 @@ class GuardState:
         return frozenset(step for step in (self.candidate, self.last_good) if step is not None)
 
     def saved(self, step: int) -> "GuardState":
-        """The state after the scheduled checkpoint of `step`. That of step 0, the recipe's own model, is good."""
+        """Return the state after the scheduled checkpoint of `step`. That of step 0, the recipe's own model, is good."""
         if not self.keeps:
             return self
         if step == 0:
@@ -174,21 +174,21 @@ class Guard:
     def look(
         self, metrics: Mapping[str, float | None], passed: Sequence[str] | None = None
     ) -> Violation | None:
-        """The first threshold that is broken; a metric that is absent or None breaks none.
+        """Return the first threshold that is broken; a metric that is absent or None breaks none.
 
         `passed` are the settings whose thresholds a step was within before; None: all count.
         """
         counts = passed if passed is not None and self.config.after_passing else None
         broken = (
-            found
-            for found, is_broken in self._measured(metrics)
-            if is_broken and (counts is None or found.setting in counts)
+            violation
+            for violation, is_broken in self._measured(metrics)
+            if is_broken and (counts is None or violation.setting in counts)
         )
         return next(broken, None)
 
     def passed(self, state: GuardState, metrics: Mapping[str, float | None]) -> GuardState:
         """Remember which thresholds a step is within."""
-        within = {found.setting for found, is_broken in self._measured(metrics) if not is_broken}
+        within = {violation.setting for violation, is_broken in self._measured(metrics) if not is_broken}
         return replace(state, passed=tuple(sorted(within.union(state.passed))))
 
     def _measured(self, metrics: Mapping[str, float | None]) -> Iterator[tuple[Violation, bool]]:
@@ -209,12 +209,12 @@ class Guard:
         # Over all sampled tokens: the update's own entropy leaves out dead groups, and has no value if all are dead.
         entropy = metrics.get("health/entropy")
         if config.min_entropy is not None and entropy is not None:
-            found = Violation("health/entropy", entropy, "min_entropy", config.min_entropy)
-            yield found, entropy < config.min_entropy
+            violation = Violation("health/entropy", entropy, "min_entropy", config.min_entropy)
+            yield violation, entropy < config.min_entropy
 
-    def count(self, state: GuardState, found: Violation | None) -> tuple[GuardState, Action]:
-        """The new state and what the run does next, given what `look` found in a step."""
-        if found is None:
+    def count(self, state: GuardState, violation: Violation | None) -> tuple[GuardState, Action]:
+        """Return the new state and what the run does next, given the violation that `look` returned."""
+        if violation is None:
             passed = state.last_good if state.candidate is None else state.candidate
             return replace(state, in_a_row=0, candidate=None, last_good=passed), Action.GO_ON
         # The candidate's weights are suspect: the run never falls back to a checkpoint that violated a threshold.

@@ -11,7 +11,7 @@ from ramify.algos.ops import by_node
 from ramify.core.outcomes import counted_trees
 from ramify.core.protocols import Estimator
 from ramify.core.records import ScoredTree, TrainingTree
-from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.annotate import AnnotationRequest, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 
@@ -37,7 +37,7 @@ class Learning:
     estimator: Estimator
     correction: ImportanceCorrection | None
     masks_truncated: bool
-    wanted: Wanted
+    wanted: AnnotationRequest
     problems_per_minibatch: int
     minibatches: int
     temperature: float
@@ -67,7 +67,7 @@ class Learning:
         trees: Sequence[TrainingTree],
         refused: Callable[[Sequence[UpdateReport]], bool] | None = None,
     ) -> list[UpdateReport]:
-        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`."""
+        """Take one optimizer step for each mini-batch of whole problems, until the reports so far are `refused`."""
         reports: list[UpdateReport] = []
         # Until a step has changed the weights, they are the ones that sampled the rollout.
         max_mismatch, max_kl = self.max_mismatch, self.max_kl
@@ -75,8 +75,8 @@ class Learning:
             minibatch = trees[start : start + self.problems_per_minibatch]
             report = self.learner.update(minibatch, max_mismatch, max_kl)
             if self.correction is not None:
-                seen = _weights_seen(minibatch, self.correction)
-                report = replace(report, metrics={**report.metrics, **seen})
+                weights = _weight_metrics(minibatch, self.correction)
+                report = replace(report, metrics={**report.metrics, **weights})
             if report.outcome == "stepped":
                 max_mismatch = max_kl = None
             reports.append(report)
@@ -89,14 +89,14 @@ class Learning:
         self.learner.step = steps_done * self.minibatches
 
 
-def _weights_seen(trees: Sequence[TrainingTree], correction: ImportanceCorrection) -> dict[str, float]:
+def _weight_metrics(trees: Sequence[TrainingTree], correction: ImportanceCorrection) -> dict[str, float]:
     """Mean importance weight over the trained tokens of all trajectories, and the share that was capped or masked."""
     own = [
         part
         for tree in trees
         for trajectory, rho in zip(tree.tree.trajectories, tree.rho or (), strict=False)
         for node, part in by_node(trajectory, rho)
-        if node.id not in tree.tree.given
+        if node.id not in tree.tree.inherited_ids
     ]
     weights = np.concatenate([np.empty(0), *own])
     bound = correction.cap if correction.kind == "truncate" else 0.0

@@ -10,8 +10,7 @@ without bfloat16 instructions, and rounds differently from one CPU to the next.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -95,7 +94,8 @@ class Optimizers:
             self._optimizers = _adamw(list(named.values()), config)
         else:
             self._optimizers = _muon(model, named, config)
-        self._rates = [(group, float(group["lr"])) for group in self._groups()]
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        self._rates = [(group, float(group["lr"])) for group in groups]
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -129,7 +129,7 @@ class Optimizers:
         )
 
     def missing_bytes(self) -> int:
-        """What the first step will take in this process; nothing once there was one."""
+        """Return the bytes that the first step will allocate in this process; 0 after it."""
         if self.state_tensors():
             return 0
         return sum(
@@ -156,17 +156,17 @@ class Optimizers:
                     f"{key} is {_described(stored.head(key))}, expected {_described(expected[kind])} for this model"
                 )
             kinds.setdefault(name, set()).add(kind)
-        for name, found in kinds.items():
-            if missing := self._template(self._named[name]).keys() - found:
+        for name, present in kinds.items():
+            if missing := self._template(self._named[name]).keys() - present:
                 raise DataError(f"{min(missing)}.{name} is missing")
-        states = {name: self._read(stored, name, found) for name, found in kinds.items()}
+        states = {name: self._read(stored, name, present) for name, present in kinds.items()}
         for optimizer in self._optimizers:
             optimizer.state.clear()
         for name, state in states.items():
             self._owner(self._named[name]).state[self._named[name]] = state
 
     def _read(self, stored: StoredState, name: str, kinds: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The state of one parameter, as far as this process keeps it."""
+        """Return the state of one parameter, as far as this process keeps it."""
         parameter, state = self._named[name], {}
         for kind in sorted(kinds):
             is_split = bool(stored.head(f"{kind}.{name}").shape)
@@ -176,14 +176,11 @@ class Optimizers:
         return state
 
     def _template(self, parameter: torch.Tensor) -> dict[str, TensorHead]:
-        """Type and shape of a parameter's whole state, by kind."""
+        """Return the type and shape of a parameter's whole state, by kind."""
         like = TensorHead(parameter.dtype, tuple(parameter.shape))
         if isinstance(self._owner(parameter), torch.optim.AdamW):
             return {"step": TensorHead(torch.float32, ()), "exp_avg": like, "exp_avg_sq": like}
         return {"momentum_buffer": like}
-
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        return (group for optimizer in self._optimizers for group in optimizer.param_groups)
 
     def _owner(self, parameter: torch.Tensor) -> torch.optim.Optimizer:
         for optimizer in self._optimizers:

@@ -42,21 +42,21 @@ class HeldState:
 def held_state(
     tensors: Mapping[str, torch.Tensor], number: int, count: int, *, copy: bool = False
 ) -> HeldState:
-    """What process `number` (0 <= number < count) keeps of the state; with `copy` in the machine's memory, to be kept."""
+    """Return the part of the state that process `number` (0 <= number < count) writes; `copy`: in memory of its own."""
     rows: dict[str, tuple[int, int]] = {}
     mine: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        place = own_rows(tensor)
-        if not writes_state(tensor) or (number and place == slice(None)):
+        own = own_rows(tensor)
+        if not writes_state(tensor) or (number and own == slice(None)):
             continue
-        if place != slice(None):
-            rows[name] = place.start, tensor.shape[0]
+        if own != slice(None):
+            rows[name] = own.start, tensor.shape[0]
         mine[name] = own_part(tensor).to("cpu", copy=True) if copy else own_part(tensor)
     return HeldState(state_name(number, count), mine, rows)
 
 
 def state_name(number: int, count: int) -> str:
-    """Name of the file of process `number`."""
+    """Return the name of the file of process `number`."""
     return ALONE if count == 1 else f"optimizer-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
@@ -81,14 +81,14 @@ class _Part:
     whole_rows: int
 
 
-def _read_place(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - any JSON value
-    place = each(count)(value)
-    if len(place) != 2:
+def _read_range(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - any JSON value
+    pair = each(count)(value)
+    if len(pair) != 2:
         raise FieldError.of("a first row and a number of rows", value)
-    return place
+    return pair
 
 
-_READ_ROWS = mapping(_read_place)
+_READ_ROWS = mapping(_read_range)
 
 
 class StoredState:
@@ -120,13 +120,13 @@ class StoredState:
         return tuple(self._parts)
 
     def head(self, name: str) -> TensorHead:
-        """Type and shape of a whole tensor."""
+        """Return the type and shape of a whole tensor."""
         first = self._parts[name][0]
         shape = (first.whole_rows, *first.head.shape[1:]) if first.head.shape else ()
         return TensorHead(first.head.dtype, shape)
 
     def rows(self, name: str, rows: slice) -> torch.Tensor:
-        """Some rows of a tensor, or all of it.
+        """Return some rows of a tensor, or all of it.
 
         Raises:
             DataError: A number is not finite, or a file cannot be read.
@@ -136,7 +136,7 @@ class StoredState:
         try:
             if not parts[0].head.shape:
                 return read_rows(parts[0].path, name)
-            found = [
+            pieces = [
                 read_rows(part.path, name, slice(max(first - part.start, 0), last - part.start))
                 for part in parts
                 if part.start < last and part.start + part.head.shape[0] > first
@@ -144,21 +144,23 @@ class StoredState:
         except ValueError as error:
             raise DataError(str(error)) from None
         empty = torch.empty((0, *parts[0].head.shape[1:]), dtype=parts[0].head.dtype)
-        return found[0] if len(found) == 1 else torch.cat([empty, *found])
+        return pieces[0] if len(pieces) == 1 else torch.cat([empty, *pieces])
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of the state.
+    """Return the files of the state.
 
     Raises:
         DataError: One of several is missing.
     """
-    found = {match[0]: match for path in sorted(folder.glob("*")) if (match := _ONE_OF.fullmatch(path.name))}
-    if not found:
+    matches = {
+        match[0]: match for path in sorted(folder.glob("*")) if (match := _ONE_OF.fullmatch(path.name))
+    }
+    if not matches:
         return [folder / ALONE]
-    files = int(next(iter(found.values()))[2])
+    files = int(next(iter(matches.values()))[2])
     names = [state_name(number, files) for number in range(files)]
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in matches]:
         raise DataError(f"{missing[0]} is missing")
     return [folder / name for name in names]
 

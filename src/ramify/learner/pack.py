@@ -44,12 +44,12 @@ class Piece:
 
 
 def whole(tree: Tree) -> Piece:
-    """The piece that is the whole tree."""
+    """Return the piece that is the whole tree."""
     return next(_pieces(tree, [{node.id: len(node.token_ids) for node in tree.nodes}]))
 
 
 def one_context_each(tree: Tree) -> Iterator[Piece]:
-    """A piece for each context of each trajectory; a context that several trajectories share comes once for each."""
+    """Return a piece for each context of each trajectory; a context that several trajectories share comes once for each."""
     segments = [segment for trajectory in tree.trajectories for segment in trajectory.segments]
     return _pieces(tree, [{node.id: size for node, size in segment.parts} for segment in segments])
 
@@ -63,7 +63,7 @@ def _pieces(tree: Tree, runs: Sequence[Mapping[str, int]]) -> Iterator[Piece]:
 
 
 def cut_at_branches(tree: Tree, most_tokens: int) -> Iterator[Piece]:
-    """Pieces of consecutive contexts, as many as have `most_tokens` unique tokens together; a longer context comes alone.
+    """Return pieces of consecutive contexts, as many as have `most_tokens` unique tokens together; a longer context comes alone.
 
     What two pieces share is computed in both and trained in the first (`PackedRow.num_repeated`).
     """
@@ -113,7 +113,7 @@ def tree_rows(
     share_prefixes: bool,
     most_tokens: int | None = None,
 ) -> tuple[PackedRow, ...]:
-    """One row for each tree that has credit; trees without any count in the denominator only.
+    """Return one row for each tree that has credit; trees without any count in the denominator only.
 
     Args:
         trees: Trees of one optimizer step.
@@ -136,7 +136,7 @@ def tree_rows(
         if not all(node.exact_ids for node in tree.nodes):
             raise DataError(
                 f"problem {tree.problem.id!r}: its tokens were made from an engine's text and need not be those that were "
-                "sampled; train on trees of an engine that gives ids"
+                "sampled. Train on trees of an engine that returns token ids"
             )
         if not is_dead(credit.values(), keep_dead):
             pieces = _cut(tree, share_prefixes, most_tokens)
@@ -160,7 +160,7 @@ def _cut(tree: Tree, share_prefixes: bool, most_tokens: int | None) -> Iterable[
 
 
 def is_dead(credits: Iterable[NodeCredit], keep_weighted: bool = False) -> bool:
-    """Whether no token of these nodes has credit, so that their loss and its gradient are zero."""
+    """Return True if no token of these nodes has credit, so that their loss and its gradient are zero."""
     return not any(
         node.s_plus.any() or node.s_minus.any() or (keep_weighted and node.weight.any()) for node in credits
     )
@@ -187,8 +187,8 @@ def _flatten(credited: CreditedTree, piece: Piece, layout: "_Layout") -> PackedR
     waiting = list(reversed(forest.roots))
     while waiting:
         node = waiting.pop()
-        place = forest.places.get(node.id)
-        before = _START if place is None else ends[place]
+        origin = forest.places.get(node.id)
+        before = _START if origin is None else ends[origin]
         ends.update(layout.add(node, before, forest.behind[node.id]))
         if node.id in credit and node.id in piece.trained and node.token_ids:
             layout.write(
@@ -284,15 +284,15 @@ class _Layout:
         self.positions.append(np.arange(before.depth, before.depth + size))
         if node.id not in self.trained:
             self.num_repeated += size
-        for place, others in sorted(behind.items()):
-            forks = len(others) + (place < size) != 1
-            if place == done:
+        for offset, others in sorted(behind.items()):
+            forks = len(others) + (offset < size) != 1
+            if offset == done:
                 before = replace(before, forks=before.forks or forks)
             else:
-                segment = self._segment(before, start + done, place - done)
-                before = _End(segment, start + place - 1, before.depth + place - done, forks)
-            ends[node.id, place] = before
-            done = place
+                segment = self._segment(before, start + done, offset - done)
+                before = _End(segment, start + offset - 1, before.depth + offset - done, forks)
+            ends[node.id, offset] = before
+            done = offset
         return ends
 
     def _segment(self, before: _End, start: int, size: int) -> int:
@@ -339,7 +339,7 @@ class _Layout:
             self.ref.append(notes.ref_logprobs)
 
     def row(self) -> PackedRow:
-        """The finished row."""
+        """Return the finished row."""
         return PackedRow(
             token_ids=np.array(self.tokens, dtype=np.int64),
             positions=_whole(self.positions),

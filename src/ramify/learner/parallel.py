@@ -49,7 +49,7 @@ _COLLECTIVE = timedelta(minutes=30)
 _CALL, _END = b"call", b"end"
 
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket", "timed out", "store")
-_GONE = "another rank is gone; earlier checkpoints are whole: go on with --resume"
+_GONE = "another rank is gone. Earlier checkpoints are whole: go on with --resume"
 
 
 class Plan(Protocol):
@@ -84,7 +84,7 @@ class _Failure:
             return cls(_GONE, False)
         reason = f"{type(error).__name__}: {text}"[:300]
         return cls(
-            f"rank {rank.number}: {reason}; earlier checkpoints are whole: mend that and go on with --resume",
+            f"rank {rank.number}: {reason}. Earlier checkpoints are whole: fix that and go on with --resume",
             False,
         )
 
@@ -215,20 +215,22 @@ class Ranks:
         return _Failure.of(error, self.rank).message
 
 
-def alone(model: PreTrainedModel, optimizer: OptimizerConfig, reference: Reference | None = None) -> Ranks:
-    """One process that trains `model`."""
+def single_process(
+    model: PreTrainedModel, optimizer: OptimizerConfig, reference: Reference | None = None
+) -> Ranks:
+    """Return ranks of one process, which trains `model`."""
     ranks = Ranks(Rank())
     ranks.hold(Worker(model, optimizer, reference))
     return ranks
 
 
 @contextmanager
-def together(rank: Rank, same: Mapping[str, str], secret: str | None = None) -> Iterator[Ranks]:
+def connect_ranks(rank: Rank, must_match: Mapping[str, str], secret: str | None = None) -> Iterator[Ranks]:
     """Rank 0's side: wait for the other ranks, check that all are alike, and hold them while the block runs.
 
     Args:
         rank: This process, number 0.
-        same: What must be the same on all ranks, by name: code, recipe, data.
+        must_match: What must be equal on all ranks, by name: code, recipe, data.
         secret: The run's secret; ranks that torchrun started on one machine need none.
 
     Raises:
@@ -248,7 +250,7 @@ def together(rank: Rank, same: Mapping[str, str], secret: str | None = None) -> 
     ranks = Ranks(rank, lasting=meeting)
     try:
         if rank.size > 1:
-            post = meeting.meet_all(rank, same, JOIN_SECONDS)
+            post = meeting.meet_all(rank, must_match, JOIN_SECONDS)
             ranks = Ranks(rank, post, meeting)
             post.send("go")
             threading.Thread(target=_beat, args=(post.clone(), ranks, ended), daemon=True).start()
@@ -285,9 +287,9 @@ def serve(
 
     Args:
         rank: This process.
-        prepare: Reads what `together` compares.
+        prepare: Reads what `connect_ranks` compares.
         read_plan: Makes the plan of a worker from its description.
-        secret: See `together`.
+        secret: See `connect_ranks`.
     """
     signalled: list[float] = []
     for sign in (signal.SIGINT, signal.SIGTERM):
@@ -351,7 +353,7 @@ def _serve(rank: Rank, post: Post, read_plan: ReadPlan, signalled: Sequence[floa
 
 
 def make_mesh(rank: Rank, device: str, copies: int) -> DeviceMesh:
-    """The mesh of all ranks: parts of the weights, or `copies` of them (a divisor of their number) that are split each."""
+    """Return the mesh of all ranks: parts of the weights, or `copies` of them (a divisor of their number) that are split each."""
     if not dist.is_initialized():
         _bind_to_loopback()
         # A single process whose compute type is not that of its weights.

@@ -173,12 +173,10 @@ class Post:
                 names[number] = name
 
     def _missing(self, number: int, rank: Rank, patience: float) -> str:
-        text = f"rank {number} of {rank.size} did not join within {patience:.0f} s; "
+        text = f"rank {number} of {rank.size} did not join within {patience:.0f} s"
         if Label("hello", self.generation, number).key in self.wrong:
-            return (
-                f"{text}what speaks in its name has another secret: give all ranks the same {SECRET_VARIABLE}"
-            )
-        return f"{text}start it, or look why it ended"
+            return f"{text}: what speaks in its name has another secret. Give all ranks the same {SECRET_VARIABLE}"
+        return f"{text}. Start it, or check why it ended"
 
 
 def finish(works: "list[tuple[dist.Work, bytearray]]") -> None:
@@ -203,5 +201,5 @@ def _require_match(number: int, must_match: Mapping[str, str], theirs: Mapping[s
     for name, value in must_match.items():
         if theirs.get(name) != value:
             raise ConfigError(
-                f"rank {number} has another {name} than rank 0 ({theirs.get(name)}, {value}): give all ranks the same"
+                f"rank {number} has another {name} than rank 0 ({theirs.get(name)}, {value}). Give all ranks the same"
             )

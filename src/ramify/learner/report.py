@@ -114,7 +114,7 @@ class Totals:
             self.log_weights[path] = self.log_weights.get(path, 0.0) + weight
 
     def sums(self, unevenness: float) -> "StepSums":
-        """The sums over the rows of all ranks."""
+        """Return the sums over the rows of all ranks."""
         weights = np.exp(np.clip(list(self.log_weights.values()), -MAX_LOG_RATIO, MAX_LOG_RATIO))
         sums = {
             **self.counts,
@@ -143,7 +143,7 @@ class StepSums:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rank had a row."""
+        """True if no rank had a row."""
         return not self.sums.get("rows")
 
     @property
@@ -162,7 +162,7 @@ class StepSums:
         return self._mean("kl", "written")
 
     def report(self, outcome: Outcome, norm: float, factor: float, denominator: float) -> UpdateReport:
-        """The report of the step."""
+        """Return the report of the step."""
         squares = self.sums["weights.squared"] * self.sums["weights.count"]
         losses = {k.removeprefix("loss."): self._mean(k, "paths") for k in self.sums if k.startswith("loss.")}
         paths = {

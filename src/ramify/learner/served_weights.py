@@ -32,7 +32,7 @@ class ServedWeights:
         # A tied parameter has several names, and is asked for by the one that the optimizer uses.
         first = {id(parameter): name for name, parameter in learner.model.named_parameters()}
         modules = dict(learner.model.named_modules())
-        self._made: dict[str, Callable[[], torch.Tensor]] = {}
+        self._loaders: dict[str, Callable[[], torch.Tensor]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for name, parameter in named.items():
             if _ADAPTER in name:
@@ -40,7 +40,7 @@ class ServedWeights:
             owner, _, kind = name.partition(_BASE)
             plain = f"{owner}.{kind}" if kind else name
             merges = kind == "weight"
-            self._made[plain] = (
+            self._loaders[plain] = (
                 partial(self._merged, owner, modules[owner])
                 if merges
                 else partial(self._whole, first[id(parameter)])
@@ -48,8 +48,8 @@ class ServedWeights:
             self.shapes[plain] = tuple(parameter.shape)
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One of them, as `dtype`."""
-        return self._made[name]().detach().to(dtype)
+        """Return a tensor as `dtype`."""
+        return self._loaders[name]().detach().to(dtype)
 
     def _merged(self, owner: str, module: torch.nn.Module) -> torch.Tensor:
         base, *matrices = (self._whole(f"{owner}.{part}") for part in adapted_parts())
@@ -86,5 +86,7 @@ def _require_room(folder: Path, needed: int) -> None:
     """Fail as the write itself would, but before it takes minutes."""
     free = shutil.disk_usage(folder).free
     if needed > free:
-        told = f"{os.strerror(errno.ENOSPC)} ({needed / 1e9:.3g} GB are needed, {free / 1e9:.3g} GB are free)"
-        raise OSError(errno.ENOSPC, told, str(folder))
+        message = (
+            f"{os.strerror(errno.ENOSPC)} ({needed / 1e9:.3g} GB are needed, {free / 1e9:.3g} GB are free)"
+        )
+        raise OSError(errno.ENOSPC, message, str(folder))

@@ -85,12 +85,12 @@ def _base_forward(model: PreTrainedModel, **inputs: Any) -> Any:  # noqa: ANN401
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Whether `shard` has split the model."""
+    """Return True if `shard` has split the model."""
     return isinstance(model, FSDPModule)
 
 
 def computes_by_layer(model: PreTrainedModel) -> bool:
-    """Whether every process must make the same number of passes."""
+    """Return True if every process must make the same number of passes."""
     return is_sharded(model) and getattr(model, "gather", "once") == "by_layer"
 
 
@@ -149,38 +149,38 @@ def add_reduced(parameter: torch.Tensor, own: torch.Tensor) -> None:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the parts of all processes. Every process must call this."""
+    """Return a tensor with the parts of all processes. Every process must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this process keeps."""
+    """Return the part of a tensor that this process keeps."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def own_rows(tensor: torch.Tensor) -> slice:
-    """Which rows of the whole tensor `own_part` holds."""
+    """Return the rows of the whole tensor that `own_part` holds."""
     if not isinstance(tensor, DTensor):
         return slice(None)
     mesh, size = tensor.device_mesh, tensor.shape[0]
-    (dimension,) = (n for n, place in enumerate(tensor.placements) if isinstance(place, Shard))
+    (dimension,) = (n for n, placement in enumerate(tensor.placements) if isinstance(placement, Shard))
     chunk = -(-size // mesh.size(dimension))
     start = min(size, mesh.get_local_rank(dimension) * chunk)
     return slice(start, min(size, start + chunk))
 
 
 def writes_state(tensor: torch.Tensor) -> bool:
-    """Whether this process is the one of those with the same part that writes it to a checkpoint."""
+    """Return True if this process writes its part to a checkpoint; of those with the same part only one does."""
     if not isinstance(tensor, DTensor):
         return True
     return all(
-        isinstance(place, Shard) or tensor.device_mesh.get_local_rank(dimension) == 0
-        for dimension, place in enumerate(tensor.placements)
+        isinstance(placement, Shard) or tensor.device_mesh.get_local_rank(dimension) == 0
+        for dimension, placement in enumerate(tensor.placements)
     )
 
 
 def with_own_part(like: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """A tensor that is split as `like`, of which this process keeps `part`."""
+    """Return a tensor that is split as `like`, of which this process keeps `part`."""
     if not isinstance(like, DTensor):
         return part
     return DTensor.from_local(

@@ -99,16 +99,16 @@ class _RunAttention(torch.autograd.Function):
             grad = _queries(grad_output, run, len(key))
             probabilities = _probabilities(q, k, run)
             _scatter_add(grad_value, run, torch.bmm(probabilities.transpose(1, 2), grad))
-            slope = torch._softmax_backward_data(
+            grad_scores = torch._softmax_backward_data(
                 torch.bmm(grad, v.transpose(1, 2)), probabilities, -1, probabilities.dtype
             )
-            _put(grad_query, run, torch.bmm(slope, k).mul_(ctx.scaling))
-            _scatter_add(grad_key, run, torch.bmm(slope.transpose(1, 2), q))
+            _put(grad_query, run, torch.bmm(grad_scores, k).mul_(ctx.scaling))
+            _scatter_add(grad_key, run, torch.bmm(grad_scores.transpose(1, 2), q))
         return grad_query, grad_key, grad_value, None, None
 
 
 def _queries(states: torch.Tensor, run: _Run, num_kv_heads: int) -> torch.Tensor:
-    """The run's rows, with the heads that share a key head stacked. [Hq, Q, D] -> [Hkv, G L, D]"""
+    """Return the run's rows, with the heads that share a key head stacked. [Hq, Q, D] -> [Hkv, G L, D]"""
     return states[:, run.start : run.stop].reshape(num_kv_heads, -1, states.shape[2])
 
 
@@ -118,7 +118,7 @@ def _put(states: torch.Tensor, run: _Run, rows: torch.Tensor) -> None:
 
 
 def _gather(states: torch.Tensor, run: _Run) -> torch.Tensor:
-    """Keys or values of the run's context. [Hkv, R, D] -> [Hkv, S, D]"""
+    """Return the keys or values of the run's context. [Hkv, R, D] -> [Hkv, S, D]"""
     return torch.cat([states[:, first:last] for first, last in run.context], 1)
 
 
@@ -155,7 +155,7 @@ class _Piece:
 
 
 def _pieces(segments: Sequence[SegmentSpan]) -> list[_Piece]:
-    """The pieces of all segments, in row order."""
+    """Return the pieces of all segments, in row order."""
     above: list[tuple[_Range, ...]] = []
     pieces: list[_Piece] = []
     for segment in segments:
@@ -203,14 +203,14 @@ def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype, bef
 
 
 def _inside(keys: Ints, ranges: Sequence[_Range]) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(keys), dtype=bool)
+    inside = np.zeros(len(keys), dtype=bool)
     for first, last in ranges:
-        found |= (keys >= first) & (keys < last)
-    return found
+        inside |= (keys >= first) & (keys < last)
+    return inside
 
 
 def _merged(ranges: Sequence[_Range]) -> tuple[_Range, ...]:
-    """The union of the ranges, ascending, with adjacent ranges joined."""
+    """Return the union of the ranges, ascending, with adjacent ranges joined."""
     merged: list[_Range] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1]:

@@ -26,7 +26,7 @@ from ramify.learner.pack import join, tree_rows
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import Outcome, StepSums, Totals, UpdateReport
 from ramify.learner.sharding import computes_by_layer
-from ramify.learner.worker import Found, RowGradients
+from ramify.learner.worker import RowGradients, RowValues
 from ramify.modeling.load import packs_trees
 
 MAX_SKIPPED_IN_A_ROW = 10
@@ -70,7 +70,7 @@ class Learner:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model of this process: all of it, or the parts that it keeps."""
+        """This rank's model, or its shard."""
         return self.ranks.worker.model
 
     @property
@@ -80,7 +80,7 @@ class Learner:
 
     @property
     def has_reference(self) -> bool:
-        """Whether there is a reference model."""
+        """True if there is a reference model."""
         return self.ranks.worker.has_reference
 
     def update(
@@ -136,7 +136,7 @@ class Learner:
         in_stages, budget = not computes_by_layer(self.model), self._token_budget
 
         def rows(most_tokens: int | None) -> tuple[PackedRow, ...]:
-            found = tree_rows(
+            packed = tree_rows(
                 trees,
                 budget,
                 keep_dead=keep_dead,
@@ -144,8 +144,8 @@ class Learner:
                 most_tokens=most_tokens if in_stages else min(budget, most_tokens or budget),
             )
             if in_stages:
-                return found
-            return tuple(replace(row, token_budget=max(budget, len(row.token_ids))) for row in found)
+                return packed
+            return tuple(replace(row, token_budget=max(budget, len(row.token_ids))) for row in packed)
 
         dealt = deal_trees(rows, self.ranks.rank.size, Cost.of(self.model.config))
         if not packs_trees(self.model):
@@ -154,24 +154,24 @@ class Learner:
 
     def forward(
         self, shares: Shares, settings: PassSettings, *, of_reference: bool = False
-    ) -> tuple[Found, ...]:
+    ) -> tuple[RowValues, ...]:
         """Logprobs, and entropies on request, of the written tokens of `shares.all_rows` under the current weights.
 
         Raises:
-            ValueError: Those of the reference model were asked for, and there is none.
+            ValueError: There is no reference model to compute them with.
         """
         parts = [(rows, settings, of_reference, shares.passes) for rows in shares.rows]
-        return tuple(found for mine in self.ranks.each("forward", parts) for found in mine)
+        return tuple(values for mine in self.ranks.each("forward", parts) for values in mine)
 
     def logprobs(self, rows: Sequence[PackedRow]) -> tuple[Floats, ...]:
-        """Logprobs of the written tokens of each row under the current weights, nats. [W] each"""
+        """Return logprobs of the written tokens of each row under the current weights, nats. [W] each"""
         shares = self._deal(rows)
-        found = self.forward(shares, replace(self._pass, with_entropy=False))
-        of_row = {id(row): logprobs for row, (logprobs, _) in zip(shares.all_rows, found, strict=True)}
+        results = self.forward(shares, replace(self._pass, with_entropy=False))
+        of_row = {id(row): logprobs for row, (logprobs, _) in zip(shares.all_rows, results, strict=True)}
         return tuple(of_row[id(row)] for row in rows)
 
     def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first, given those before it, at temperature 1, nats. [T] -> [T - 1], T at least 2"""
+        """Return the logprob of each token after the first, given those before it, at temperature 1, nats. [T] -> [T - 1], T at least 2"""
         shares = self._deal(self.share_out([written(token_ids)]).all_rows[:1])
         ((logprobs, _),) = self.forward(shares, replace(self._pass, temperature=1.0, with_entropy=False))
         return logprobs
@@ -184,10 +184,10 @@ class Learner:
         self.ranks.all("drop")
 
     def whole_parameter(self, name: str) -> torch.Tensor:
-        """A parameter of the model with the parts of all ranks, without gradient; of a single process its own tensor."""
+        """Return a parameter of the model with the parts of all ranks, without gradient; of a single process its own tensor."""
         keep = [(name, number == 0) for number in range(self.ranks.rank.size)]
-        found: torch.Tensor = self.ranks.each("whole_parameter", keep)[0]
-        return found
+        parameter: torch.Tensor = self.ranks.each("whole_parameter", keep)[0]
+        return parameter
 
     def _deal(self, rows: Sequence[PackedRow]) -> Shares:
         return deal_rows(rows, self.ranks.rank.size, Cost.of(self.model.config))
@@ -231,9 +231,8 @@ class Learner:
             for number, rows in enumerate(shares.rows)
         ]
         answers = self.ranks.each("gradients", [(part,) for part in work])
-        measured: list[Totals] = [found for found, _ in answers]
-        for found in measured:
-            totals.join(found)
+        for of_rank, _ in answers:
+            totals.join(of_rank)
         return totals, answers[0][1]
 
     def _finish(self, outcome: Outcome, factor: float) -> None:
@@ -246,21 +245,21 @@ class Learner:
         limit = self._max_skipped_in_a_row
         if limit is not None and self.skipped_in_a_row >= limit:
             raise TrainingError(
-                f"loss or gradient not finite {limit} optimizer steps in a row, up to number {self.step}: lower "
+                f"loss or gradient not finite {limit} optimizer steps in a row, up to number {self.step}. Lower "
                 "learner.optimizer.rate, or the coefficient of a KL or entropy term"
             )
 
     def _linear(
         self, shares: Shares, paths: PathCredit | None, totals: Totals
     ) -> list[tuple[Floats, ...]] | None:
-        """What a loss on whole trajectories is to first order in each token's logprob, for each rank's rows. [W] each"""
+        """Return the gradient of the sequence loss with respect to each token's logprob, for each rank's rows. [W] each"""
         loss = self._objective.sequence_loss
         if loss is None:
             return None
         if paths is None:
             raise ValueError("a loss on whole trajectories needs them: pass paths")
         rows, size = shares.all_rows, len(paths.advantages)
-        logprobs = [found for found, _ in self.forward(shares, replace(self._pass, with_entropy=False))]
+        logprobs = [row for row, _ in self.forward(shares, replace(self._pass, with_entropy=False))]
         refs = [row.ref_logprobs for row in rows if row.ref_logprobs is not None]
         output = loss(
             SequenceInputs(
@@ -278,10 +277,10 @@ class Learner:
 
 
 def written(token_ids: Sequence[int]) -> CreditedTree:
-    """A sequence as a tree of which all tokens but the first are written, each with credit 1. [T], T at least 2"""
+    """Return a sequence as a tree of which all tokens but the first are written, each with credit 1. [T], T at least 2"""
     prompt = Node("", (), None, Source.PROMPT, tuple(token_ids[:1]), "")
-    rest, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
-    leaf = Node("0", (0,), "", Source.POLICY, rest, "", unknown, stop=StopReason.TOKENS)
+    response, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
+    leaf = Node("0", (0,), "", Source.POLICY, response, "", unknown, stop=StopReason.TOKENS)
     return counted_once(make_tree(Problem("sequence", (), ()), TreeKey(0, 0), [prompt, leaf]))
 
 
@@ -290,19 +289,19 @@ def _check_mismatch(sums: StepSums, max_mismatch: float | None, max_kl: float | 
     if max_mismatch is not None and sums.mismatch_mean > max_mismatch:
         raise TrainingError(
             f"the engine's logprobs differ from the learner's by {sums.mismatch_mean:.2g} nats a token in the mean "
-            f"(largest {sums.mismatch_max:.2g}), more than algorithm.max_mismatch = {max_mismatch:g}: they cannot serve as the old ones; "
-            'set algorithm.old = "recompute" (with a correction), or a larger max_mismatch'
+            f"(largest {sums.mismatch_max:.2g}), more than algorithm.max_mismatch = {max_mismatch:g}: they cannot serve as the old ones. "
+            'Set algorithm.old = "recompute" (with a correction), or a larger max_mismatch'
         )
     if max_kl is not None and sums.mismatch_kl > max_kl:
         raise TrainingError(
             f"the engine samples from another policy than the learner's: KL {sums.mismatch_kl:.2g} nats a token (99th "
             f"percentile of the mismatch {sums.mismatch_p99:.2g}), more than algorithm.max_mismatch_kl = {max_kl:g}, and "
-            "nothing was learned from it; look at the engine's dtype, flags and weights, or set a larger limit"
+            "nothing was learned from it. Check the engine's dtype, flags and weights, or set a larger limit"
         )
 
 
 def _path_sums(rows: Sequence[PackedRow], tokens: Sequence[Floats], size: int) -> Floats:
-    """Sums of [W] arrays over the written tokens of each trajectory. [J]"""
+    """Sum [W] arrays over the written tokens of each trajectory. [J]"""
     sums = np.zeros(size)
     for row, array in zip(rows, tokens, strict=True):
         for span in row.spans:

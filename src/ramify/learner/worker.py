@@ -39,9 +39,8 @@ from ramify.modeling.tensor_files import all_finite
 Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
 """Opens the reference model: a frozen copy, or the trained one with its adapters off."""
 
-Found: TypeAlias = tuple[Floats, Floats | None]
-"""Logprobs of a row's written tokens, and their entropies if they were asked for, nats. [W] each"""
-
+RowValues: TypeAlias = tuple[Floats, Floats | None]
+"""Logprobs of a row's response tokens, and their entropies on request, nats. [W] each"""
 
 _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
@@ -89,7 +88,7 @@ class Worker:
 
     @property
     def has_reference(self) -> bool:
-        """Whether there is a reference model."""
+        """True if there is a reference model."""
         return self._reference is not None
 
     def recompute(self) -> None:
@@ -98,20 +97,22 @@ class Worker:
 
     def forward(
         self, rows: Sequence[PackedRow], settings: PassSettings, of_reference: bool, passes: int
-    ) -> list[Found]:
+    ) -> list[RowValues]:
         """Logprobs, and entropies on request, of this rank's rows."""
         with self._opened(of_reference) as model, gathered(model):
-            found = [_as_arrays(forward_row(model, row, settings)) for row in rows]
+            values = [_as_arrays(forward_row(model, row, settings)) for row in rows]
             with torch.no_grad():
                 _make_up(model, passes - len(rows))
-        return found
+        return values
 
     def gradients(self, work: RowGradients) -> tuple[Totals, float]:
         """Compute the gradients; returns what this rank's rows measured, and the norm of all ranks' gradients together."""
         self.optimizers.zero_grad()
         totals = Totals()
         head = self._head()
-        buffer = _head_grad(self.model, head) if head.requires_grad else None
+        wide = torch.promote_types(compute_dtype(self.model), torch.float32)
+        device = compute_device(self.model)
+        buffer = torch.zeros(head.shape, dtype=wide, device=device) if head.requires_grad else None
         # Where nothing stands between the head and its gradient, that is not held twice.
         is_direct = buffer is not None and buffer.dtype == head.dtype and not is_sharded(self.model)
         if is_direct:
@@ -139,15 +140,15 @@ class Worker:
         self.optimizers.zero_grad()
 
     def whole_parameter(self, name: str, keep: bool) -> torch.Tensor | None:
-        """A parameter with the parts of all ranks, on a CPU if it is split; None on ranks that do not `keep` it."""
+        """Return a parameter with the parts of all ranks, on a CPU if it is split; None on ranks that do not `keep` it."""
         parameter = self.model.get_parameter(name).detach()
-        found = whole(parameter)
+        tensor = whole(parameter)
         if not keep:
             return None
-        return found if found is parameter else found.cpu()
+        return tensor if tensor is parameter else tensor.cpu()
 
     def not_finite(self) -> str | None:
-        """What holds a number that is not finite, in this rank's part: weights or optimizer state, with its name."""
+        """Return the name of the first tensor with a non-finite number in this rank's weights or optimizer state, or None."""
         for what, tensors in (
             ("weights", dict(self.model.named_parameters())),
             ("optimizer state", self.optimizers.state_tensors()),
@@ -205,14 +206,14 @@ class Worker:
                 if not parameter.requires_grad:
                     continue
                 if name not in saved or saved[name].shape != parameter.shape:
-                    found = list(saved[name].shape) if name in saved else None
+                    shape = list(saved[name].shape) if name in saved else None
                     raise DataError(
-                        f"checkpoint {folder}: {name} is {found}, expected {list(parameter.shape)}"
+                        f"checkpoint {folder}: {name} is {shape}, expected {list(parameter.shape)}"
                     )
                 own_part(parameter).copy_(saved[name][own_rows(parameter)])
 
     def _head(self) -> torch.Tensor:
-        """The head's weight: its part while it is split, which is another tensor than the whole one."""
+        """Return the head's weight: its part while it is split, which is another tensor than the whole one."""
         weight: torch.Tensor = self.model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
         return weight
 
@@ -225,11 +226,6 @@ class Worker:
             raise ValueError("reference logprobs need a reference model")
         with self._reference() as model:
             yield model
-
-
-def _head_grad(model: PreTrainedModel, weight: torch.Tensor) -> torch.Tensor:
-    wide = torch.promote_types(compute_dtype(model), torch.float32)
-    return torch.zeros(weight.shape, dtype=wide, device=compute_device(model))
 
 
 def _make_up(model: PreTrainedModel, passes: int) -> None:
@@ -252,24 +248,24 @@ def _accumulate(
     def tensor(values: Floats) -> torch.Tensor:
         return torch.from_numpy(values).to(compute_device(model), dtype)
 
-    def loss(some: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
+    def loss(chunk: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
         assert entropies is not None
         inputs = LossInputs(
-            s_plus=tensor(row.s_plus[some]),
-            s_minus=tensor(row.s_minus[some]),
-            weight=tensor(row.weight[some]),
-            num_paths=tensor(row.num_paths[some]),
+            s_plus=tensor(row.s_plus[chunk]),
+            s_minus=tensor(row.s_minus[chunk]),
+            weight=tensor(row.weight[chunk]),
+            num_paths=tensor(row.num_paths[chunk]),
             policy_logprobs=logprobs,
-            old_logprobs=tensor(row.old_logprobs[some]),
+            old_logprobs=tensor(row.old_logprobs[chunk]),
             entropies=entropies,
-            ref_logprobs=None if row.ref_logprobs is None else tensor(row.ref_logprobs[some]),
+            ref_logprobs=None if row.ref_logprobs is None else tensor(row.ref_logprobs[chunk]),
         )
         outputs: list[LossOutput] = [term(inputs) for term in work.losses]
         for output in outputs:
             totals.add_token_loss(output)
         terms = [output.loss for output in outputs]
         if linear is not None:
-            terms.append((tensor(linear[some]) * logprobs).sum())
+            terms.append((tensor(linear[chunk]) * logprobs).sum())
         return sum(terms, logprobs.new_zeros(())) / work.denominator
 
     logprobs, entropies = backward_row(model, row, work.settings, loss, head_grad)
@@ -277,7 +273,7 @@ def _accumulate(
     totals.add(row, logprobs, entropies)
 
 
-def _as_arrays(found: tuple[torch.Tensor, torch.Tensor | None]) -> Found:
-    logprobs, entropies = (None if part is None else part.double().cpu().numpy() for part in found)
+def _as_arrays(tensors: tuple[torch.Tensor, torch.Tensor | None]) -> RowValues:
+    logprobs, entropies = (None if tensor is None else tensor.double().cpu().numpy() for tensor in tensors)
     assert logprobs is not None
     return logprobs, entropies

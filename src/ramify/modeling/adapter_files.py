@@ -70,7 +70,7 @@ def save_adapter(
 ) -> None:
     """Write the adapter as a peft folder that names the base model's folder; with `weights` off, without tensors.
 
-    `tensors`, under their names in the file, take the place of those that the model holds now.
+    `tensors`, under their names in the file, replace those that the model holds now.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
@@ -96,7 +96,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     Raises:
         DataError: It is not a plain LoRA adapter, or it belongs to another base model (even one of the same shape).
     """
-    place = folder / ADAPTER_SETTINGS
+    path = folder / ADAPTER_SETTINGS
     record = read_adapter_settings(folder)
     try:
         inject(model, LoraConfig(**{key: record[key] for key in _MAY_DIFFER if key in record}))
@@ -105,16 +105,16 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     # Foreign files: peft may raise anything about settings.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{place}: does not fit the model at base_model_name_or_path ({reason})") from error
+        raise DataError(f"{path}: does not fit the model at base_model_name_or_path ({reason})") from error
     stored = stored_tensors(folder)
     weights = folder / ADAPTER_WEIGHTS
     expected = adapter_tensors(model)
     for name in sorted(stored.keys() | expected.keys()):
-        shapes = [list(found[name].shape) if name in found else None for found in (stored, expected)]
+        shapes = [list(tensors[name].shape) if name in tensors else None for tensors in (stored, expected)]
         if shapes[0] != shapes[1]:
             raise DataError(
-                f"{weights}: {name} is {shapes[0] or 'missing'}, the base model takes {shapes[1] or 'none'}; "
-                f"set base_model_name_or_path in {ADAPTER_SETTINGS} to the model that the adapter was trained on"
+                f"{weights}: {name} is {shapes[0] or 'missing'}, the base model takes {shapes[1] or 'none'}. "
+                f"Set base_model_name_or_path in {ADAPTER_SETTINGS} to the model that the adapter was trained on"
             )
     require_base(folder, base_checksum(model))
     saved = load_file(weights)
@@ -126,18 +126,18 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def read_adapter_settings(folder: Path) -> dict[str, Any]:
-    """The settings of a peft folder.
+    """Read the settings of a peft folder.
 
     Raises:
         DataError: They cannot be read, or are not those of a plain LoRA adapter.
     """
-    place = folder / ADAPTER_SETTINGS
-    record = read_object_file(place)
-    _require_plain(record, place)
+    path = folder / ADAPTER_SETTINGS
+    record = read_object_file(path)
+    _require_plain(record, path)
     return record
 
 
-def require_base(folder: Path, found: str) -> None:
+def require_base(folder: Path, checksum: str) -> None:
     """Compare the base's checksum with the one saved with the adapter; adapters that peft wrote have none.
 
     Raises:
@@ -146,31 +146,31 @@ def require_base(folder: Path, found: str) -> None:
     if not (folder / _CHECKSUM_FILE).is_file():
         return
     trained_on = read_object_file(folder / _CHECKSUM_FILE).get("crc32")
-    if trained_on != found:
+    if trained_on != checksum:
         named = read_object_file(folder / ADAPTER_SETTINGS)["base_model_name_or_path"]
         raise DataError(
             f"{folder}: trained on a base whose weights have checksum {trained_on}, those at base_model_name_or_path = "
-            f"{named!r} have {found}; put the model there that the adapter was trained on"
+            f"{named!r} have {checksum}. Put the model there that the adapter was trained on"
         )
 
 
-def _require_plain(record: dict[str, Any], place: Path) -> None:
+def _require_plain(record: dict[str, Any], path: Path) -> None:
     if record.get("peft_type") != "LORA":
-        raise DataError(f"{place}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
+        raise DataError(f"{path}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
     if not isinstance(record.get("target_modules"), list):
-        raise DataError(f"{place}: expected target_modules to be a list of names")
-    _require_numbers(record, place)
+        raise DataError(f"{path}: expected target_modules to be a list of names")
+    _require_numbers(record, path)
     defaults: dict[str, Any] = LoraConfig().to_dict()  # type: ignore[no-untyped-call]
     for key, value in record.items():
         # The initialization of a saved adapter does not matter, unless it changed the base weights.
         drawn = key == "init_lora_weights" and value in (True, False, "gaussian", "orthogonal")
         if value and value != defaults.get(key) and key not in (*_MAY_DIFFER, "peft_type") and not drawn:
             raise DataError(
-                f"{place}: {key} = {value!r} is not supported, expected plain LoRA without dropout"
+                f"{path}: {key} = {value!r} is not supported, expected plain LoRA without dropout"
             )
 
 
-def _require_numbers(record: dict[str, Any], place: Path) -> None:
+def _require_numbers(record: dict[str, Any], path: Path) -> None:
     """Check ranks, which cost memory, and alphas, of which NaN would make every output NaN."""
     for key, low, high in (("r", 1, _MAX_RANK), ("lora_alpha", 1e-9, 1e6)):
         pattern = record.get({"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key]) or {}
@@ -179,5 +179,5 @@ def _require_numbers(record: dict[str, Any], place: Path) -> None:
             kind = int if key == "r" else int | float
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
                 raise DataError(
-                    f"{place}: {key} = {value!r:.80}, expected a number from {low:,} to {high:,.0f}"
+                    f"{path}: {key} = {value!r:.80}, expected a number from {low:,} to {high:,.0f}"
                 )

@@ -25,7 +25,7 @@ def written_logprobs(
     with_entropy: bool,
     chunk_tokens: int,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logprob of each target, and entropy of its distribution, under softmax(logits / temperature); no gradient.
+    """Return the logprob of each target, and entropy of its distribution, under softmax(logits / temperature); no gradient.
 
     Shapes: hidden [W, H] (the hidden states that predict the targets), weight [V, H], targets [W] -> logprobs [W],
     entropies [W] or None. In nats; float64 for weights in float64, else float32.
@@ -37,9 +37,9 @@ def written_logprobs(
     entropies = torch.empty_like(logprobs) if with_entropy else None
     for part in _parts(size, part_tokens):
         logits = _logits(room, hidden[part], weight, temperature)
-        logprobs[part], found = _normalize(logits, targets[part], with_entropy, None)
-        if entropies is not None and found is not None:
-            entropies[part] = found
+        logprobs[part], part_entropies = _normalize(logits, targets[part], with_entropy, None)
+        if entropies is not None and part_entropies is not None:
+            entropies[part] = part_entropies
     return logprobs, entropies
 
 
@@ -69,11 +69,11 @@ def written_backward(
     for part in _parts(size, part_tokens):
         logits = _logits(room, hidden[part], weight, temperature)
         probs = spare[: len(logits)]
-        logprobs[part], found = _normalize(logits, targets[part], with_entropy, probs)
-        if entropies is not None and found is not None:
-            entropies[part] = found
-        loss_gradients = _loss_gradients(loss, part, logprobs[part], found)
-        gradient = _logit_gradients(probs, targets[part], *loss_gradients, found, temperature).to(
+        logprobs[part], part_entropies = _normalize(logits, targets[part], with_entropy, probs)
+        if entropies is not None and part_entropies is not None:
+            entropies[part] = part_entropies
+        loss_gradients = _loss_gradients(loss, part, logprobs[part], part_entropies)
+        gradient = _logit_gradients(probs, targets[part], *loss_gradients, part_entropies, temperature).to(
             weight.dtype
         )
         if grad_hidden.dtype == gradient.dtype:
@@ -90,12 +90,12 @@ def written_backward(
 
 
 def _multipliable(matrix: torch.Tensor) -> torch.Tensor:
-    """The same numbers in float32 if a CPU has them in 16 bits, whose products it could only sum and round in 16 bits."""
+    """Return the same numbers in float32 if a CPU has them in 16 bits, whose products it could only sum and round in 16 bits."""
     return matrix.float() if matrix.device.type == "cpu" and matrix.dtype.itemsize == 2 else matrix
 
 
 def _part_tokens(weight: torch.Tensor, chunk_tokens: int) -> int:
-    """Tokens per part; on a CPU no more than fit into the cache with their logits."""
+    """Return the number of tokens per part; on a CPU no more than fit into the cache with their logits."""
     if weight.device.type != "cpu":
         return chunk_tokens
     return min(chunk_tokens, max(CACHED_LOGITS // len(weight), 32))
@@ -127,7 +127,7 @@ def _logits(
 def _normalize(
     logits: torch.Tensor, targets: torch.Tensor, with_entropy: bool, probs: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logprobs of the targets and entropies, [P] each; writes probabilities into `probs`, and overwrites `logits`."""
+    """Return the logprobs of the targets and entropies, [P] each; writes probabilities into `probs`, and overwrites `logits`."""
     logits -= logits.amax(1, keepdim=True)
     chosen = logits.gather(1, targets[:, None])[:, 0]
     keep_logits = with_entropy or probs is not None
@@ -148,8 +148,8 @@ def _loss_gradients(
         value = loss(part, leaves[0], leaves[1] if entropies is not None else None)
         if not value.requires_grad:
             return None, None
-        found = torch.autograd.grad(value, leaves, allow_unused=True)
-    return found[0], found[1] if entropies is not None else None
+        gradients = torch.autograd.grad(value, leaves, allow_unused=True)
+    return gradients[0], gradients[1] if entropies is not None else None
 
 
 def _logit_gradients(

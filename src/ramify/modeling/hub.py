@@ -21,7 +21,7 @@ _OURS = frozenset({"models", "runs", "checkpoints"})
 
 
 def is_hub_id(path: Path) -> bool:
-    """Whether `path` is no folder here and may name a model of the hub."""
+    """Return True if `path` is no folder here and may name a model of the hub."""
     try:
         named = _ID.fullmatch(str(path)) is not None and path.parent.name not in _OURS
         return named and not path.exists() and not path.parent.exists()
@@ -49,7 +49,7 @@ def fetch_model(path: Path, *, weights: bool = True) -> None:
 
 
 def is_fetched(path: Path, *, weights: bool = True) -> bool:
-    """Whether a model is here: a folder, or one of the hub that is in the cache.
+    """Return True if a model is here: a folder, or one of the hub that is in the cache.
 
     Args:
         path: Of the recipe.
@@ -64,7 +64,7 @@ def is_fetched(path: Path, *, weights: bool = True) -> bool:
 
 @functools.cache
 def local_folder(path: Path) -> Path:
-    """The folder of a model: `path` itself, or what a run of that folder made, or for an id of the hub the one in the cache.
+    """Return the folder of a model: `path` itself, or what a run of that folder made, or for an id of the hub the one in the cache.
 
     It asks no network, and gives the same answer for the rest of the process.
 

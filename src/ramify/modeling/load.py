@@ -43,11 +43,11 @@ _ROTARY_BUFFER = re.compile(r"rotary_emb\.inv_freq$")
 _MAY_BE_ZERO = re.compile(r"\.(o_proj|out_proj|down_proj|gate|shared_expert_gate)(\.weight)?$")
 """Matrices that may be all zeros, because added layers start that way: outputs to the residual stream, routers."""
 
-_MAX_TOLD = 3
+_MAX_LISTED = 3
 
 
 def packs_trees(model: PreTrainedModel) -> bool:
-    """Whether `model` takes attention plans, so that a row may contain trees; otherwise a row is one trajectory."""
+    """Return True if `model` takes attention plans, so that a row may contain trees; else a row is one trajectory."""
     name: str = model.config._attn_implementation
     return name == ATTENTION_NAME
 
@@ -71,13 +71,13 @@ def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") ->
 
 
 def parameter_shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], PretrainedConfig]:
-    """Shapes of a whole model's parameters, a tied one once, and its configuration, from `config.json` alone.
+    """Return the shapes of a whole model's parameters, a tied one once, and its configuration, from `config.json` alone.
 
     Raises:
         DataError: It is missing, or of an unsupported architecture.
     """
-    place = whole_folder(path) / "config.json"
-    return shapes_of(read_object_file(place), f"{place}")
+    config_file = whole_folder(path) / "config.json"
+    return shapes_of(read_object_file(config_file), f"{config_file}")
 
 
 def shapes_of(record: dict[str, Any], name: str) -> tuple[dict[str, tuple[int, ...]], PretrainedConfig]:
@@ -106,23 +106,23 @@ def check_weights(path: Path) -> None:
         DataError: As for `load_model`, with the same message.
     """
     folder = whole_folder(path)
-    place = folder / "config.json"
-    record = read_object_file(place)
-    check_architecture(record, f"{place}")
+    path = folder / "config.json"
+    record = read_object_file(path)
+    check_architecture(record, f"{path}")
     stored = stored_tensors(folder)
-    _check_layers(record, stored, place)
+    _check_layers(record, stored, path)
     with quiet_transformers(), _naming(folder):
         _configured(folder, record, stored)
 
 
 def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
-    place = folder / "config.json"
-    record = read_object_file(place)
-    packs = check_architecture(record, f"{place}")
+    path = folder / "config.json"
+    record = read_object_file(path)
+    packs = check_architecture(record, f"{path}")
     if dtype not in DTYPES:
         raise DataError(f"model dtype {dtype!r} is unknown, expected one of {sorted(DTYPES)}")
     stored = stored_tensors(folder)
-    _check_layers(record, stored, folder / "config.json")
+    _check_layers(record, stored, path)
     with quiet_transformers():
         model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
     _check_values(model, stored, folder)
@@ -130,11 +130,11 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
     return model
 
 
-def require_fit(place: Path, shapes: Mapping[str, tuple[int, ...]]) -> PretrainedConfig:
+def require_fit(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> PretrainedConfig:
     """Check names and shapes of a model's weights against its configuration, without the weights.
 
     Args:
-        place: The file `config.json`.
+        path: The file `config.json`.
         shapes: Shapes of the weights by name; those of `is_rotary_buffer` may be left out.
 
     Returns:
@@ -143,37 +143,37 @@ def require_fit(place: Path, shapes: Mapping[str, tuple[int, ...]]) -> Pretraine
     Raises:
         DataError: The model is of an unsupported architecture; weights are missing, unknown or of another shape.
     """
-    record = read_object_file(place)
-    check_architecture(record, f"{place}")
-    _check_layers(record, shapes, place)
+    record = read_object_file(path)
+    check_architecture(record, f"{path}")
+    _check_layers(record, shapes, path)
     try:
         with quiet_transformers():
             config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
-            found = _fit(config, shapes)
+            report = _fit(config, shapes)
     # Foreign files: transformers may raise anything about them.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{place}: no model can be made of it ({reason})") from None
-    if problems := _misfits(found, {}):
-        raise DataError(f"{place}: the weights are of another model: {_told(problems)}")
+        raise DataError(f"{path}: no model can be made of it ({reason})") from None
+    if problems := _misfits(report, {}):
+        raise DataError(f"{path}: the weights are of another model: {_joined(problems)}")
     fitting: PretrainedConfig = config
     return fitting
 
 
 def is_rotary_buffer(name: str) -> bool:
-    """Whether a tensor is one that models compute from their configuration; it is in old files."""
+    """Return True if models compute this tensor of old files from their configuration."""
     return _ROTARY_BUFFER.search(name) is not None
 
 
 def _fit(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Any]:  # noqa: ANN401 - of transformers
-    """Which names and shapes the model's class accepts: it loads tensors without numbers."""
+    """Load tensors without numbers into the model's class; returns its report of names and shapes that do not fit."""
     empty = {
         name: torch.empty(shape, device="meta")
         for name, shape in shapes.items()
         if not is_rotary_buffer(name)
     }
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    _, found = kind.from_pretrained(
+    _, info = kind.from_pretrained(
         None,
         config=config,
         state_dict=empty,
@@ -181,8 +181,8 @@ def _fit(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Any
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    told: Mapping[str, Any] = found
-    return told
+    report: Mapping[str, Any] = info
+    return report
 
 
 def _read_weights(
@@ -201,11 +201,11 @@ def _read_weights(
 
 
 def _configured(folder: Path, record: dict[str, Any], stored: Mapping[str, StoredTensor]) -> Any:  # noqa: ANN401 - of transformers
-    """The model's configuration, which its weights fit."""
+    """Return the model's configuration, which its weights fit."""
     config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
-    found = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
-    if problems := _misfits(found, stored):
-        raise DataError(f"{folder}: {_told(problems)} (config.json: model_type = {record['model_type']!r})")
+    report = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
+    if problems := _misfits(report, stored):
+        raise DataError(f"{folder}: {_joined(problems)} (config.json: model_type = {record['model_type']!r})")
     return config
 
 
@@ -221,26 +221,26 @@ def _naming(folder: Path) -> Iterator[None]:
         raise DataError(f"model folder {folder}: the model cannot be read ({reason})") from error
 
 
-def _check_layers(config: dict[str, Any], stored: Iterable[str], place: Path) -> None:
+def _check_layers(config: dict[str, Any], stored: Iterable[str], path: Path) -> None:
     """Check the number of layers before the model is built, which takes long if a damaged number is large."""
-    numbers = [int(found[1]) for name in stored if (found := re.search(r"\blayers\.(\d{1,6})\.", name))]
-    asked = config.get("num_hidden_layers")
-    if numbers and asked is not None and asked != max(numbers) + 1:
-        raise DataError(f"{place}: num_hidden_layers = {asked}, the weights have {max(numbers) + 1} layers")
+    numbers = [int(match[1]) for name in stored if (match := re.search(r"\blayers\.(\d{1,6})\.", name))]
+    layers = config.get("num_hidden_layers")
+    if numbers and layers is not None and layers != max(numbers) + 1:
+        raise DataError(f"{path}: num_hidden_layers = {layers}, the weights have {max(numbers) + 1} layers")
 
 
-def _misfits(found: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> list[str]:
-    """Weights that are missing, unknown or of another shape according to transformers, as lines with file and name."""
+def _misfits(report: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> list[str]:
+    """List the weights that are missing, unknown or of another shape according to transformers, as lines with file and name."""
 
     def in_file(name: str) -> str:
         return f"{stored[name].file.name}: {name}" if name in stored else name
 
     return [
-        *(f"{name} is missing" for name in sorted(found["missing_keys"])),
-        *(f"{in_file(name)} is none of this model" for name in sorted(found["unexpected_keys"])),
+        *(f"{name} is missing" for name in sorted(report["missing_keys"])),
+        *(f"{in_file(name)} is none of this model" for name in sorted(report["unexpected_keys"])),
         *(
             f"{in_file(name)} is {list(shape)}, expected {list(expected)}"
-            for name, shape, expected in sorted(found["mismatched_keys"])
+            for name, shape, expected in sorted(report["mismatched_keys"])
         ),
     ]
 
@@ -256,19 +256,19 @@ def _check_values(model: PreTrainedModel, stored: Mapping[str, StoredTensor], fo
     problems = []
     for name, weight in model.named_parameters():
         low, high = torch.aminmax(weight.detach())
-        place = f"{stored[name].file.name}: {name}" if name in stored else name
+        label = f"{stored[name].file.name}: {name}" if name in stored else name
         if not (torch.isfinite(low) and torch.isfinite(high)):
-            problems.append(f"{place} holds NaN or infinity, expected finite numbers")
+            problems.append(f"{label} holds NaN or infinity, expected finite numbers")
         elif weight.ndim > 1 and low == high == 0 and not _MAY_BE_ZERO.search(name):
-            problems.append(f"{place} is all zeros, expected weights")
+            problems.append(f"{label} is all zeros, expected weights")
     if problems:
-        raise DataError(f"{folder}: {_told(problems)}; copy the file again from where it was made")
+        raise DataError(f"{folder}: {_joined(problems)}. Copy the file again from its source")
 
 
-def _told(problems: Iterable[str]) -> str:
+def _joined(problems: Iterable[str]) -> str:
     listed = list(problems)
-    more = f"; and {len(listed) - _MAX_TOLD} more" if len(listed) > _MAX_TOLD else ""
-    return "; ".join(listed[:_MAX_TOLD]) + more
+    more = f"; and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+    return "; ".join(listed[:_MAX_LISTED]) + more
 
 
 @contextmanager
@@ -305,39 +305,39 @@ def save_model(
         weights: False leaves out the tensors, to test cheaply whether saving works.
         tensors: What to write (`saved_state`), where that is not what the model holds now.
     """
-    place = Path(folder)
+    path = Path(folder)
     if has_adapters(model):
-        save_adapter(model, place, weights=weights, tensors=tensors)
+        save_adapter(model, path, weights=weights, tensors=tensors)
         return
     written = None if weights and tensors is None else dict(tensors or {})
     generation = model.generation_config
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
-        model.save_pretrained(place, state_dict=written, max_shard_size=_SHARD)
+        model.save_pretrained(path, state_dict=written, max_shard_size=_SHARD)
     finally:
         model.generation_config = generation
-    (place / "generation_config.json").unlink()
+    (path / "generation_config.json").unlink()
     # transformers makes the weights readable by their owner only, unlike all other files.
-    mode = (place / "config.json").stat().st_mode
-    for file in place.glob("*.safetensors"):
+    mode = (path / "config.json").stat().st_mode
+    for file in path.glob("*.safetensors"):
         file.chmod(mode)
 
 
 def saved_parameters(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """The parameters that `save_model` writes, by name: all, or only those of an adapter."""
+    """Return the parameters that `save_model` writes, by name: all, or only those of an adapter."""
     adapter = {id(tensor) for tensor in adapter_tensors(model).values()}
     return ((n, p) for n, p in model.named_parameters() if not adapter or id(p) in adapter)
 
 
 def saved_state(model: PreTrainedModel, whole: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What `save_model` writes, under its names in the files; `whole` gives a parameter by its name.
+    """Return the tensors that `save_model` writes, by their names in the files; `whole` gives a parameter by its name.
 
     A tied parameter is the same tensor under each of its names.
     """
-    found = {id(parameter): whole(name) for name, parameter in saved_parameters(model)}
+    parameters = {id(parameter): whole(name) for name, parameter in saved_parameters(model)}
     state = adapter_tensors(model) or model.state_dict(keep_vars=True)
     return {
-        name: found[id(tensor)] if isinstance(tensor, torch.nn.Parameter) else tensor
+        name: parameters[id(tensor)] if isinstance(tensor, torch.nn.Parameter) else tensor
         for name, tensor in state.items()
     }
 

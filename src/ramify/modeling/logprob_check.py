@@ -42,30 +42,30 @@ class Comparison:
     kind: str
 
 
-def differing_shapes(one: Path, other: Path) -> list[str]:
-    """The first parameters that only one model has, or that differ in shape; empty if the models have one form.
+def differing_shapes(left: Path, right: Path) -> list[str]:
+    """List the first parameters that only one model has, or that differ in shape; empty if the models have one form.
 
     Raises:
         DataError: A folder has no configuration that can be read.
     """
-    first, second = (parameter_shapes(folder)[0] for folder in (one, other))
+    first, second = (parameter_shapes(folder)[0] for folder in (left, right))
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
-    def shape(found: dict[str, tuple[int, ...]], name: str) -> str:
-        return str(list(found[name])) if name in found else "missing"
+    def shape(shapes: dict[str, tuple[int, ...]], name: str) -> str:
+        return str(list(shapes[name])) if name in shapes else "missing"
 
     return [f"{name} is {shape(first, name)} and {shape(second, name)}" for name in names[:_MAX_LISTED]]
 
 
-def compare_logprobs(one: Path, other: Path, tokens: int) -> Comparison:
+def compare_logprobs(left: Path, right: Path, tokens: int) -> Comparison:
     """Load one model after the other, and compare the logprobs of `tokens` fixed tokens.
 
     Raises:
         DataError: A folder cannot be loaded.
     """
-    first, second = (_logprobs(folder, tokens) for folder in (one, other))
+    first, second = (_logprobs(folder, tokens) for folder in (left, right))
     differences = (first - second).abs()
-    kinds = {stored.kind for folder in (one, other) for stored in stored_tensors(folder).values()}
+    kinds = {stored.kind for folder in (left, right) for stored in stored_tensors(folder).values()}
     kind = max(kinds, key=lambda name: _TOLERANCES[name])
     return Comparison(
         len(differences), float(differences.max()), float(differences.mean()), _TOLERANCES[kind], kind
@@ -73,14 +73,14 @@ def compare_logprobs(one: Path, other: Path, tokens: int) -> Comparison:
 
 
 def _logprobs(folder: Path, count: int) -> torch.Tensor:
-    """Logprobs of `count` tokens, in rows that begin anew."""
+    """Return logprobs of `count` tokens, in rows that begin anew."""
     model = load_model(folder).train(False)
     ids = (torch.arange(1, count + 1) * _STRIDE) % model.config.vocab_size
-    found = []
+    logprobs = []
     with torch.no_grad():
         for start in range(0, count, _ROW):
             # The first token of a row has no logprob; token 0 stands before it.
             row = torch.cat([torch.zeros(1, dtype=torch.int64), ids[start : start + _ROW]])
             logits = model(input_ids=row[None, :-1], use_cache=False).logits[0].float()
-            found.append(torch.log_softmax(logits, -1).gather(-1, row[1:, None])[:, 0])
-    return torch.cat(found)
+            logprobs.append(torch.log_softmax(logits, -1).gather(-1, row[1:, None])[:, 0])
+    return torch.cat(logprobs)

@@ -37,7 +37,7 @@ def add_lora(model: PreTrainedModel, settings: AdapterConfig, seed: int) -> None
     """
     if has_adapters(model):
         raise ConfigError(
-            "model.lora: the model has an adapter already; leave the section out to train that one"
+            "model.lora: the model has an adapter already. Remove the section to train that one"
         )
     targets = _target_names(model, settings.targets)
     _require_room(model, settings.rank, targets)
@@ -62,12 +62,12 @@ def add_lora(model: PreTrainedModel, settings: AdapterConfig, seed: int) -> None
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Whether `model` is a frozen base with an adapter."""
+    """Return True if `model` is a frozen base with an adapter."""
     return next(_layers(model), None) is not None
 
 
 def adapter_settings(model: PreTrainedModel) -> AdapterConfig | None:
-    """The settings of `model`'s adapter, with targets as names; None if it has no adapter."""
+    """Return the settings of `model`'s adapter, with targets as names; None if it has no adapter."""
     if not has_adapters(model):
         return None
     config = adapter_config(model)
@@ -77,7 +77,7 @@ def adapter_settings(model: PreTrainedModel) -> AdapterConfig | None:
 
 
 def spelt_out(model: PreTrainedModel, settings: AdapterConfig) -> AdapterConfig:
-    """The same settings with "all-linear" replaced by the names of the layers.
+    """Return the same settings with "all-linear" replaced by the names of the layers.
 
     Raises:
         ConfigError: A target is not a linear layer inside the decoder.
@@ -104,7 +104,7 @@ def adapters_off(model: PreTrainedModel) -> Iterator[None]:
 
 
 def merged_weight(module: torch.nn.Module) -> torch.Tensor:
-    """The current W + scale B A of a linear layer; W itself if it has no adapter or the adapter is off. [out, in]"""
+    """Return the current W + scale B A of a linear layer; W itself if it has no adapter or the adapter is off. [out, in]"""
     parts: Any = module
     base: torch.Tensor = parts.base_layer.weight if isinstance(module, lora.Linear) else parts.weight
     if not isinstance(module, lora.Linear) or module.disable_adapters:
@@ -124,12 +124,12 @@ def adapted_parts() -> tuple[str, str, str]:
 
 
 def adapter_scaling(module: Any) -> float:  # noqa: ANN401 - peft's layer
-    """What B A is multiplied by in a layer that has an adapter."""
+    """Return the factor of B A in a layer that has an adapter."""
     return float(module.scaling[_ADAPTER])
 
 
 def linear_below(module: torch.nn.Module) -> torch.nn.Linear | None:
-    """The plain linear layer that `module` is, or that its adapter wraps; None for any other module."""
+    """Return the plain linear layer that `module` is, or that its adapter wraps; None for any other module."""
     inner = module.base_layer if isinstance(module, lora.Linear) else module
     return inner if type(inner) is torch.nn.Linear else None
 
@@ -147,7 +147,7 @@ def inject(model: PreTrainedModel, config: LoraConfig) -> None:
     if config.target_parameters:
         raise ConfigError(
             f"model.lora.targets: {sorted(config.target_modules or ())} include the routed experts, which are not linear "
-            "layers; name modules of the attention only"
+            "layers. Name modules of the attention only"
         )
     base = Path(model.name_or_path or ".").resolve()
     config.base_model_name_or_path = str(base)
@@ -174,7 +174,7 @@ def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The adapter's matrices, by their names in a peft file."""
+    """Return the adapter's matrices, by their names in a peft file."""
     return {
         f"{PREFIX}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(model)

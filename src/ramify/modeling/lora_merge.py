@@ -41,7 +41,7 @@ class StoredWeights:
         self.shapes = {name: tensor.shape for name, tensor in self._stored.items()}
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One of them, as `dtype`."""
+        """Return a tensor as `dtype`."""
         with safe_open(self._stored[name].file, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
         # Never the file's own pages, which must not be written to.
@@ -85,7 +85,7 @@ class MergedWeights:
         for name, product in products.items():
             a, b = adapter.shapes[product.a], adapter.shapes[product.b]
             if name not in names:
-                raise DataError(f"{product.a}: the base has no {name}; the adapter is of another model")
+                raise DataError(f"{product.a}: the base has no {name}. The adapter is of another model")
             whole = base.shapes[names[name]]
             if len(a) != 2 or len(b) != 2 or (b[0], a[1]) != whole or b[1] != a[0]:
                 raise DataError(
@@ -95,7 +95,7 @@ class MergedWeights:
         self.shapes = {name: base.shapes[stored] for name, stored in names.items()}
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A weight with its product, as `dtype`."""
+        """Return a weight with its product, as `dtype`."""
         if name not in self._products:
             return self._base.tensor(self._names[name], dtype)
         product = self._products[name]
@@ -105,29 +105,29 @@ class MergedWeights:
 
 
 def adapted_folder(folder: Path) -> MergedWeights:
-    """The base of a peft folder with the adapter, for a plain LoRA adapter.
+    """Return the base of a peft folder with the adapter, for a plain LoRA adapter.
 
     Raises:
         DataError: The folder is no plain LoRA adapter, or its base is missing or another one.
     """
     base = whole_folder(folder)
-    place = folder / ADAPTER_SETTINGS
+    path = folder / ADAPTER_SETTINGS
     record = read_adapter_settings(folder)
     if record.get("alpha_pattern"):
-        raise DataError(f"{place}: alpha_pattern is not merged here; merge it with peft's merge_and_unload()")
+        raise DataError(f"{path}: alpha_pattern is not merged here. Merge it with peft's merge_and_unload()")
     require_base(folder, weights_checksum(base))
     weights, adapter = StoredWeights(base), StoredWeights(folder)
     alpha = float(record.get("lora_alpha", 8))
     products = {}
     for name, (a, b) in adapter_pairs(adapter.shapes, folder / ADAPTER_WEIGHTS).items():
         rank = adapter.shapes[a][0]
-        if rank != (expected := _rank_of(name.removesuffix(".weight"), record, place)):
-            raise DataError(f"{place}: says rank {expected} for {name}, but {a} has rank {rank}")
+        if rank != (expected := _rank_of(name.removesuffix(".weight"), record, path)):
+            raise DataError(f"{path}: says rank {expected} for {name}, but {a} has rank {rank}")
         products[name] = Product(a, b, alpha / (math.sqrt(rank) if record.get("use_rslora") else rank))
     return MergedWeights(weights, {name: name for name in weights.shapes}, adapter, products)
 
 
-def _rank_of(module: str, record: Mapping[str, Any], place: Path) -> int:
+def _rank_of(module: str, record: Mapping[str, Any], path: Path) -> int:
     """Return the rank that an adapter's settings give to a module.
 
     Raises:
@@ -137,7 +137,7 @@ def _rank_of(module: str, record: Mapping[str, Any], place: Path) -> int:
         name = pattern.removeprefix("^")
         if not re.fullmatch(r"[\w.]+", name):
             raise DataError(
-                f"{place}: rank_pattern: {pattern[:MAX_ECHO]!r} is no name; merge it with peft's merge_and_unload()"
+                f"{path}: rank_pattern: {pattern[:MAX_ECHO]!r} is no name. Merge it with peft's merge_and_unload()"
             )
         if module == name or (module.endswith(f".{name}") and name == pattern):
             return int(rank)
@@ -163,12 +163,12 @@ def write_merged(adapter: Path, folder: Path) -> Path:
 
 
 def is_adapted(names: Iterable[str]) -> bool:
-    """Whether these are names of a model that peft has wrapped."""
+    """Return True if these are names of a model that peft has wrapped."""
     return any(_A in name for name in names)
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """The base's names in a model that peft has wrapped, by their names in the plain model."""
+    """Return the base's names in a model that peft has wrapped, by their names in the plain model."""
     return {
         name.removeprefix(PREFIX).replace(_BASE, "."): name
         for name in names
@@ -176,8 +176,8 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def adapter_pairs(names: Iterable[str], place: Path) -> dict[str, tuple[str, str]]:
-    """The matrices A and B of each weight, by its name in the plain model; `place` is the prefix of the message.
+def adapter_pairs(names: Iterable[str], path: Path) -> dict[str, tuple[str, str]]:
+    """Return the matrices A and B of each weight, by its name in the plain model; `path` is the prefix of the message.
 
     Raises:
         DataError: One of a pair is missing.
@@ -189,5 +189,5 @@ def adapter_pairs(names: Iterable[str], place: Path) -> dict[str, tuple[str, str
         for side in (_A, _B)
     }
     if single := sorted(parts[_A].keys() ^ parts[_B].keys()):
-        raise DataError(f"{place}: {single[0]} has one of lora_A and lora_B only")
+        raise DataError(f"{path}: {single[0]} has one of lora_A and lora_B only")
     return {name: (parts[_A][name], parts[_B][name]) for name in parts[_A]}

@@ -42,12 +42,12 @@ _QUANTIZED = ("quantization_config", "compression_config")
 
 
 def is_adapter_folder(folder: Path) -> bool:
-    """Whether a folder contains an adapter and not a whole model."""
+    """Return True if a folder contains an adapter and not a whole model."""
     return (folder / ADAPTER_SETTINGS).is_file()
 
 
 def read_object_file(file: Path) -> dict[str, Any]:
-    """The JSON object of a file in a model folder.
+    """Return the JSON object of a file in a model folder.
 
     Raises:
         DataError: The file is missing, is a folder, cannot be read, or is not a JSON object.
@@ -63,7 +63,7 @@ def read_object_file(file: Path) -> dict[str, Any]:
 
 
 def whole_folder(folder: Path) -> Path:
-    """The folder of the whole model: `folder` itself, or the base model's folder that an adapter names.
+    """Return the folder of the whole model: `folder` itself, or the base model's folder that an adapter names.
 
     Raises:
         DataError: The folder is missing, the adapter's settings cannot be read, or its base is missing or an adapter.
@@ -74,16 +74,16 @@ def whole_folder(folder: Path) -> Path:
         raise DataError(f"model folder {folder}: no such folder")
     if not is_adapter_folder(folder):
         return folder
-    place = folder / ADAPTER_SETTINGS
-    named = read_object_file(place).get("base_model_name_or_path")
+    path = folder / ADAPTER_SETTINGS
+    named = read_object_file(path).get("base_model_name_or_path")
     if not isinstance(named, str) or not _is_folder(named):
         raise DataError(
-            f"{place}: no model folder at base_model_name_or_path = {named!r:.200}: put the base model there, or a link to "
+            f"{path}: no model folder at base_model_name_or_path = {named!r:.200}: put the base model there, or a link to "
             "it (ln -s); a copy of the adapter without state.json may name its new place instead"
         )
     if is_adapter_folder(Path(named)):
         raise DataError(
-            f"{place}: base_model_name_or_path = {named!r} is an adapter; name a whole model's folder"
+            f"{path}: base_model_name_or_path = {named!r} is an adapter. Name a whole model's folder"
         )
     return Path(named)
 
@@ -104,8 +104,8 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     return read_object_file(whole_folder(folder) / "config.json")
 
 
-def check_architecture(config: dict[str, Any], place: str) -> bool:
-    """Refuse models that ramify cannot compute exactly, and impossible sizes; `place` is the prefix of the message.
+def check_architecture(config: dict[str, Any], source: str) -> bool:
+    """Refuse models that ramify cannot compute exactly, and impossible sizes; `source` is the prefix of the message.
 
     Returns:
         Whether trees can be packed; otherwise each context of a trajectory needs its own row.
@@ -117,44 +117,44 @@ def check_architecture(config: dict[str, Any], place: str) -> bool:
     family = config.get("model_type")
     families = PACKING_FAMILIES + ROW_FAMILIES
     if not isinstance(family, str) or family not in families:
-        raise DataError(f"{place}: model_type {_shown(family)} is not supported, expected one of {families}")
-    _check_numbers(config, place)
+        raise DataError(f"{source}: model_type {_shown(family)} is not supported, expected one of {families}")
+    _check_numbers(config, source)
     layer_types = config.get("layer_types")
     if not isinstance(layer_types, list | None):
-        raise DataError(f"{place}: layer_types = {_shown(layer_types)}, expected a list")
+        raise DataError(f"{source}: layer_types = {_shown(layer_types)}, expected a list")
     kinds = {str(kind) for kind in layer_types or ()} - {"full_attention", "sliding_attention"}
     if kinds and not (family == "qwen3_next" and kinds == {"linear_attention"}):
-        raise DataError(f"{place}: layers of kind {sorted(kinds)} are not supported in {family}")
+        raise DataError(f"{source}: layers of kind {sorted(kinds)} are not supported in {family}")
     if family in PACKING_FAMILIES and config.get("hidden_act", "silu") != "silu":
         raise DataError(
-            f"{place}: hidden_act = {_shown(config['hidden_act'])} is not supported, expected 'silu'"
+            f"{source}: hidden_act = {_shown(config['hidden_act'])} is not supported, expected 'silu'"
         )
-    _check_rotation(config, place)
-    _check_switches(config, place)
+    _check_rotation(config, source)
+    _check_switches(config, source)
     return family in PACKING_FAMILIES and not _has_windows(config)
 
 
-def _check_numbers(config: dict[str, Any], place: str) -> None:
+def _check_numbers(config: dict[str, Any], source: str) -> None:
     for key, most in _SIZES.items():
         value = config.get(key)
         if key not in config or (value is None and key in _DERIVED):
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise DataError(f"{place}: {key} = {_shown(value)}, expected a whole number from 1 to {most:,}")
+            raise DataError(f"{source}: {key} = {_shown(value)}, expected a whole number from 1 to {most:,}")
     epsilon = config.get("rms_norm_eps", 1e-6)
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
-        raise DataError(f"{place}: rms_norm_eps = {_shown(epsilon)}, expected a number above 0 and below 1")
+        raise DataError(f"{source}: rms_norm_eps = {_shown(epsilon)}, expected a number above 0 and below 1")
     vocab_size = config.get("vocab_size", _SIZES["vocab_size"])
     padding = config.get("pad_token_id")
     if isinstance(padding, int) and padding >= vocab_size:
-        raise DataError(f"{place}: pad_token_id = {padding}, expected an id below vocab_size = {vocab_size}")
+        raise DataError(f"{source}: pad_token_id = {padding}, expected an id below vocab_size = {vocab_size}")
     ends = config.get("eos_token_id")
     for end in ends if isinstance(ends, list) else [ends]:
         if end is not None and (
             isinstance(end, bool) or not isinstance(end, int) or not 0 <= end < vocab_size
         ):
             raise DataError(
-                f"{place}: eos_token_id = {_shown(ends)}, expected ids from 0 to {vocab_size - 1} (vocab_size - 1)"
+                f"{source}: eos_token_id = {_shown(ends)}, expected ids from 0 to {vocab_size - 1} (vocab_size - 1)"
             )
 
 
@@ -165,26 +165,26 @@ def _has_windows(config: dict[str, Any]) -> bool:
     return bool(config.get("use_sliding_window")) or "sliding_attention" in (config.get("layer_types") or ())
 
 
-def _check_rotation(config: dict[str, Any], place: str) -> None:
-    _check_base(config, place, "")
+def _check_rotation(config: dict[str, Any], source: str) -> None:
+    _check_base(config, source, "")
     for key in ("rope_scaling", "rope_parameters"):
         rope = config.get(key)
         if rope is None:
             continue
         if not isinstance(rope, dict):
-            raise DataError(f"{place}: {key} = {_shown(rope)}, expected an object")
+            raise DataError(f"{source}: {key} = {_shown(rope)}, expected an object")
         # Families with several kinds of layers have an object for each kind.
         for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
             kind = part.get("rope_type", part.get("type", "default"))
             if kind not in SUPPORTED_ROTATIONS:
                 raise DataError(
-                    f"{place}: {key} of type {_shown(kind)} is not supported, expected one of {SUPPORTED_ROTATIONS} "
+                    f"{source}: {key} of type {_shown(kind)} is not supported, expected one of {SUPPORTED_ROTATIONS} "
                     "(its angles depend on the length of the pass, not only on the position)"
                 )
-            _check_base(part, place, f"{key}.")
+            _check_base(part, source, f"{key}.")
 
 
-def _check_base(rope: dict[str, Any], place: str, prefix: str) -> None:
+def _check_base(rope: dict[str, Any], source: str, prefix: str) -> None:
     for key in ("rope_theta", "rope_local_base_freq", "factor"):
         value = rope.get(key)
         if value is None:
@@ -198,37 +198,37 @@ def _check_base(rope: dict[str, Any], place: str, prefix: str) -> None:
             or (key != "factor" and value == 1)
         ):
             raise DataError(
-                f"{place}: {prefix}{key} = {_shown(value)}, expected a number above 1 and up to 1e12"
+                f"{source}: {prefix}{key} = {_shown(value)}, expected a number above 1 and up to 1e12"
             )
 
 
-def _check_switches(config: dict[str, Any], place: str) -> None:
+def _check_switches(config: dict[str, Any], source: str) -> None:
     for key in _QUANTIZED:
         if config.get(key) is not None:
             raise DataError(
-                f"{place}: {key} = {_shown(config[key])}: quantised weights cannot be trained or compared, expected a model "
+                f"{source}: {key} = {_shown(config[key])}: quantised weights cannot be trained or compared, expected a model "
                 "in float32, bfloat16 or float16"
             )
     if config.get("transformers_weights") is not None:
         raise DataError(
-            f"{place}: transformers_weights = {_shown(config['transformers_weights'])}, expected none (weights come from "
+            f"{source}: transformers_weights = {_shown(config['transformers_weights'])}, expected none (weights come from "
             "model.safetensors, or from the files that model.safetensors.index.json names)"
         )
     for key, value in config.items():
         if "dropout" in key and value not in (0, None):
             raise DataError(
-                f"{place}: {key} = {_shown(value)}, expected 0 (dropout breaks the sharing of prefix tokens)"
+                f"{source}: {key} = {_shown(value)}, expected 0 (dropout breaks the sharing of prefix tokens)"
             )
         if key.endswith("logit_softcapping") and value is not None:
             raise DataError(
-                f"{place}: {key} = {_shown(value)}, expected null (the head computes plain logits)"
+                f"{source}: {key} = {_shown(value)}, expected null (the head computes plain logits)"
             )
     if config.get("use_bidirectional_attention"):
         raise DataError(
-            f"{place}: use_bidirectional_attention = true, expected a model with causal attention"
+            f"{source}: use_bidirectional_attention = true, expected a model with causal attention"
         )
     if config.get("output_router_logits"):
-        raise DataError(f"{place}: output_router_logits = true, expected false (that loss is not computed)")
+        raise DataError(f"{source}: output_router_logits = true, expected false (that loss is not computed)")
 
 
 def _shown(value: object) -> str:

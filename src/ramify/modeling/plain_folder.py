@@ -40,7 +40,7 @@ class Weights(Protocol):
         ...
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """One of them, as `dtype`."""
+        """Return a tensor as `dtype`."""
         ...
 
 
@@ -108,21 +108,19 @@ def write_settings(
     keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["torch_dtype"]
     text = json.dumps({**config, **dict.fromkeys(keys, dtype)}, indent=2)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-    places = tuple(sources)
-    found = {
-        name: file for name in COMPANIONS if (file := _first(source / name for source in places)) is not None
+    folders = tuple(sources)
+    copies = {
+        name: file
+        for name in COMPANIONS
+        if (file := next((source / name for source in folders if (source / name).exists()), None)) is not None
     }
-    for name, file in found.items():
+    for name, file in copies.items():
         (folder / name).write_bytes(read_small_file(file))
-    return tuple(found)
-
-
-def _first(files: Iterable[Path]) -> Path | None:
-    return next((file for file in files if file.exists()), None)
+    return tuple(copies)
 
 
 def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:
-    """The tensors of each file."""
+    """Return the tensors of each file."""
     parts: list[list[str]] = [[]]
     size = 0
     for name, head in heads.items():
@@ -136,5 +134,5 @@ def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:
 
 def _not_finite(weights: Weights, name: str) -> str:
     if all_finite(weights.tensor(name, torch.float32)):
-        return f"{name} has numbers beyond float16's 65,504; give --dtype bfloat16 or float32"
-    return f"{name} holds NaN or infinity: the training run had broken down by then; take an earlier step"
+        return f"{name} has numbers beyond float16's 65,504. Use --dtype bfloat16 or float32"
+    return f"{name} holds NaN or infinity: the training run had broken down by then. Take an earlier step"

@@ -69,36 +69,36 @@ class _Cheap:
     """
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int, torch.dtype], tuple[torch.Tensor, _Again]] = {}
+        self._activations: dict[tuple[int, int, torch.dtype], tuple[torch.Tensor, _Again]] = {}
 
-    def add(self, made: torch.Tensor, again: _Again, sources: Sequence[torch.Tensor]) -> None:
-        """Register `made`, which `again` recomputes from `sources`."""
-        kept = [_Kept.of(source) for source in sources]
+    def add(self, activation: torch.Tensor, again: _Again, sources: Sequence[torch.Tensor]) -> None:
+        """Register `activation`, which `again` recomputes from `sources`."""
+        saved = [_SavedTensor.of(source) for source in sources]
 
         def unchanged_again() -> torch.Tensor:
-            for source in kept:
+            for source in saved:
                 source.tensor()
             return again()
 
-        self._made[_place(made)] = made, unchanged_again
+        self._activations[_address(activation)] = activation, unchanged_again
 
     def clear(self) -> None:
-        self._made.clear()
+        self._activations.clear()
 
-    def pack(self, kept: torch.Tensor) -> Any:  # noqa: ANN401
-        found = self._made.get(_place(kept)) if kept.is_contiguous() else None
-        return _Kept.of(kept) if found is None else (found[1], kept.shape)
+    def pack(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+        cheap = self._activations.get(_address(tensor)) if tensor.is_contiguous() else None
+        return _SavedTensor.of(tensor) if cheap is None else (cheap[1], tensor.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
+class _SavedTensor:
     """A saved tensor with its version, to detect in-place changes: hooks switch off autograd's own check."""
 
     _tensor: torch.Tensor
     _version: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> "_Kept":
+    def of(cls, tensor: torch.Tensor) -> "_SavedTensor":
         # Detach: an operation that saves its own output would otherwise form a reference cycle and never be freed.
         return cls(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)
 
@@ -113,17 +113,17 @@ class _Kept:
 _cheap: ContextVar[_Cheap | None] = ContextVar("cheap", default=None)
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int, torch.dtype]:
+def _address(tensor: torch.Tensor) -> tuple[int, int, torch.dtype]:
     return tensor.data_ptr(), tensor.numel(), tensor.dtype
 
 
 def _unpack(packed: Any) -> torch.Tensor:  # noqa: ANN401
-    if isinstance(packed, _Kept):
+    if isinstance(packed, _SavedTensor):
         return packed.tensor()
     again, shape = packed
     with torch.no_grad():
-        made: torch.Tensor = again()
-    return made.view(shape)
+        activation: torch.Tensor = again()
+    return activation.view(shape)
 
 
 def _layer_forward(module: Any, *args: Any, **kwargs: Any) -> torch.Tensor:  # noqa: ANN401
@@ -146,14 +146,14 @@ def _layer_forward(module: Any, *args: Any, **kwargs: Any) -> torch.Tensor:  # n
 
 def _norm_forward(module: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
     cheap = _cheap.get()
-    made: torch.Tensor
+    output: torch.Tensor
     if cheap is None:
-        made = module.plain(x)
-        return made
-    made = _Norm.apply(module, x, module.weight)  # type: ignore[no-untyped-call]
+        output = module.plain(x)
+        return output
+    output = _Norm.apply(module, x, module.weight)  # type: ignore[no-untyped-call]
     source = x.detach()
-    cheap.add(made, lambda: module.plain(source), (source, module.weight))
-    return made
+    cheap.add(output, lambda: module.plain(source), (source, module.weight))
+    return output
 
 
 class _Norm(torch.autograd.Function):
@@ -166,8 +166,8 @@ class _Norm(torch.autograd.Function):
     def forward(ctx: Any, module: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
         ctx.epsilon = module.variance_epsilon
         ctx.save_for_backward(x, weight)
-        made: torch.Tensor = module.plain(x)
-        return made
+        output: torch.Tensor = module.plain(x)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
@@ -177,24 +177,24 @@ class _Norm(torch.autograd.Function):
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + ctx.epsilon)
         normal = wide * scale
         by_weight = (grads[0] * normal.to(x.dtype)).flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
-        slope = (grads[0] * weight).to(torch.float32)
-        inside = (slope * normal).mean(-1, keepdim=True)
-        by_x = torch.addcmul(slope, normal, inside, value=-1).mul_(scale).to(x.dtype)
+        grad_normal = (grads[0] * weight).to(torch.float32)
+        inside = (grad_normal * normal).mean(-1, keepdim=True)
+        by_x = torch.addcmul(grad_normal, normal, inside, value=-1).mul_(scale).to(x.dtype)
         return None, by_x, by_weight
 
 
 def _mlp_forward(module: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
     cheap = _cheap.get()
-    made: torch.Tensor
+    output: torch.Tensor
     if cheap is None:
-        made = module.plain(x)
-        return made
+        output = module.plain(x)
+        return output
     gate, up = module.gate_proj(x), module.up_proj(x)
     product = _Product.apply(gate, up)  # type: ignore[no-untyped-call]
     kept_gate, kept_up = gate.detach(), up.detach()
     cheap.add(product, lambda: F.silu(kept_gate).mul_(kept_up), (kept_gate, kept_up))
-    made = module.down_proj(product)
-    return made
+    output = module.down_proj(product)
+    return output
 
 
 class _Product(torch.autograd.Function):

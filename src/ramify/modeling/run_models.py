@@ -10,12 +10,12 @@ from ramify.files.untrusted import read_small_file
 
 
 def checkpoints(run_dir: Path) -> dict[int, Path]:
-    """The checkpoint folders of a run by step, ascending."""
+    """Return the checkpoint folders of a run by step, ascending."""
     return _numbered(run_dir / "checkpoints", "step")
 
 
 def model_of(folder: Path) -> Path:
-    """The last checkpoint of a run, or the model of a self-critic run's last cycle; any other folder itself.
+    """Return the last checkpoint of a run, or the model of a self-critic run's last cycle; any other folder itself.
 
     A run's folder has checkpoints/step-NNNNNN, a self-critic run's cycle-NN/done.json with the place of the cycle's model.
 
@@ -54,10 +54,10 @@ _READ_DONE = part(model=text)
 
 
 def _numbered(folder: Path, name: str) -> dict[int, Path]:
-    """What is called NAME-NUMBER in a folder, by number, ascending."""
-    found = [
+    """Return the entries NAME-NUMBER of a folder by number, ascending."""
+    entries = [
         (int(match[1]), path)
         for path in folder.glob(f"{name}-*")
         if (match := re.fullmatch(rf"{name}-([0-9]{{1,15}})", path.name))
     ]
-    return dict(sorted(found))
+    return dict(sorted(entries))

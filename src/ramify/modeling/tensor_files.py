@@ -78,7 +78,7 @@ def write_each_tensor(
 
 
 def read_heads(path: Path) -> tuple[dict[str, TensorHead], dict[str, str]]:
-    """Types and shapes of a file's tensors, and what its header holds besides.
+    """Return the types and shapes of a file's tensors, and what its header holds besides.
 
     Raises:
         ValueError: The file cannot be read, is not of this format, or holds a tensor of another type.
@@ -94,16 +94,16 @@ def read_heads(path: Path) -> tuple[dict[str, TensorHead], dict[str, str]]:
 
 
 def read_rows(path: Path, name: str, rows: slice | None = None) -> torch.Tensor:
-    """A tensor of a file, or some of its rows.
+    """Return a tensor of a file, or some of its rows.
 
     Raises:
         ValueError: The file cannot be read, or the tensor holds a number that is not finite.
     """
     with _opened(path) as file:
-        found: torch.Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
-    if not all_finite(found):
+        tensor: torch.Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+    if not all_finite(tensor):
         raise ValueError(f"{name} is not made of finite numbers")
-    return found
+    return tensor
 
 
 @contextmanager
@@ -122,5 +122,5 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether no number is NaN or infinite; avoids the copies that `torch.isfinite` makes of a whole tensor."""
+    """Return True if no number is NaN or infinite; avoids the copies that `torch.isfinite` makes of a whole tensor."""
     return not tensor.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach()))

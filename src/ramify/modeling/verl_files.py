@@ -39,7 +39,7 @@ class VerlCheckpoint:
 
 
 def find_checkpoint(path: Path) -> VerlCheckpoint:
-    """The checkpoint at `path`: a folder of shards, the `global_step_N` above it, or the save folder (its newest step).
+    """Return the checkpoint at `path`: a folder of shards, the `global_step_N` above it, or the save folder (its newest step).
 
     Raises:
         DataError: There is none, a rank's file is missing, or files of several world sizes are mixed.
@@ -55,7 +55,7 @@ _EXPECTED = f"a verl checkpoint: global_step_N, its actor folder, or the folder 
 
 
 def settings_folders(checkpoint: VerlCheckpoint, config: Path | None) -> tuple[Path, ...]:
-    """The folders that may have the configuration and the tokenizer, the first one with `config.json`.
+    """Return the folders that may have the configuration and the tokenizer, the first one with `config.json`.
 
     Args:
         checkpoint: The checkpoint.
@@ -68,16 +68,16 @@ def settings_folders(checkpoint: VerlCheckpoint, config: Path | None) -> tuple[P
     if config is not None:
         if not (config / "config.json").is_file():
             raise DataError(
-                f"--config {config}: no config.json there; name the folder of the model that was trained"
+                f"--config {config}: no config.json there. Name the folder of the model that was trained"
             )
         return (config, *own)
-    found = tuple(sorted(own, key=lambda folder: not (folder / "config.json").is_file()))
-    if not (found[0] / "config.json").is_file():
+    folders = tuple(sorted(own, key=lambda folder: not (folder / "config.json").is_file()))
+    if not (folders[0] / "config.json").is_file():
         raise DataError(
-            f"{checkpoint.folder}: no config.json there or in huggingface; give --config with the folder of the model "
+            f"{checkpoint.folder}: no config.json there or in huggingface. Set --config to the folder of the model "
             "that was trained"
         )
-    return found
+    return folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,97 +86,97 @@ class LoraScale:
 
     rank: int
     alpha: float
-    place: Path
+    path: Path
 
 
 def read_lora_scale(checkpoint: VerlCheckpoint) -> LoraScale:
-    """What the adapter's product is scaled by.
+    """Return the rank and alpha of the adapter.
 
     Raises:
         DataError: The settings are missing, or of another kind than plain LoRA.
     """
-    places = (checkpoint.folder / "lora_adapter" / ADAPTER_SETTINGS, checkpoint.folder / _LORA_META)
-    place = next((file for file in places if file.is_file()), None)
-    if place is None:
+    candidates = (checkpoint.folder / "lora_adapter" / ADAPTER_SETTINGS, checkpoint.folder / _LORA_META)
+    path = next((file for file in candidates if file.is_file()), None)
+    if path is None:
         raise DataError(
             f"{checkpoint.folder}: neither lora_adapter/{ADAPTER_SETTINGS} nor {_LORA_META}, so the adapter's alpha is not "
-            f'known; write {{"r": RANK, "lora_alpha": ALPHA}} into {_LORA_META} there'
+            f'known. Write {{"r": RANK, "lora_alpha": ALPHA}} into {_LORA_META} there'
         )
-    record = read_object_file(place)
+    record = read_object_file(path)
     for key in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias"):
         if record.get(key):
-            raise DataError(f"{place}: {key} = {record[key]!r:.80} is not supported, expected plain LoRA")
+            raise DataError(f"{path}: {key} = {record[key]!r:.80} is not supported, expected plain LoRA")
     rank, alpha = record.get("r"), record.get("lora_alpha")
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise DataError(f"{place}: r = {rank!r:.80}, expected a whole number of at least 1")
+        raise DataError(f"{path}: r = {rank!r:.80}, expected a whole number of at least 1")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1e6:
-        raise DataError(f"{place}: lora_alpha = {alpha!r:.80}, expected a number above 0")
-    return LoraScale(rank, float(alpha), place)
+        raise DataError(f"{path}: lora_alpha = {alpha!r:.80}, expected a number above 0")
+    return LoraScale(rank, float(alpha), path)
 
 
 def _folder_of_shards(path: Path) -> Path:
-    if _found(path):
+    if _shard_files(path):
         return path
     if (path / "actor").is_dir():
         return path / "actor"
     latest = path / LATEST
     if latest.is_file():
-        told = read_small_file(latest).decode("ascii", "replace").strip()
-        if not re.fullmatch(r"[0-9]{1,15}", told):
-            raise DataError(f"{latest}: expected the number of a step, found {told[:40]!r}")
-        newest = path / f"global_step_{int(told)}"
+        text = read_small_file(latest).decode("ascii", "replace").strip()
+        if not re.fullmatch(r"[0-9]{1,15}", text):
+            raise DataError(f"{latest}: expected the number of a step, found {text[:40]!r}")
+        newest = path / f"global_step_{int(text)}"
         if not newest.is_dir():
             raise DataError(
-                f"{latest}: names step {int(told)}, but {newest.name} is missing; name one of the folders that are "
+                f"{latest}: names step {int(text)}, but {newest.name} is missing. Name one of the folders that are "
                 f"there: {_listed(_steps(path)) or 'none'}"
             )
         return newest / "actor" if (newest / "actor").is_dir() else newest
     if steps := _steps(path):
-        raise DataError(f"{path}: no {LATEST}; name one of its checkpoints: {_listed(steps)}")
+        raise DataError(f"{path}: no {LATEST}. Name one of its checkpoints: {_listed(steps)}")
     return path
 
 
 def _shards(folder: Path) -> tuple[Path, ...]:
-    found = _found(folder)
-    if not found:
+    files = _shard_files(folder)
+    if not files:
         other = ""
         if (folder / "dist_ckpt").exists() or any(folder.glob("mp_rank_*")):
             other = " (it looks like one of the Megatron backend, which is not read)"
         raise DataError(
             f"{folder}: no model_world_size_W_rank_R.pt there, expected {_EXPECTED}, of the FSDP backend{other}"
         )
-    worlds = sorted({world for world, _ in found})
+    worlds = sorted({world for world, _ in files})
     if len(worlds) > 1:
         raise DataError(
-            f"{folder}: shards of world sizes {' and '.join(map(str, worlds))} are mixed; keep those of one run only"
+            f"{folder}: shards of world sizes {' and '.join(map(str, worlds))} are mixed. Keep those of one run only"
         )
     world = worlds[0]
-    missing = [str(rank) for rank in range(world) if (world, rank) not in found]
+    missing = [str(rank) for rank in range(world) if (world, rank) not in files]
     if missing:
         ranks = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {_listed(missing)}"
         raise DataError(
-            f"{folder}: {ranks} of {world} missing (model_world_size_{world}_rank_{missing[0]}.pt); copy the files of all "
+            f"{folder}: {ranks} of {world} missing (model_world_size_{world}_rank_{missing[0]}.pt). Copy the files of all "
             "nodes into one folder"
         )
-    if others := sorted(rank for _, rank in found if rank >= world):
+    if others := sorted(rank for _, rank in files if rank >= world):
         raise DataError(f"{folder}: rank {others[0]} of world size {world}, expected ranks 0 to {world - 1}")
-    return tuple(found[world, rank] for rank in range(world))
+    return tuple(files[world, rank] for rank in range(world))
 
 
-def _found(folder: Path) -> dict[tuple[int, int], Path]:
-    """Files of shards by world size and rank."""
+def _shard_files(folder: Path) -> dict[tuple[int, int], Path]:
+    """Return the files of shards by world size and rank."""
     matches = ((_SHARD.fullmatch(file.name), file) for file in folder.iterdir())
     return {(int(match[1]), int(match[2])): file for match, file in matches if match and file.is_file()}
 
 
 def _names(folder: Path) -> tuple[str, str]:
-    place = folder.resolve()
-    return place.name, place.parent.name
+    resolved = folder.resolve()
+    return resolved.name, resolved.parent.name
 
 
 def _steps(folder: Path) -> list[str]:
-    found = (file.name for file in folder.iterdir() if _STEP.fullmatch(file.name))
-    return sorted(found, key=lambda name: int(name.rpartition("_")[2]))
+    names = (file.name for file in folder.iterdir() if _STEP.fullmatch(file.name))
+    return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
 
 
 def _listed(names: list[str]) -> str:

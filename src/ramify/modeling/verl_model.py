@@ -13,7 +13,7 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 def verl_weights(checkpoint: VerlCheckpoint, config: Path, *, lora: bool) -> tuple[Weights, list[str]]:
-    """The weights, and the names of those to write, in the order of the shards.
+    """Return the weights, and the names of those to write, in the order of the shards.
 
     Args:
         checkpoint: The checkpoint.
@@ -27,9 +27,9 @@ def verl_weights(checkpoint: VerlCheckpoint, config: Path, *, lora: bool) -> tup
     shards = VerlShards(checkpoint.shards)
     if is_adapted(shards.shapes) != lora:
         raise DataError(
-            f"--lora: {checkpoint.folder} holds no adapter (no name with lora_A); leave the option out"
+            f"--lora: {checkpoint.folder} holds no adapter (no name with lora_A). Remove the option"
             if lora
-            else f"{checkpoint.folder}: weights of a LoRA run (names with lora_A and base_layer); give --lora to merge the "
+            else f"{checkpoint.folder}: weights of a LoRA run (names with lora_A and base_layer). Use --lora to merge the "
             "adapter into them"
         )
     stored = plain_names(shards.shapes) if lora else {name: name for name in shards.shapes}
@@ -39,8 +39,8 @@ def verl_weights(checkpoint: VerlCheckpoint, config: Path, *, lora: bool) -> tup
     if model.tie_word_embeddings and {_HEAD, _EMBEDDING} <= set(names):
         if not shards.are_same(stored[_HEAD], stored[_EMBEDDING]):
             raise DataError(
-                f"{config}: tie_word_embeddings is true, but {_HEAD} and {_EMBEDDING} differ; if they were trained apart, "
-                "give --config with a copy of the folder where it is false"
+                f"{config}: tie_word_embeddings is true, but {_HEAD} and {_EMBEDDING} differ. If they were trained apart, "
+                "set --config to a copy of the folder where it is false"
             )
         names.remove(_HEAD)
     return weights, names
@@ -51,6 +51,6 @@ def _adapted(shards: VerlShards, stored: dict[str, str], checkpoint: VerlCheckpo
     products = {}
     for name, (a, b) in adapter_pairs(shards.shapes, checkpoint.folder).items():
         if (rank := shards.shapes[a][0]) != scale.rank:
-            raise DataError(f"{scale.place}: r = {scale.rank}, but {a} has rank {rank}")
+            raise DataError(f"{scale.path}: r = {scale.rank}, but {a} has rank {rank}")
         products[name] = Product(a, b, scale.alpha / scale.rank)
     return MergedWeights(shards, stored, shards, products)

@@ -133,7 +133,7 @@ _MAX_DIMENSIONS = 8
 
 
 def read_shard(file: Path, ranks: int) -> dict[str, Piece]:
-    """The pieces of one of so many ranks; their numbers stay in the file until they are used.
+    """Return the pieces of one of so many ranks; their numbers stay in the file until they are used.
 
     Raises:
         DataError: The file is damaged, has anything but tensors in it, or a tensor is laid out in an unknown way.
@@ -242,8 +242,8 @@ def _only_these() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "GLOBAL " in text or "weights_only" in text or "Weights only" in text:
-        found = text.partition("GLOBAL ")[2].partition(" ")[0]
-        what = f"holds {found}" if found else "holds more than tensors"
+        name = text.partition("GLOBAL ")[2].partition(" ")[0]
+        what = f"holds {name}" if name else "holds more than tensors"
         return f"{what}, which is none of the parts of verl's shards; it was not run"
     return f"cannot be read ({text[:150] or type(error).__name__}); it is cut off or damaged: copy it again"
 
@@ -297,10 +297,10 @@ def _mesh(fields: dict[str, Any], ranks: int) -> tuple[tuple[int, ...], tuple[in
     _require_few(sizes, ranks)
     _require_few(fields["_rank_map"].shape, ranks)
     known = fields["_rank_map"].tolist()
-    places = [sum(map(operator.mul, place, strides)) for place in itertools.product(*map(range, sizes))]
-    if len(sizes) != len(strides) or not all(0 <= place < len(known) for place in places):
+    indices = [sum(map(operator.mul, point, strides)) for point in itertools.product(*map(range, sizes))]
+    if len(sizes) != len(strides) or not all(0 <= index < len(known) for index in indices):
         raise _FaultyError("its mesh leads out of the list of ranks")
-    return tuple(math.prod(shape) for shape, _ in axes), tuple(int(known[place]) for place in places)
+    return tuple(math.prod(shape) for shape, _ in axes), tuple(int(known[index]) for index in indices)
 
 
 def _require_few(sizes: Sequence[Any], ranks: int) -> None:

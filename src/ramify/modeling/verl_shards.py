@@ -37,7 +37,7 @@ class VerlShards:
         self.shapes = {name: layout.shape for name, layout in self._layouts.items()}
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A whole tensor, as `dtype`.
+        """Return a whole tensor, as `dtype`.
 
         Raises:
             DataError: Copies of it differ, or a rank's part has an unexpected shape.
@@ -63,11 +63,13 @@ class VerlShards:
             part.copy_(self._ranks[ranks[0]][name].local)
         return whole
 
-    def are_same(self, one: str, other: str) -> bool:
-        """Whether two tensors are equal, bit for bit, on each rank."""
-        self._reopen_after(sum(piece.local.nbytes for name in (one, other) for piece in self._pieces(name)))
-        return self._layouts[one] == self._layouts[other] and all(
-            _same_bits(rank[one].local, rank[other].local) for rank in self._ranks
+    def are_same(self, first: str, second: str) -> bool:
+        """Return True if two tensors are equal, bit for bit, on each rank."""
+        self._reopen_after(
+            sum(piece.local.nbytes for name in (first, second) for piece in self._pieces(name))
+        )
+        return self._layouts[first] == self._layouts[second] and all(
+            _same_bits(rank[first].local, rank[second].local) for rank in self._ranks
         )
 
     def _opened(self) -> tuple[Mapping[str, Piece], ...]:
@@ -90,12 +92,12 @@ class VerlShards:
             if differing := sorted(rank.keys() ^ first.keys()):
                 where = file if differing[0] in first else self._files[0]
                 raise DataError(
-                    f"{where}: {differing[0]} is missing, another rank has it; the files are of different runs"
+                    f"{where}: {differing[0]} is missing, another rank has it: the files are of different runs"
                 )
             for name, piece in rank.items():
                 if piece.layout != first[name].layout:
                     raise DataError(
-                        f"{file}: {name} is {_told(piece.layout)}, on rank 0 {_told(first[name].layout)}; the files are of "
+                        f"{file}: {name} is {_described(piece.layout)}, on rank 0 {_described(first[name].layout)}: the files are of "
                         "different runs"
                     )
         for name, piece in first.items():
@@ -111,12 +113,12 @@ class VerlShards:
                 )
         return {name: piece.layout for name, piece in first.items()}
 
-    def _require_same(self, name: str, one: int, other: int) -> None:
-        if one == other:
+    def _require_same(self, name: str, rank: int, other: int) -> None:
+        if rank == other:
             return
-        if not _same_bits(self._ranks[one][name].local, self._ranks[other][name].local):
+        if not _same_bits(self._ranks[rank][name].local, self._ranks[other][name].local):
             raise DataError(
-                f"{self._files[other]}: {name} differs from rank {one}, expected the same on both; the files are of "
+                f"{self._files[other]}: {name} differs from rank {rank}, expected the same on both: the files are of "
                 "different runs, or the run's ranks fell out of step"
             )
 
@@ -129,9 +131,9 @@ def _parts(
     The first dimension of the mesh splits first; each split is that of `torch.chunk`, with empty parts at the end.
     """
     copies = [dimension for dimension, along in enumerate(split) if along is None]
-    kept = ranks.permute(*(d for d in range(ranks.ndim) if d not in copies), *copies)
-    kept = kept.reshape(*kept.shape[: ranks.ndim - len(copies)], -1)
-    yield from _chunks(whole, kept, [along for along in split if along is not None])
+    by_part = ranks.permute(*(d for d in range(ranks.ndim) if d not in copies), *copies)
+    by_part = by_part.reshape(*by_part.shape[: ranks.ndim - len(copies)], -1)
+    yield from _chunks(whole, by_part, [along for along in split if along is not None])
 
 
 def _chunks(
@@ -148,11 +150,11 @@ def _chunks(
         yield from _chunks(part, ranks[number], split[1:])
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equality in which NaN equals itself."""
-    first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Compare bit for bit, so that NaN equals itself."""
+    first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))
     return torch.equal(first, second)
 
 
-def _told(layout: Layout) -> str:
+def _described(layout: Layout) -> str:
     return f"{list(layout.shape)} {str(layout.dtype).removeprefix('torch.')} over a mesh {list(layout.mesh)}"

@@ -27,16 +27,16 @@ def weights_checksum(folder: Path) -> str:
 
 @lru_cache(maxsize=8)
 def _checksum(files: tuple[tuple[Path, int, int], ...]) -> str:
-    found: list[str] = []
+    checksums: list[str] = []
     for path, _, _ in files:
         require_readable(path)
         try:
             with safe_open(path, framework="pt") as file:
-                found.extend(_described(name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+                checksums.extend(_described(name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
         # Foreign files: report anything that is wrong with them in one line.
         except Exception as error:
             raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-    return f"{zlib.crc32(chr(10).join(sorted(found)).encode()):08x}"
+    return f"{zlib.crc32(chr(10).join(sorted(checksums)).encode()):08x}"
 
 
 def _described(name: str, tensor: torch.Tensor) -> str:

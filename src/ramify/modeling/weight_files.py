@@ -25,7 +25,7 @@ class StoredTensor:
 
 
 def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
-    """All tensors of a model folder by name; for an adapter's folder, those of the adapter's file.
+    """Return all tensors of a model folder by name; for an adapter's folder, those of the adapter's file.
 
     Like transformers it reads `model.safetensors`, or else the files that `model.safetensors.index.json` names.
 
@@ -35,7 +35,7 @@ def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
     if is_adapter_folder(folder):
         if not (folder / ADAPTER_WEIGHTS).is_file():
             raise DataError(
-                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing; copy it from the folder of its training run"
+                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing. Copy it from the folder of its training run"
             )
         return read_head(folder / ADAPTER_WEIGHTS)
     if (folder / SINGLE).is_file():
@@ -46,17 +46,17 @@ def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
         if (folder / name).is_dir():
             raise DataError(f"{folder / name} is a folder, expected a file")
     others = sorted(file.name for file in folder.glob("*.safetensors"))
-    found = f"; found {', '.join(others[:3])}" if others else ""
-    raise DataError(f"model folder {folder}: no weights, expected {SINGLE} or {INDEX}{found}")
+    others_hint = f"; found {', '.join(others[:3])}" if others else ""
+    raise DataError(f"model folder {folder}: no weights, expected {SINGLE} or {INDEX}{others_hint}")
 
 
 def read_head(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of one safetensors file.
+    """Return the tensors of one safetensors file.
 
     Raises:
         DataError: As for `stored_tensors`.
     """
-    found = {}
+    heads = {}
     if not file.is_file():
         raise DataError(f"{file}: expected a file")
     require_readable(file)
@@ -64,19 +64,19 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
         with safe_open(file, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a mapping
                 head = tensors.get_slice(name)
-                found[name] = (str(head.get_dtype()), tuple(head.get_shape()))
+                heads[name] = (str(head.get_dtype()), tuple(head.get_shape()))
     # Foreign files: report anything that is wrong with them in one line.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{file}: cannot be read as safetensors ({reason}); copy it again from where it was made"
         ) from None
-    for name, (kind, _) in found.items():
+    for name, (kind, _) in heads.items():
         if kind not in _FLOATS:
             raise DataError(
                 f"{file}: {name} is of type {kind}, expected one of {', '.join(_FLOATS)} (no quantised weights)"
             )
-    return {name: StoredTensor(file, shape, kind) for name, (kind, shape) in found.items()}
+    return {name: StoredTensor(file, shape, kind) for name, (kind, shape) in heads.items()}
 
 
 def _sharded(folder: Path) -> dict[str, StoredTensor]:
@@ -84,19 +84,19 @@ def _sharded(folder: Path) -> dict[str, StoredTensor]:
     listed = read_object_file(index).get("weight_map")
     if not isinstance(listed, dict) or not listed:
         raise DataError(f"{index}: expected weight_map to be an object of file names by weight")
-    found: dict[str, StoredTensor] = {}
+    tensors_by_name: dict[str, StoredTensor] = {}
     for name in dict.fromkeys(map(str, listed.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise DataError(
                 f"{index}: {name!r:.100} in weight_map, expected the name of a safetensors file beside it"
             )
         if not (folder / name).is_file():
-            raise DataError(f"{index}: names {name}, which is missing; copy it from the source of the model")
+            raise DataError(f"{index}: names {name}, which is missing. Copy it from the source of the model")
         for tensor, head in read_head(folder / name).items():
-            if tensor in found:
-                raise DataError(f"{folder / name}: {tensor} is in {found[tensor].file.name} too")
-            found[tensor] = head
+            if tensor in tensors_by_name:
+                raise DataError(f"{folder / name}: {tensor} is in {tensors_by_name[tensor].file.name} too")
+            tensors_by_name[tensor] = head
     for tensor, name in listed.items():
-        if tensor not in found or found[tensor].file.name != name:
+        if tensor not in tensors_by_name or tensors_by_name[tensor].file.name != name:
             raise DataError(f"{folder / str(name)}: {tensor} is missing, although {INDEX} says it is there")
-    return found
+    return tensors_by_name

@@ -28,7 +28,7 @@ from ramify.core.json_types import (
 from ramify.core.messages import (
     Calls,
     Final,
-    Malformed,
+    MalformedTurn,
     Message,
     ParsedTurn,
     Problem,
@@ -207,7 +207,7 @@ def _turn_record(turn: ParsedTurn | None, where: str) -> dict[str, Any] | None:
             return {"kind": "final", "answer": answer}
         case Say(text):
             return {"kind": "say", "text": text}
-        case Malformed(reason, answer):
+        case MalformedTurn(reason, answer):
             return {"kind": "malformed", "reason": reason, "answer": answer}
 
 
@@ -291,7 +291,7 @@ _READ_TURN = by_kind(
     ),
     final=record(Final, answer=text),
     say=record(Say, text=text),
-    malformed=record(Malformed, reason=text, answer=text),
+    malformed=record(MalformedTurn, reason=text, answer=text),
 )
 _READ_RESULT = record(
     ToolResult,

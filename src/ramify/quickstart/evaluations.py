@@ -17,7 +17,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import IO
 
 from ramify.config.schema_eval import EvalRecipe
-from ramify.core.errors import Interrupted, MachineError, Stopped, UserError
+from ramify.core.errors import MachineError, RunInterruptedError, SignalInterrupt, UserError
 from ramify.eval.evaluation import Evaluation, make_evaluation
 from ramify.eval.results import read_records
 from ramify.obs.console import RunConsole
@@ -34,7 +34,7 @@ def evaluate(recipes: Mapping[str, EvalRecipe], console: RunConsole) -> tuple[di
 
     Raises:
         MachineError: An evaluation failed.
-        Stopped: Ctrl-C or SIGTERM; the processes have ended.
+        SignalInterrupt: Ctrl-C or SIGTERM; the processes have ended.
     """
     evaluations: dict[str, Evaluation] = {}
     memory: dict[int, int] = {}
@@ -116,7 +116,7 @@ def main() -> None:
                 _answer({"title": title, "problems": problems, "memory": peak_memory_bytes()})
         except UserError as error:
             _answer({"error": str(error)})
-        except (Interrupted, Stopped):
+        except (RunInterruptedError, SignalInterrupt):
             return
 
 

@@ -22,7 +22,7 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
 
     Raises:
         UserError: The machine cannot run it.
-        Interrupted: Ctrl-C.
+        RunInterruptedError: Ctrl-C.
     """
     level = detect_level()
     keeps_out = "attacks and accidents" if level >= FIRST_GUARDED else "accidents, not attacks"

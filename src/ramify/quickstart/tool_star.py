@@ -114,7 +114,7 @@ def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> 
 
     Raises:
         UserError: The machine cannot run it.
-        Interrupted: Ctrl-C.
+        RunInterruptedError: Ctrl-C.
     """
     run = _Run(out, seed, console, _SMOKE if smoke else _FULL)
     clock = Clock()

@@ -24,7 +24,7 @@ from ramify.rollout.turn import BranchKey, TrajectoryState
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class BranchAllocation:
     """`children` new trajectories may start at tool result `depth` of trajectory `key` (0: refused)."""
 
     key: BranchKey
@@ -33,7 +33,7 @@ class Grant:
 
     @property
     def child_keys(self) -> tuple[BranchKey, ...]:
-        """The keys of the new trajectories; the book counts them as alive from the grant on."""
+        """The keys of the new trajectories; the budget counts them as alive from the allocation on."""
         return tuple((*self.key, self.depth, index) for index in range(1, self.children + 1))
 
 
@@ -41,7 +41,7 @@ class Grant:
 class Allocation:
     """What can be decided now: grants and refusals in order, and the number of top-ups to start."""
 
-    grants: tuple[Grant, ...]
+    branches: tuple[BranchAllocation, ...]
     top_ups: int
 
 
@@ -65,7 +65,7 @@ class BranchBudget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left to decide."""
+        """True if nothing is left to decide."""
         return self._budget is not None and self._used + self._top_ups >= self._budget and not self._waiting
 
     def open(self, budget: int) -> None:
@@ -73,7 +73,7 @@ class BranchBudget:
         self._budget = budget
 
     def left_for(self, key: BranchKey, depth: int) -> int:
-        """The budget that smaller keys left for a candidate at this place; final once all trajectories have ended.
+        """Return the budget that smaller keys left for a candidate at this place; final once all trajectories have ended.
 
         It depends on what was granted and never on when, so it is the same for all latencies.
         """
@@ -97,13 +97,13 @@ class BranchBudget:
         """Decide everything that can be decided now."""
         if self._budget is None:
             return Allocation((), 0)
-        grants = tuple(self._decide(self._budget))
+        branches = tuple(self._decide(self._budget))
         free = self._budget - self._used - self._top_ups - self._claims_of_all(self._budget)
         top_ups = max(0, free)
         self._top_ups += top_ups
-        return Allocation(grants, top_ups)
+        return Allocation(branches, top_ups)
 
-    def _decide(self, budget: int) -> Iterator[Grant]:
+    def _decide(self, budget: int) -> Iterator[BranchAllocation]:
         # A grant only takes room from larger keys, so one pass in key order decides everything that can be decided.
         for depth, key in sorted(self._waiting):
             room = budget - self._held_before(depth, key)
@@ -113,18 +113,18 @@ class BranchBudget:
                 continue
             children = max(0, min(wanted, room))
             del self._waiting[depth, key]
-            grant = Grant(key, depth, children)
+            branch = BranchAllocation(key, depth, children)
             if children:
                 self._granted[depth, key] = children
                 self._used += children
-                self._alive.update(dict.fromkeys(grant.child_keys, depth))
-            yield grant
+                self._alive.update(dict.fromkeys(branch.child_keys, depth))
+            yield branch
 
     def _held_before(self, depth: int, key: BranchKey) -> int:
-        return sum(count for place, count in self._granted.items() if place < (depth, key))
+        return sum(count for candidate, count in self._granted.items() if candidate < (depth, key))
 
     def _growth(self, levels: int, budget: int) -> int:
-        """How many trajectories one can become if it branches fully at `levels` tool results: (1 + Z)^levels."""
+        """Return the most trajectories that one can become by branching at `levels` tool results: (1 + Z)^levels."""
         # Beyond the budget the exact number does not matter, and the power would grow without bound.
         return int(min((1 + self.fanout) ** min(levels, 64), budget + 1)) if levels > 0 else 1
 
@@ -136,7 +136,7 @@ class BranchBudget:
         )
 
     def _claims_before(self, depth: int, key: BranchKey, budget: int) -> int:
-        """The most children that candidates with keys smaller than (depth, key) can still be granted."""
+        """Return the most children that candidates with keys smaller than (depth, key) can still be granted."""
         claims = 0
         for other, done in self._alive.items():
             at_same_depth = other < key
@@ -241,14 +241,12 @@ class Branching:
             The plan. Later decisions see the plan and never what was granted, which is not known in logical time.
         """
         assert state.key is not None
-        place, key = state.path, self._key
-        name = stream(
-            self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, place, "branch"
-        )
-        candidate = BranchCandidate(place, state.depth, key.slot, turns, state.own_from, uniform(name))
+        path, key = state.path, self._key
+        name = stream(self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, path, "branch")
+        candidate = BranchCandidate(path, state.depth, key.slot, turns, state.own_from, uniform(name))
         proposal, undecided = self._propose(candidate, state)
         decision = BranchDecision(
-            node_id(place),
+            node_id(path),
             state.depth,
             candidate.entropy_delta,
             proposal.probability,
@@ -269,7 +267,7 @@ class Branching:
         return decision
 
     def finished_decisions(self) -> list[BranchDecision]:
-        """All decisions with the budget that was left for them; call it when every trajectory has ended."""
+        """Return all decisions with the budget that was left for them; call it when every trajectory has ended."""
         return [
             replace(decision, budget_left=self._budget.left_for(*self._places[node]))
             for node, decision in self._decisions.items()
@@ -288,8 +286,8 @@ class Branching:
     def dropped(self, state: TrajectoryState) -> None:
         """Note that a granted branch could not get its state; a fresh trajectory from the prompt takes its place."""
         assert state.key is not None
-        place = node_id(state.path[:-1])
-        self._decisions[place] = replace(self._decisions[place], taken=self._decisions[place].taken - 1)
+        node = node_id(state.path[:-1])
+        self._decisions[node] = replace(self._decisions[node], taken=self._decisions[node].taken - 1)
         self._start_root(self._next_root, None)
         self._next_root += 1
         self.ended(state.key)
@@ -341,25 +339,25 @@ class Branching:
 
     def _allocate(self) -> None:
         allocation = self._budget.allocate()
-        for grant in allocation.grants:
-            candidate = self._candidates.pop((grant.key, grant.depth), None)
+        for branch in allocation.branches:
+            candidate = self._candidates.pop((branch.key, branch.depth), None)
             if candidate is not None:
-                self._branch(candidate, grant)
+                self._start_branches(candidate, branch)
         for root in range(self._next_root, self._next_root + allocation.top_ups):
             self._start_root(root, None)
         self._next_root += allocation.top_ups
 
-    def _branch(self, candidate: _Candidate, grant: Grant) -> None:
-        state, children = candidate.state, grant.children
-        place = node_id(state.path)
+    def _start_branches(self, candidate: _Candidate, allocated: BranchAllocation) -> None:
+        state, children = candidate.state, allocated.children
+        node = node_id(state.path)
         waited = asyncio.get_running_loop().time() - candidate.since
-        self._decisions[place] = replace(self._decisions[place], taken=children)
+        self._decisions[node] = replace(self._decisions[node], taken=children)
         self._parts.events.emit(
-            Event("grant", (self._key.step, self._key.slot), place, waited, {"children": children})
+            Event("grant", (self._key.step, self._key.slot), node, waited, {"children": children})
         )
         # The wait for the grant does not count towards the branch's deadline.
         deadline = None if state.deadline is None else state.deadline + waited
-        for index, key in enumerate(grant.child_keys, start=1):
+        for index, key in enumerate(allocated.child_keys, start=1):
             self._start_branch(
                 replace(
                     state,

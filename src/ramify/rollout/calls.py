@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ramify.core.cut_text import cut_to
-from ramify.core.errors import ContentError, RamifyError, Stopped
+from ramify.core.errors import ContentError, RamifyError, SignalInterrupt
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
@@ -42,32 +42,32 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued(Generic[Value]):
+class PendingCall(Generic[Value]):
     """A call in progress. The task returns a value or a failure; only errors of the run are raised."""
 
     task: "asyncio.Task[Value | Failure]"
     clock: CallClock
 
 
-def issue(ask: Callable[[], Awaitable[Value]]) -> Issued[Value]:
+def issue(ask: Callable[[], Awaitable[Value]]) -> PendingCall[Value]:
     """Start a call, and a clock that measures the call's own time."""
     clock = CallClock(asyncio.get_running_loop().time, seconds_held_up)
-    return Issued(asyncio.ensure_future(_caught(ask, clock)), clock)
+    return PendingCall(asyncio.ensure_future(_caught(ask, clock)), clock)
 
 
-async def first_good(issued: "tuple[Issued[Value], ...]", seconds: float) -> Value | Failure:
-    """The first value, or the last failure once all calls have failed; calls that still run are abandoned.
+async def first_good(issued: "tuple[PendingCall[Value], ...]", seconds: float) -> Value | Failure:
+    """Return the first value, or the last failure once all calls have failed; calls that still run are abandoned.
 
     Once the first call has taken `seconds` of its own time, the result is a failure without an exception.
     """
     clock = issued[0].clock
-    pending = {one.task for one in issued}
+    pending = {call.task for call in issued}
     failure = Failure(None)
     try:
         while pending:
             if not await clock.wait(pending, seconds):
                 return Failure(None)
-            done = [one.task for one in issued if one.task in pending and one.task.done()]
+            done = [call.task for call in issued if call.task in pending and call.task.done()]
             pending.difference_update(done)
             for answer in (task.result() for task in done):
                 if not isinstance(answer, Failure):
@@ -75,22 +75,22 @@ async def first_good(issued: "tuple[Issued[Value], ...]", seconds: float) -> Val
                 failure = answer
         return failure
     finally:
-        for one in issued:
-            abandon(one.task)
+        for call in issued:
+            abandon(call.task)
 
 
 async def within(seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
-    """The value of a call that may take `seconds` of its own time, or why it gave none."""
+    """Return the value of a call that may take `seconds` of its own time, or why it gave none."""
     return await first_good((issue(ask),), seconds)
 
 
-async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
-    """Return or raise what `asked` does; but when the caller is cancelled, do not wait for `asked` to end.
+async def detached(who: str, coroutine: Coroutine[Any, Any, Value]) -> Value:
+    """Return or raise what `coroutine` does; but when the caller is cancelled, do not wait for its end.
 
     Raises:
-        RuntimeError: `asked` cancelled itself; passing that on would lose the trajectory silently.
+        RuntimeError: `coroutine` cancelled itself; passing that on would lose the trajectory silently.
     """
-    task = asyncio.ensure_future(asked)
+    task = asyncio.ensure_future(coroutine)
     try:
         await asyncio.wait((task,))
     finally:
@@ -106,7 +106,7 @@ async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Valu
         return await ask()
     except ContentError as error:
         return Failure(error)
-    except (RamifyError, Stopped):
+    except (RamifyError, SignalInterrupt):
         raise
     # Also SystemExit and KeyboardInterrupt, which no signal raises here, a library's panic, or a call that cancels itself: the
     # policy reads it and the run goes on.
@@ -127,14 +127,12 @@ async def run_calls(
     """
     results: list[ToolResult] = []
     for call in calls:
-        is_over = any(result.ends for result in results)
-        results.append(_not_run(call) if is_over else await _run_call(parts, key, node, call, session))
+        if any(result.ends for result in results):
+            text = f"The call to {call.name} was not run: the environment had ended the trajectory."
+            results.append(ToolResult(call.id, ToolStatus.ERROR, text))
+        else:
+            results.append(await _run_call(parts, key, node, call, session))
     return tuple(results)
-
-
-def _not_run(call: ToolCall) -> ToolResult:
-    text = f"The call to {call.name} was not run: the environment had ended the trajectory."
-    return ToolResult(call.id, ToolStatus.ERROR, text)
 
 
 async def _run_call(
@@ -163,8 +161,8 @@ async def _run_call(
 
 async def _ask(
     session: EnvironmentSession, call: ToolCall, spec: ToolSpec
-) -> tuple[ToolResult | Failure, tuple[Issued[ToolResult], ...]]:
-    """The answer, and every issue of the call: a slow call that may run twice is issued a second time."""
+) -> tuple[ToolResult | Failure, tuple[PendingCall[ToolResult], ...]]:
+    """Return the answer, and every issue of the call: a slow call that may run twice is issued a second time."""
     first = issue(partial(_answer, session, call))
     if spec.hedge_seconds is None or spec.hedge_seconds >= spec.timeout_seconds:
         return await first_good((first,), spec.timeout_seconds), (first,)
@@ -178,7 +176,7 @@ async def _ask(
 
 
 async def _answer(session: EnvironmentSession, call: ToolCall) -> ToolResult:
-    """The answer of a tool, checked: it must be possible to show it, record it and read it back.
+    """Return the answer of a tool, checked: it must be possible to show it, record it and read it back.
 
     Raises:
         TypeError: It is not.
@@ -196,12 +194,12 @@ async def _answer(session: EnvironmentSession, call: ToolCall) -> ToolResult:
 
 
 def is_paid(reward: object) -> bool:
-    """Whether an environment can pay this: a finite number."""
+    """Return True if an environment can pay `reward`: a finite number."""
     return isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
 
 
 def _keeps(info: Mapping[str, Any]) -> bool:
-    """Whether `info` survives a round trip through JSON unchanged."""
+    """Return True if `info` survives a round trip through JSON unchanged."""
     try:
         return bool(json.loads(json.dumps(info, allow_nan=False, default=dict)) == info)
     except (TypeError, ValueError, RecursionError):

@@ -56,7 +56,7 @@ class RolloutLimits(LimitsConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriterConfig(Config):
-    """A function of the user's own, `rewrite(trajectory, **args) -> GoOn | Afresh | None`, as a rewriter.
+    """A function of the user's own, `rewrite(trajectory, **args) -> ContinueFrom | FreshContext | None`, as a rewriter.
 
     It is asked until it has rewritten `budget` contexts of a trajectory.
     """

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ramify.core.errors import ContentError, DataError, RamifyError, Stopped
+from ramify.core.errors import ContentError, DataError, RamifyError, SignalInterrupt
 from ramify.core.messages import Message, Problem, TextPart
 from ramify.core.protocols import Event, EventSink
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
@@ -26,7 +26,7 @@ def content_errors(work: str) -> Iterator[None]:
         yield
     except DataError as error:
         raise ContentError(str(error)) from error
-    except (RamifyError, Stopped):
+    except (RamifyError, SignalInterrupt):
         raise
     # A foreign text may make any library raise anything, a RecursionError for one, and a user's function may exit.
     except (Exception, SystemExit, KeyboardInterrupt) as error:

@@ -35,13 +35,13 @@ _RAN: Final = (ToolStatus.OK, ToolStatus.EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
-class Debugged:
+class DebuggedEnvironment:
     """Implements `core.protocols.Environment`: another environment whose programs are corrected.
 
     Attributes:
         inner: The environment; it has a tool `python` with an argument `code`.
         helper: Corrects the programs.
-        calls: Most programs of a trajectory that it is asked about.
+        calls: Most programs of a trajectory that the helper corrects.
     """
 
     inner: Environment
@@ -130,7 +130,7 @@ class _Session:
 
 
 async def corrected(helper: Helper, program: str, error: str) -> str:
-    """The program as the helper corrects it.
+    """Return the program as the helper corrects it.
 
     Raises:
         UnhelpfulError: It gave no answer, no program, or the same one.
@@ -138,16 +138,16 @@ async def corrected(helper: Helper, program: str, error: str) -> str:
     """
     answer = await helper.ask("debugger", _INSTRUCTIONS, {"program": program, "error": error})
     fenced = _FENCE.search(answer)
-    found = (fenced[1] if fenced else answer).strip()
-    if found == program.strip():
+    correction = (fenced[1] if fenced else answer).strip()
+    if correction == program.strip():
         raise UnhelpfulError("the same program")
     try:
-        tree = ast.parse(found)
+        tree = ast.parse(correction)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UnhelpfulError("no program") from None
     if _is_same(tree, program):
         raise UnhelpfulError("the same program")
-    return found
+    return correction
 
 
 def _is_same(tree: ast.Module, program: str) -> bool:
@@ -158,12 +158,12 @@ def _is_same(tree: ast.Module, program: str) -> bool:
         return False
 
 
-def _noted(result: ToolResult, **told: str) -> ToolResult:
-    return replace(result, info={**result.info, **told})
+def _noted(result: ToolResult, **notes: str) -> ToolResult:
+    return replace(result, info={**result.info, **notes})
 
 
 def _with_time(tools: Mapping[str, ToolSpec], helper: Helper) -> Mapping[str, ToolSpec]:
-    """The tools, of which `python` has time for two runs and the answer in between of a helper that has a deadline."""
+    """Return the tools, of which `python` has time for two runs and the answer in between of a helper that has a deadline."""
     spec = tools.get(TOOL)
     if spec is None:
         return tools

@@ -1,4 +1,4 @@
-"""A model that repair tools ask for help: what it is told is quoted as data, and what it fails at is a reason."""
+"""The helper model of the repair tools. Its input is quoted as data; its failures raise `UnhelpfulError`."""
 
 import asyncio
 import json
@@ -25,11 +25,11 @@ class Helper:
 
     Attributes:
         model: The model.
-        cache: Records and replays its answers; None: each request is asked.
+        cache: Records and replays its answers; None: each request reaches the model.
         max_tokens: Most tokens of an answer.
         temperature: Sampling temperature.
         seconds: Deadline of an answer; None: there is none, as the model is ours.
-        seed: The mark around what it is told is a hash of this and of the data, so no data can hold it.
+        seed: The mark around the data is a hash of this and of the data, so no data can hold it.
     """
 
     model: ChatModel
@@ -40,10 +40,10 @@ class Helper:
     seed: int
 
     async def ask(self, task: str, instructions: str, data: Mapping[str, Json]) -> str:
-        """The answer's text, not blank.
+        """Return the answer's text, not blank.
 
         Args:
-            task: Name of what it is asked for; answers are recorded under it.
+            task: Name of the request; answers are recorded under it.
             instructions: What to do; `{mark}` stands for the mark around the data.
             data: What it is about, written by whoever.
 
@@ -52,17 +52,17 @@ class Helper:
             ServiceDownError: The model's service is down, or refuses the key.
         """
         try:
-            answer = await self._kept(task, instructions, data)
+            answer = await self._answer(task, instructions, data)
         except RequestFailedError as failed:
             raise UnhelpfulError(failed.kind.value) from None
         if not answer.strip():
             raise UnhelpfulError("blank")
-        # A function of the user's own has no limit of its own, and what it says is parsed and encoded.
+        # A user-defined function has no limit of its own, and its answer is parsed and encoded.
         if len(answer) > _CHARS_PER_TOKEN * self.max_tokens:
             raise UnhelpfulError("too long")
         return answer
 
-    async def _kept(self, task: str, instructions: str, data: Mapping[str, Json]) -> str:
+    async def _answer(self, task: str, instructions: str, data: Mapping[str, Json]) -> str:
         request = json.dumps(data, ensure_ascii=False, sort_keys=True)
         mark = f"{stream(self.seed, task, request):016x}"
         messages = (Message.of("system", instructions.format(mark=mark)), data_message(data, mark))
@@ -84,5 +84,5 @@ class Helper:
             "temperature": self.temperature,
             "instructions": instructions,
         }
-        found = await self.cache.fetch(CacheKey(task, self.model.name, parameters, request), make)
-        return found if isinstance(found, str) else ""
+        answer = await self.cache.fetch(CacheKey(task, self.model.name, parameters, request), make)
+        return answer if isinstance(answer, str) else ""

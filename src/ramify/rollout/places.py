@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ramify.core.records import GoOn
+from ramify.core.records import ContinueFrom
 from ramify.core.tree import Cut, Segment
 from ramify.rollout.rewriting import open_turn
 
@@ -11,14 +11,14 @@ _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 def last_turn(decode: Decode, context: Segment) -> tuple[str, int]:
-    """The text of the turn with which a context ends, and the number of parts at its end that belong to it."""
+    """Return the text of the turn with which a context ends, and the number of parts at its end that belong to it."""
     size = 1 + len(open_turn(Segment(context.parts[:-1])))
     return decode(
         [token for node, tokens in context.parts[-size:] for token in node.token_ids[:tokens]]
     ), size
 
 
-def go_on_from(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> GoOn:
+def continue_after(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> ContinueFrom:
     """Go on after the first `chars` characters of a turn, with a text behind them.
 
     The kept tokens are those that were sampled. A token that reaches beyond the place is not kept; the characters that are
@@ -34,19 +34,19 @@ def go_on_from(decode: Decode, context: Segment, size: int, chars: int, text: st
     above, turn = context.parts[: len(context.parts) - size], context.parts[len(context.parts) - size :]
     ids = [token for node, tokens in turn for token in node.token_ids[:tokens]]
     wanted = decode(ids)[:chars]
-    kept = _tokens_within(decode, ids, wanted)
-    missing = wanted[len(decode(ids[:kept])) :]
+    left = _tokens_within(decode, ids, wanted)
+    missing = wanted[len(decode(ids[:left])) :]
     cut = Cut(above[-1][0].id, above[-1][1])
     for node, tokens in turn:
-        if kept <= 0:
+        if left <= 0:
             break
-        cut = Cut(node.id, min(kept, tokens))
-        kept -= tokens
-    return GoOn(cut, missing + text)
+        cut = Cut(node.id, min(left, tokens))
+        left -= tokens
+    return ContinueFrom(cut, missing + text)
 
 
 def _tokens_within(decode: Decode, ids: Sequence[int], wanted: str) -> int:
-    """The most first tokens whose text is the beginning of `wanted`."""
+    """Return the number of leading tokens whose text is the beginning of `wanted`."""
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
@@ -55,6 +55,6 @@ def _tokens_within(decode: Decode, ids: Sequence[int], wanted: str) -> int:
         else:
             high = middle - 1
     # A token that ends inside a character reads as a replacement character, which no kept text may end with.
-    while low and not (wanted.startswith(kept := decode(ids[:low])) and not kept.endswith(_INCOMPLETE)):
+    while low and not (wanted.startswith(text := decode(ids[:low])) and not text.endswith(_INCOMPLETE)):
         low -= 1
     return low

@@ -12,10 +12,10 @@ from ramify.rollout.turn import TrajectoryState
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class TreeRequest:
     """A tree to grow: the problem, and the key that names its random streams, whatever else grows at the same time.
 
-    `above`: the path of an earlier tree, from its prompt on, that all trajectories go on from; empty: they begin at a prompt.
+    `above`: the path of an earlier tree, from its prompt on, that all trajectories continue; empty: they begin at a prompt.
     """
 
     problem: Problem
@@ -23,10 +23,10 @@ class Planned:
     above: tuple[Node, ...] = ()
 
 
-def planned_step(
+def step_requests(
     problems: Sequence[Problem], step: int, *, first_slot: int = 0, attempt: int = 0
-) -> tuple[Planned, ...]:
-    """One tree for each problem of a step.
+) -> tuple[TreeRequest, ...]:
+    """Return the requests of a step, one tree for each problem.
 
     Args:
         problems: The problems, in the order of the data.
@@ -35,31 +35,34 @@ def planned_step(
         attempt: Round of growing within the step.
     """
     return tuple(
-        Planned(problem, TreeKey(step, slot, attempt)) for slot, problem in enumerate(problems, first_slot)
+        TreeRequest(problem, TreeKey(step, slot, attempt))
+        for slot, problem in enumerate(problems, first_slot)
     )
 
 
-def planned_from(tree: Tree, start: str) -> Planned:
-    """A tree that goes on from a node of `tree`, with random streams of its own.
+def request_from(tree: Tree, start: str) -> TreeRequest:
+    """Return the request for a tree that goes on from a node of `tree`, with random streams of its own.
 
     Raises:
         DataError: There is no such node, or nothing can go on from it: it is a leaf, or a turn that calls tools, whose
             results come next.
     """
-    place = f"problem {tree.problem.id!r}"
+    name = f"problem {tree.problem.id!r}"
     node = tree.by_id.get(start)
     if node is None:
-        raise DataError(f"{place}: its tree has no node {start!r}; it has {', '.join(map(repr, tree.by_id))}")
+        raise DataError(
+            f"{name}: its tree has no node {start!r}. Choose one of {', '.join(map(repr, tree.by_id))}"
+        )
     if node.stop is not None:
-        raise DataError(f"{place}: node {start!r} is a leaf, nothing comes after it; take one above")
+        raise DataError(f"{name}: node {start!r} is a leaf. Choose a node above it")
     if node.turn is not None:
-        raise DataError(f"{place}: node {start!r} ends a turn; take {start + '.0'!r}, the reply to it")
+        raise DataError(f"{name}: node {start!r} ends a turn. Choose {start + '.0'!r}, the reply to it")
     key = replace(tree.key, attempt=tree.key.attempt + 1)
-    return Planned(tree.problem, key, tree.path_to(node))
+    return TreeRequest(tree.problem, key, tree.path_to(node))
 
 
 def state_after(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> TrajectoryState:
-    """The state of a trajectory at the end of a recorded path; its path and key are still to be set."""
+    """Return the state of a trajectory at the end of a recorded path; its path and key are still to be set."""
     *_, context = Trajectory(problem, tuple(above)).contexts
     shared = sum(size for _, size in open_turn(context))
     text = parts.renderer.decode(context.token_ids[len(context.token_ids) - shared :])

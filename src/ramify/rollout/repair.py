@@ -1,7 +1,6 @@
 """Two repair tools of Tool-Star (arXiv 2505.16410) as rewriters: the backtracer and the reasoning-chain refiner.
 
-Both keep the chat header and the problem, whatever they do: the prompt's tokens are the ones that were there. What was
-written and left behind stays in the tree. The wording of the instructions is ours.
+Both keep the prompt's tokens, so the chat header and the problem stay. The text that they replace stays in the tree. The wording of the instructions is ours.
 """
 
 from collections import Counter
@@ -11,10 +10,10 @@ from typing import Final
 
 from ramify.core.messages import ToolSpec, ToolStatus
 from ramify.core.protocols import Renderer
-from ramify.core.records import GoOn
+from ramify.core.records import ContinueFrom
 from ramify.core.tree import Cut, Segment, Source, Trajectory
 from ramify.rollout.helper import Helper, UnhelpfulError
-from ramify.rollout.places import go_on_from, last_turn
+from ramify.rollout.places import continue_after, last_turn
 
 _FAILED: Final = (ToolStatus.ERROR, ToolStatus.TIMEOUT, ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL)
 _REASON_CHARS: Final = 200
@@ -46,8 +45,8 @@ class Backtracer:
     budget: int
     name: str = field(default="backtracer", init=False)
 
-    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> GoOn | None:
-        """Where to go on, if the last call failed."""
+    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> ContinueFrom | None:
+        """Return where to go on if the last call failed, else None."""
         last = trajectory.leaf
         failed = next((result for result in last.results if result.status in _FAILED), None)
         if last.source is not Source.TOOL or failed is None:
@@ -56,24 +55,26 @@ class Backtracer:
         turn, size = last_turn(self.renderer.decode, context)
         chars = _before_call(self.renderer, turn, tools)
         note = self._note(failed.text, tools, begins=chars == 0)
-        return go_on_from(self.renderer.decode, context, size, chars, note)
+        return continue_after(self.renderer.decode, context, size, chars, note)
 
     def _note(self, error: str, tools: Sequence[ToolSpec], *, begins: bool) -> str:
         if self.temperature > 0:
             return ""
         lines = [line for line in error.splitlines() if line.strip()] or ["no reason was given"]
         reason = " ".join(lines[-1].split())[:_REASON_CHARS]
-        said = f"An attempt at this failed ({reason}), so I do it in another way."
-        return self.renderer.thought(said, tools) if begins else f" {self.renderer.quoted(said, tools)} "
+        thought = f"An attempt at this failed ({reason}), so I do it in another way."
+        return (
+            self.renderer.thought(thought, tools) if begins else f" {self.renderer.quoted(thought, tools)} "
+        )
 
 
 def _before_call(renderer: Renderer, turn: str, tools: Sequence[ToolSpec]) -> int:
     """Characters of a turn to keep: up to the last line or sentence of the thought directly before the call, else to the call."""
     outline = renderer.outline(turn, tools)
-    if outline.said == outline.words:
+    if outline.words_end == outline.words:
         return outline.words
     start = outline.thoughts[-1][0]
-    thought = turn[start : outline.said].rstrip()
+    thought = turn[start : outline.words_end].rstrip()
     ends = (thought.rfind("\n") + 1, thought.rfind(". ") + 1)
     return start + max(*ends, 0)
 
@@ -82,8 +83,8 @@ def _before_call(renderer: Renderer, turn: str, tools: Sequence[ToolSpec]) -> in
 class Refiner:
     """Has a helper write a context that has become long again, shorter; the prompt stays as it is.
 
-    It asks where what follows the prompt has at least `at_tokens`, until it has asked `budget` times on the path, whether the
-    helper helped or not. The path tells how often that was.
+    It asks when at least `at_tokens` follow the prompt, at most `budget` times on a path, whether the helper helped or not; the
+    path itself shows how often that was.
 
     Attributes:
         renderer: Of the agent.
@@ -98,8 +99,8 @@ class Refiner:
     budget: int
     name: str = field(default="refiner", init=False)
 
-    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> GoOn | None:
-        """The prompt and the shorter text, if the context is long.
+    async def rewrite(self, trajectory: Trajectory, tools: Sequence[ToolSpec]) -> ContinueFrom | None:
+        """Return the prompt and the shorter text, if the context is long.
 
         Raises:
             UnhelpfulError: The helper did not answer, or with a text that is no shorter.
@@ -109,7 +110,7 @@ class Refiner:
         if (
             trajectory.leaf.stop is not None
             or not self._is_long(context)
-            or self._asked(trajectory) >= self.budget
+            or self._requests(trajectory) >= self.budget
         ):
             return None
         work = self.renderer.decode(context.token_ids[len(prompt.token_ids) :])
@@ -118,13 +119,13 @@ class Refiner:
         shorter = self.renderer.thought(answer, tools)
         if len(self.renderer.insert(shorter, tools)) >= _size(context):
             raise UnhelpfulError("no shorter")
-        return GoOn(Cut(prompt.id, len(prompt.token_ids)), shorter)
+        return ContinueFrom(Cut(prompt.id, len(prompt.token_ids)), shorter)
 
     def _is_long(self, context: Segment) -> bool:
         return _size(context) >= self.at_tokens
 
-    def _asked(self, trajectory: Trajectory) -> int:
-        """How often it asked above the last node: there its own text stands, or a long context was left as it was."""
+    def _requests(self, trajectory: Trajectory) -> int:
+        """Count its requests above the last node: each left its own text, or a long context as it was."""
         above = zip(trajectory.nodes[:-1], trajectory.contexts[:-1], strict=True)
         return sum(
             node.rewriter == self.name or (not node.rewriter and self._is_long(context))
@@ -134,17 +135,17 @@ class Refiner:
 
 
 def _size(context: Segment) -> int:
-    """Tokens after the prompt."""
+    """Count the tokens after the prompt."""
     return sum(size for _, size in context.parts[1:])
 
 
-def repairs_of(trajectory: Trajectory, given: Collection[str] = ()) -> dict[str, int]:
-    """How often each rewriter had a trajectory go on from elsewhere, by name, and each outcome of the debugger.
+def repairs_of(trajectory: Trajectory, earlier: Collection[str] = ()) -> dict[str, int]:
+    """Count the repairs of a trajectory: rewritten contexts by rewriter, and programs by outcome of the debugger.
 
-    What the policy's nodes `given` and their results hold belongs to an earlier trajectory (`Tree.given`).
+    The policy's nodes `earlier` and their results belong to an earlier trajectory (`Tree.inherited_ids`) and do not count.
     """
-    nodes = [node for node in trajectory.nodes if node.id not in given and node.parent not in given]
-    told = [node.rewriter for node in nodes if node.rewriter]
+    nodes = [node for node in trajectory.nodes if node.id not in earlier and node.parent not in earlier]
+    repairs = [node.rewriter for node in nodes if node.rewriter]
     results = (result for node in nodes for result in node.results)
-    told += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
-    return dict(sorted(Counter(told).items()))
+    repairs += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
+    return dict(sorted(Counter(repairs).items()))

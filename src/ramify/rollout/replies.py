@@ -7,7 +7,7 @@ from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Node, StopReason
 from ramify.rollout.calls import Failure, run_calls
 from ramify.rollout.content import content_errors
-from ramify.rollout.rewriting import Rewritten
+from ramify.rollout.rewriting import RewrittenContext
 from ramify.rollout.sessions import World
 from ramify.rollout.turn import TrajectoryState
 
@@ -21,14 +21,14 @@ class Reply:
     messages: tuple[Message, ...] = ()
     reward: float = 0.0
     token_ids: tuple[int, ...] = ()
-    elsewhere: Rewritten | None = None
+    elsewhere: RewrittenContext | None = None
 
 
-async def answered(world: World, state: TrajectoryState, node: Node) -> Reply:
-    """What follows the turn that ends with `node`: the results of its calls, the environment's reply, or the end."""
+async def reply_to_turn(world: World, state: TrajectoryState, node: Node) -> Reply:
+    """Return what follows the turn that ends with `node`: the results of its calls, the environment's reply, or the end."""
     assert not isinstance(state.session, Failure | None)
     if not isinstance(node.turn, Calls):
-        return await _said(world, state, state.session, node)
+        return await _reply_without_calls(world, state, state.session, node)
     if state.calls + len(node.calls) > world.parts.limits.max_calls:
         return Reply(StopReason.CALLS)
     results = await run_calls(world.parts, world.key, node.id, node.calls, state.session)
@@ -40,8 +40,10 @@ async def answered(world: World, state: TrajectoryState, node: Node) -> Reply:
     return Reply(None, results, reward=paid, token_ids=ids)
 
 
-async def _said(world: World, state: TrajectoryState, session: EnvironmentSession, node: Node) -> Reply:
-    """What follows a turn that is no call: the environment's reply, or the end."""
+async def _reply_without_calls(
+    world: World, state: TrajectoryState, session: EnvironmentSession, node: Node
+) -> Reply:
+    """Return what follows a turn without calls: the environment's reply, or the end."""
     assert node.turn is not None
     usual = StopReason.ANSWERED if isinstance(node.turn, Final) else StopReason.MALFORMED
     most = world.parts.environment.max_observations
@@ -49,13 +51,13 @@ async def _said(world: World, state: TrajectoryState, session: EnvironmentSessio
         return Reply(usual)
     if state.steps >= most:
         return Reply(StopReason.CALLS)
-    said = await world.step(session, node, node.turn)
-    if isinstance(said, Failure):
+    observation = await world.step(session, node, node.turn)
+    if isinstance(observation, Failure):
         return Reply(StopReason.FAILED)
-    if said.ends or not said.messages:
-        ended = StopReason.ENDED if said.ends and usual is StopReason.MALFORMED else usual
-        return Reply(ended, messages=said.messages, reward=said.reward)
+    if observation.ends or not observation.messages:
+        ended = StopReason.ENDED if observation.ends and usual is StopReason.MALFORMED else usual
+        return Reply(ended, messages=observation.messages, reward=observation.reward)
     with content_errors("the environment's reply cannot be rendered"):
         turn = state.shared_text + node.text
-        ids = world.parts.renderer.render_user_turn(turn, said.messages, state.tools)
-    return Reply(None, messages=said.messages, reward=said.reward, token_ids=ids)
+        ids = world.parts.renderer.render_user_turn(turn, observation.messages, state.tools)
+    return Reply(None, messages=observation.messages, reward=observation.reward, token_ids=ids)

@@ -1,4 +1,4 @@
-"""Contexts that do not go on from the last node: rewriters are asked, and their answers checked and turned into tokens."""
+"""Rewritten contexts: ask the rewriters, check their answers and render them as tokens."""
 
 import asyncio
 import inspect
@@ -11,7 +11,7 @@ from typing import Any
 from ramify.core.errors import ConfigError, DataError, RamifyError
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import ContextRewriter, Event
-from ramify.core.records import Afresh, GoOn
+from ramify.core.records import ContinueFrom, FreshContext
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
 from ramify.files.user_code import check_signature, load_function, one_line
 from ramify.rollout.calls import Failure, detached
@@ -46,21 +46,21 @@ class FunctionRewriter:
         self,
         trajectory: Trajectory,
         tools: Sequence[ToolSpec],  # noqa: ARG002 - the function gets the trajectory alone
-    ) -> GoOn | Afresh | None:
-        """What the function answers."""
+    ) -> ContinueFrom | FreshContext | None:
+        """Return what the function answers."""
         if inspect.iscoroutinefunction(self.function):
-            asked = await self.function(trajectory, **self.args)
+            answer = await self.function(trajectory, **self.args)
         else:
-            asked = await self._threads.result(
+            answer = await self._threads.result(
                 self._threads.submit(partial(self.function, trajectory, **self.args))
             )
-        if asked is not None and not isinstance(asked, GoOn | Afresh):
-            raise TypeError(f"expected GoOn, Afresh or None, got {type(asked).__name__}")
-        return asked
+        if answer is not None and not isinstance(answer, ContinueFrom | FreshContext):
+            raise TypeError(f"expected ContinueFrom, FreshContext or None, got {type(answer).__name__}")
+        return answer
 
 
 def load_rewriter(config: RewriterConfig) -> tuple[FunctionRewriter, str]:
-    """A function in a Python file as a rewriter, and the SHA-256 of the file.
+    """Load a function of a Python file as a rewriter; returns it with the SHA-256 of the file.
 
     Raises:
         ConfigError: The file cannot be run or has no such function, or the function cannot take its arguments.
@@ -74,12 +74,12 @@ def load_rewriter(config: RewriterConfig) -> tuple[FunctionRewriter, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenContext:
     """A context to go on from.
 
     Attributes:
         by: Name of the rewriter.
-        asked: What it asked for.
+        answer: Its answer.
         context: Whose tokens stand before the node that is added.
         before: These tokens.
         token_ids: Tokens of the node.
@@ -87,7 +87,7 @@ class Rewritten:
     """
 
     by: str
-    asked: GoOn | Afresh
+    answer: ContinueFrom | FreshContext
     context: Context
     before: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -99,12 +99,12 @@ class Rewritten:
         return len(self.before) + len(self.token_ids)
 
 
-async def rewritten(
+async def rewrite_context(
     parts: AgentParts, key: TreeKey, trajectory: Trajectory, tools: Sequence[ToolSpec], most: int
-) -> Rewritten | None:
-    """The context of the first rewriter that asks for a usable one; None: the context stays as it is.
+) -> RewrittenContext | None:
+    """Return the context of the first rewriter that asks for a valid one; None: the context stays as it is.
 
-    A rewriter that fails, or asks for what cannot be, is an event (`rewriter/NAME`), and the next one is asked.
+    A rewriter that fails, or asks for an invalid context, is an event (`rewriter/NAME`), and the next one is asked.
 
     Args:
         parts: The agent.
@@ -118,65 +118,61 @@ async def rewritten(
         if sum(node.rewriter == rewriter.name for node in trajectory.nodes) >= rewriter.budget:
             continue
         began = loop.time()
-        found = await _asked(parts, rewriter, trajectory, tools, most)
-        if found is None:
+        context = await _context_from(parts, rewriter, trajectory, tools, most)
+        if context is None:
             continue
-        told = {"asked": "nothing usable", "reason": found} if isinstance(found, str) else _told(found)
-        place = trajectory.leaf.id
-        parts.events.emit(
-            Event(f"rewriter/{rewriter.name}", (key.step, key.slot), place, loop.time() - began, told)
-        )
-        if isinstance(found, Rewritten):
-            return found
+        match context if isinstance(context, str) else context.answer:
+            case str(reason):
+                fields: dict[str, object] = {"asked": "nothing usable", "reason": reason}
+            case ContinueFrom(cut):
+                fields = {"asked": "go on", "node": cut.node, "tokens": cut.tokens}
+            case FreshContext():
+                fields = {"asked": "afresh"}
+        kind, tree = f"rewriter/{rewriter.name}", (key.step, key.slot)
+        parts.events.emit(Event(kind, tree, trajectory.leaf.id, loop.time() - began, fields))
+        if isinstance(context, RewrittenContext):
+            return context
     return None
 
 
-def _told(found: Rewritten) -> dict[str, object]:
-    match found.asked:
-        case GoOn(cut):
-            return {"asked": "go on", "node": cut.node, "tokens": cut.tokens}
-        case Afresh():
-            return {"asked": "afresh"}
-
-
-async def _asked(
+async def _context_from(
     parts: AgentParts,
     rewriter: ContextRewriter,
     trajectory: Trajectory,
     tools: Sequence[ToolSpec],
     most: int,
-) -> Rewritten | str | None:
-    """What a rewriter asks for, why that cannot be, or None if it asks for nothing."""
+) -> RewrittenContext | str | None:
+    """Return the context that a rewriter asks for, why it is invalid, or None if it asks for nothing."""
     try:
-        asked = await detached(f"rewriter {rewriter.name!r}", _answer(rewriter, trajectory, tools))
-        if asked is None:
+        answer = await detached(f"rewriter {rewriter.name!r}", _answer(rewriter, trajectory, tools))
+        if answer is None:
             return None
-        if isinstance(asked, Failure):
-            return one_line(asked.raised) if asked.raised is not None else asked.reason
-        if isinstance(asked, Afresh):
-            problem = replace(trajectory.problem, messages=asked.messages)
+        if isinstance(answer, Failure):
+            return one_line(answer.raised) if answer.raised is not None else answer.reason
+        if isinstance(answer, FreshContext):
+            problem = replace(trajectory.problem, messages=answer.messages)
             prompt = parts.renderer.render_prompt(problem, tools)
-            found = Rewritten(rewriter.name, asked, "fresh", (), prompt)
+            context = RewrittenContext(rewriter.name, answer, "fresh", (), prompt)
         else:
-            found = _gone_on(parts, rewriter.name, asked, trajectory, tools)
-    except (_CannotBeError, DataError) as error:
+            context = _continue_from(parts, rewriter.name, answer, trajectory, tools)
+    except (InvalidContextError, DataError) as error:
         return str(error)
     except RamifyError:
         raise
-    # A rewriter may be anybody's code: the trajectory goes on without it.
+    # A rewriter may be user-defined: its failure must not end the trajectory.
     except Exception as error:  # noqa: BLE001
         return f"{type(error).__name__}: {error}"[:500]
-    if not found.size:
+    if not context.size:
         return "a context without tokens"
-    room = min(most, parts.engine.info().context_tokens - 1 - len(found.before))
-    if len(found.token_ids) > room:
-        return f"{len(found.token_ids)} tokens are too many, there is room for {room}"
-    return found
+    room = min(most, parts.engine.info().context_tokens - 1 - len(context.before))
+    if len(context.token_ids) > room:
+        return f"{len(context.token_ids)} tokens are too many, there is room for {room}"
+    return context
 
 
 async def _answer(
     rewriter: ContextRewriter, trajectory: Trajectory, tools: Sequence[ToolSpec]
-) -> GoOn | Afresh | Failure | None:
+) -> ContinueFrom | FreshContext | Failure | None:
     try:
         return await rewriter.rewrite(trajectory, tools)
     except (RamifyError, asyncio.CancelledError):
@@ -186,15 +182,15 @@ async def _answer(
         return Failure(error)
 
 
-class _CannotBeError(Exception):
-    """A rewriter asks for a context that there is not."""
+class InvalidContextError(Exception):
+    """A rewriter asks for a context that does not exist."""
 
 
-def _gone_on(
-    parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory, tools: Sequence[ToolSpec]
-) -> Rewritten:
+def _continue_from(
+    parts: AgentParts, name: str, answer: ContinueFrom, trajectory: Trajectory, tools: Sequence[ToolSpec]
+) -> RewrittenContext:
     # A number of numpy's cannot be written into a trace.
-    cut = Cut(str(asked.cut.node), operator.index(asked.cut.tokens))
+    cut = Cut(str(answer.cut.node), operator.index(answer.cut.tokens))
     contexts = {node.id: context for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True)}
     nodes = {node.id: node for node in trajectory.nodes}
     last = trajectory.leaf
@@ -203,28 +199,30 @@ def _gone_on(
         del nodes[last.id]
         last = trajectory.nodes[-2]
     if cut.node not in nodes:
-        raise _CannotBeError(f"node {cut.node!r} is not on the path")
+        raise InvalidContextError(f"node {cut.node!r} is not on the path")
     node = nodes[cut.node]
     if not 1 <= cut.tokens <= len(node.token_ids):
-        raise _CannotBeError(f"{cut.tokens} tokens of node {node.id!r}, which has {len(node.token_ids)}")
+        raise InvalidContextError(f"{cut.tokens} tokens of node {node.id!r}, which has {len(node.token_ids)}")
     before = contexts[node.id].before(cut)
     turn = open_turn(before)
-    kept = tuple(token for part, size in turn for token in part.token_ids[:size])
-    if parts.renderer.decode(kept).endswith("\N{REPLACEMENT CHARACTER}"):
-        raise _CannotBeError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
-    added = parts.renderer.insert(asked.text, tools)
+    turn_ids = tuple(token for part, size in turn for token in part.token_ids[:size])
+    if parts.renderer.decode(turn_ids).endswith("\N{REPLACEMENT CHARACTER}"):
+        raise InvalidContextError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
+    added = parts.renderer.insert(answer.text, tools)
     whole = before.token_ids + added
-    again = any(contexts[one.id].token_ids == whole for one in nodes.values() if one.rewriter)
-    if parts.limits.temperature == 0 and (again or not asked.text):
-        raise _CannotBeError("at temperature 0 the same tokens would be written again; add another text")
-    shared = len(kept) + len(added) if _is_in_turn(before.parts) else 0
+    again = any(contexts[node.id].token_ids == whole for node in nodes.values() if node.rewriter)
+    if parts.limits.temperature == 0 and (again or not answer.text):
+        raise InvalidContextError(
+            "at temperature 0 the same tokens would be sampled again. Add a different text"
+        )
+    shared = len(turn_ids) + len(added) if _is_in_turn(before.parts) else 0
     # After the whole last turn: the text stands where its result would.
     is_next = node.id == last.id and cut.tokens == len(node.token_ids)
-    return Rewritten(name, asked, "parent" if is_next else cut, before.token_ids, added, shared)
+    return RewrittenContext(name, answer, "parent" if is_next else cut, before.token_ids, added, shared)
 
 
 def open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:
-    """The parts at the end of a context that belong to a turn of the policy which has not ended.
+    """Return the parts at the end of a context that belong to a turn of the policy which has not ended.
 
     A text that a rewriter put into a turn, or to where one begins, belongs to it.
     """
@@ -236,7 +234,7 @@ def open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:
 
 
 def _is_in_turn(parts: Sequence[tuple[Node, int]]) -> bool:
-    """Whether what comes behind these parts of a context stands in a turn of the policy: in a begun one, or as its beginning."""
+    """Return True if the next token after these parts of a context belongs to a policy turn."""
     node, size = parts[-1]
     if node.source is Source.POLICY:
         return _is_open(parts[-1])
@@ -244,7 +242,7 @@ def _is_in_turn(parts: Sequence[tuple[Node, int]]) -> bool:
 
 
 def _is_text_in_turn(parts: Sequence[tuple[Node, int]]) -> bool:
-    """Whether the last part is a text that a rewriter put into a turn."""
+    """Return True if the last part is a text that a rewriter put into a turn."""
     node, _ = parts[-1]
     return node.source is Source.TOOL and isinstance(node.context, Cut) and _is_in_turn(parts[:-1])
 

@@ -30,11 +30,11 @@ class SessionKeeper:
     _is_over: bool = False
 
     async def open(self) -> EnvironmentSession | Failure:
-        """A session for a new root."""
+        """Return a session for a new root."""
         return await self._take(partial(self.environment.open, self.problem, self.seed))
 
     async def fork(self, session: EnvironmentSession, seed: int) -> EnvironmentSession | Failure:
-        """A fork of `session` in its current state."""
+        """Return a fork of `session` in its current state."""
 
         async def fork() -> EnvironmentSession:
             copy = await session.fork(seed)
@@ -61,7 +61,7 @@ class SessionKeeper:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def ask(self, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
-        """What a method of the environment gives within its deadline.
+        """Return what a method of the environment gives within its deadline.
 
         Raises:
             RamifyError: An error of the run.
@@ -122,16 +122,16 @@ class World:
     failures: list[str] = field(default_factory=list)
 
     async def step(self, session: EnvironmentSession, node: Node, turn: ParsedTurn) -> Observation | Failure:
-        """The reply to a turn that is no call, with its texts cut and without keys."""
+        """Return the reply to a turn that is no call, with its texts cut and without keys."""
 
         async def step() -> Observation:
             return self._checked(await session.step(turn))
 
         with self.parts.waits.on("environment"):
-            return self.told("step", node.id, await self.keeper.ask(step))
+            return self.reported("step", node.id, await self.keeper.ask(step))
 
     async def score(self, session: EnvironmentSession, trajectory: Trajectory) -> float | Failure:
-        """What the whole trajectory is paid besides what its turns were."""
+        """Return the reward of the whole trajectory, on top of those of its turns."""
 
         async def score() -> float:
             paid = await session.score(trajectory)
@@ -139,10 +139,10 @@ class World:
                 raise TypeError(f"score gave {paid!r:.60}, expected a finite number")
             return float(paid)
 
-        return self.told("score", trajectory.leaf.id, await self.keeper.ask(score))
+        return self.reported("score", trajectory.leaf.id, await self.keeper.ask(score))
 
     async def replay(self, path: Sequence[Node]) -> EnvironmentSession | Failure:
-        """A new session, in which the turns of a path were made again; each reply must be the recorded one."""
+        """Return a new session, in which the turns of a path were made again; each reply must be the recorded one."""
         session = await self.keeper.open()
         if isinstance(session, Failure):
             return session
@@ -158,20 +158,15 @@ class World:
                 return differs
         return session
 
-    def told(self, method: str, node: str, answer: Value | Failure) -> Value | Failure:
-        """The answer, after an event if it is a failure."""
+    def reported(self, method: str, node: str, answer: Value | Failure) -> Value | Failure:
+        """Return the answer; emit an event if it is a failure."""
         if isinstance(answer, Failure):
-            self._event(method, node, answer.reason)
+            reason, tree = redact(answer.reason)[:500], (self.key.step, self.key.slot)
+            self.parts.events.emit(Event(f"environment/{method}", tree, node, 0.0, {"reason": reason}))
             # A branch that fails is dropped, and another trajectory takes its place.
             if method != "branch":
                 self.failures.append(answer.reason)
         return answer
-
-    def _event(self, method: str, node: str, reason: str) -> None:
-        fields = {"reason": redact(reason)[:500]}
-        self.parts.events.emit(
-            Event(f"environment/{method}", (self.key.step, self.key.slot), node, 0.0, fields)
-        )
 
     async def _again(self, session: EnvironmentSession, node: Node, recorded: Node) -> Failure | None:
         if isinstance(node.turn, Calls):
@@ -190,7 +185,7 @@ class World:
         )
 
     def _checked(self, reply: object) -> Observation:
-        """The observation, if it can be shown, recorded and read back.
+        """Return the observation, if it can be shown, recorded and read back.
 
         Raises:
             TypeError: It cannot.
@@ -199,11 +194,13 @@ class World:
             raise TypeError(f"step gave {type(reply).__name__}, expected an Observation")
         if not is_paid(reply.reward) or not isinstance(reply.ends, bool):
             raise TypeError("the reward of an observation is not a finite number, or `ends` is not a bool")
-        if not all(isinstance(said, Message) and said.role == "user" for said in reply.messages):
-            raise TypeError("an observation holds something else than messages of the user")
+        if not all(isinstance(message, Message) and message.role == "user" for message in reply.messages):
+            raise TypeError("an observation holds messages that are not of the user")
         most = self.parts.limits.max_result_chars
         return replace(
             reply,
-            messages=tuple(Message.of("user", cut_to(most, redact(said.text))) for said in reply.messages),
+            messages=tuple(
+                Message.of("user", cut_to(most, redact(message.text))) for message in reply.messages
+            ),
             reward=float(reply.reward),
         )

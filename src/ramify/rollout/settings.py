@@ -51,12 +51,12 @@ class AgentParts:
         if info.tokenizer != self.renderer.fingerprint:
             raise ConfigError(
                 f"engine {info.name!r} uses the ids of another tokenizer ({info.tokenizer}) than the one "
-                f"for prompts and training ({self.renderer.fingerprint}); give both the same model folder"
+                f"for prompts and training ({self.renderer.fingerprint}). Give both the same model folder"
             )
         if self.all_entropies and not info.exact_entropy:
             raise ConfigError(
                 f"engine {info.name!r} gives entropies as brackets, and the advantages need those of all tokens "
-                'exactly; set algorithm.entropy_advantage.source to "annotate"'
+                'exactly. Set algorithm.entropy_advantage.source to "annotate"'
             )
 
     def for_problem(self, problem: Problem) -> "AgentParts":

@@ -44,7 +44,7 @@ class ToolSet:
         return "fork" if all(tool.spec.forks for tool in self.members.values()) else "never"
 
     async def open(self, problem: Problem, seed: int) -> EnvironmentSession:  # noqa: ARG002 - tools draw nothing
-        """A session of each tool."""
+        """Return a session of each tool."""
         return await _filled(
             ToolSetSession(self),
             {name: partial(tool.open, problem) for name, tool in self.members.items()},
@@ -53,10 +53,10 @@ class ToolSet:
 
 @dataclass(slots=True)
 class ToolSetSession:
-    """The sessions of a trajectory's tools, by name; `made` has the tool of each call by the call's id."""
+    """The sessions of a trajectory's tools by name, and the tool of each call by the call's id."""
 
     tool_set: ToolSet
-    made: dict[str, str] = field(default_factory=dict)
+    tool_of_call: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, ToolSession] = field(default_factory=dict)
     opening: str = field(default="", init=False)
     _is_closed: bool = False
@@ -69,11 +69,11 @@ class ToolSetSession:
     async def call(self, call: ToolCall) -> ToolResult:
         """Have the tool run the call, unless the trajectory has made all that it may make."""
         most = self.tool_set.max_calls.get(call.name)
-        others = sum(name == call.name for made, name in self.made.items() if made != call.id)
+        others = sum(name == call.name for call_id, name in self.tool_of_call.items() if call_id != call.id)
         if most is not None and others >= most:
             text = f"The limit of {most} calls to {call.name} is reached. Answer with what is known."
             return ToolResult(call.id, ToolStatus.OVER_LIMIT, text)
-        self.made[call.id] = call.name
+        self.tool_of_call[call.id] = call.name
         return await self.sessions[call.name].call(call)
 
     async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
@@ -81,9 +81,9 @@ class ToolSetSession:
         return Observation()
 
     async def fork(self, seed: int) -> EnvironmentSession:  # noqa: ARG002 - tools draw nothing
-        """Forks of all sessions in their current state."""
+        """Return forks of all sessions in their current state."""
         return await _filled(
-            ToolSetSession(self.tool_set, dict(self.made)),
+            ToolSetSession(self.tool_set, dict(self.tool_of_call)),
             {name: partial(_fork, session) for name, session in self.sessions.items()},
         )
 
@@ -139,7 +139,7 @@ class BrokenSession:
     reason: str
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """The reason, as an error."""
+        """Return the reason, as an error."""
         text = f"The tool {call.name} is not available: {self.reason}"
         return ToolResult(call.id, ToolStatus.ERROR, text)
 

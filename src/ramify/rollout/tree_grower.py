@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ramify.core.draws import stream
 from ramify.core.errors import ContentError
-from ramify.core.messages import Calls, Malformed, ParsedTurn
+from ramify.core.messages import Calls, MalformedTurn, ParsedTurn
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Finish
 from ramify.core.tree import (
@@ -26,9 +26,9 @@ from ramify.core.tree import (
 from ramify.rollout.branching import Branching
 from ramify.rollout.calls import Failure
 from ramify.rollout.content import content_errors, failed_tree, prompt_of, report_failed_problem, with_opening
-from ramify.rollout.plan import Planned, state_after
-from ramify.rollout.replies import Reply, answered
-from ramify.rollout.rewriting import Rewritten, rewritten
+from ramify.rollout.plan import TreeRequest, state_after
+from ramify.rollout.replies import Reply, reply_to_turn
+from ramify.rollout.rewriting import RewrittenContext, rewrite_context
 from ramify.rollout.sessions import SessionKeeper, World
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
@@ -45,17 +45,17 @@ class TreeGrower:
     def __init__(
         self,
         parts: AgentParts,
-        planned: Planned,
-        ends: float | None,
+        request: TreeRequest,
+        deadline: float | None,
         trajectory_ended: Callable[[], None],
     ) -> None:
-        """Prepare one tree; `ends` is the step's deadline on the event loop's clock."""
+        """Prepare one tree; `deadline` is the step's deadline on the event loop's clock."""
         self._parts = parts
-        self._planned = planned
-        self._problem = planned.problem
-        self._key = planned.key
-        self._above = planned.above
-        self._ends = ends
+        self._request = request
+        self._problem = request.problem
+        self._key = request.key
+        self._above = request.above
+        self._deadline = deadline
         self._trajectory_ended = trajectory_ended
         self._nodes: dict[str, Node] = {}
         self._contexts: dict[str, tuple[int, ...]] = {}
@@ -80,7 +80,7 @@ class TreeGrower:
             tree = await self._grown(prompt_of(self._parts, self._problem, self._above))
         except ContentError as error:
             self._world.failures.append(str(error))
-            tree = failed_tree(self._planned.problem, key, self._above, self._parts.limits.n)
+            tree = failed_tree(self._request.problem, key, self._above, self._parts.limits.n)
         finally:
             # Trajectories close their sessions when they end; after a failure some are still open.
             await self._keeper.close_all()
@@ -137,7 +137,7 @@ class TreeGrower:
         finally:
             self._parts.live.leave()
         if isinstance(session, Failure):
-            self._world.told("open", "", session)
+            self._world.reported("open", "", session)
             raise ContentError(session.reason)
         self._first, self._opening = session, session.opening
         self._problem = with_opening(self._problem, self._opening, self._parts.limits.max_result_chars)
@@ -150,7 +150,7 @@ class TreeGrower:
         self._spawn(group, replace(begin, key=key, path=(*self._start, root), deadline=own))
 
     def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
-        ends = [time for time in (state.deadline, self._ends) if time is not None]
+        ends = [time for time in (state.deadline, self._deadline) if time is not None]
         task = group.create_task(self._run(replace(state, deadline=min(ends, default=None))))
         self._parts.live.enter()
         # Not at the end of `_run`, because a task that is cancelled before it first runs never enters its body.
@@ -161,12 +161,12 @@ class TreeGrower:
         if session is None:
             session = None if self._is_late(state) else await self._in_time(state, self._opened(state))
         if isinstance(session, Failure):
-            place = node_id(state.path[:-1])
+            parent = node_id(state.path[:-1])
             if len(state.path) > len(self._start) + 1:
-                self._world.told("branch", place, session)
+                self._world.reported("branch", parent, session)
                 self._branching.dropped(state)
                 return
-            self._world.told("open", place, session)
+            self._world.reported("open", parent, session)
         if session is None or isinstance(session, Failure):
             going = self._cut(state, StopReason.DEADLINE if session is None else StopReason.FAILED)
         else:
@@ -180,7 +180,7 @@ class TreeGrower:
         self._branching.ended(state.key)
 
     async def _opened(self, state: TrajectoryState) -> EnvironmentSession | Failure:
-        """A session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
+        """Return a session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
         if state.path == (0,) and self._first is not None:  # no start but the prompt has such a path
             session, self._first = self._first, None
             return session
@@ -191,7 +191,7 @@ class TreeGrower:
         return Failure(ValueError("the opening differs from that in the prompt"))
 
     def _is_opening(self, text: str) -> bool:
-        """Whether the prompt holds this opening."""
+        """Return True if the prompt holds this opening."""
         if self._above:
             return self._problem.messages[-1].text.endswith(text)
         return text == self._opening
@@ -204,7 +204,7 @@ class TreeGrower:
         return going
 
     async def _paid(self, session: EnvironmentSession, leaf: Node) -> Node:
-        """The leaf, with what the environment pays for the whole trajectory."""
+        """Return the leaf, with what the environment pays for the whole trajectory."""
         if not self._parts.environment.scores:
             return leaf
         paid = await self._world.score(session, self._trajectory(leaf))
@@ -216,7 +216,7 @@ class TreeGrower:
         return leaf
 
     async def _in_time(self, state: TrajectoryState, action: Coroutine[Any, Any, Value]) -> Value | None:
-        """What `action` returns, or None once the trajectory's deadline has passed."""
+        """Return what `action` returns, or None once the trajectory's deadline has passed."""
         try:
             async with asyncio.timeout_at(state.deadline) as limit:
                 return await action
@@ -229,7 +229,7 @@ class TreeGrower:
         return state.deadline is not None and asyncio.get_running_loop().time() >= state.deadline
 
     async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
-        """One node of the policy and what comes after it; the leaf when the trajectory has ended."""
+        """Add one node of the policy and what comes after it; returns the leaf when the trajectory has ended."""
         room = self._room(state)
         if room < 1:
             return self._cut(state, StopReason.TOKENS)
@@ -254,10 +254,10 @@ class TreeGrower:
             with content_errors("the turn cannot be parsed"):
                 parsed = self._parts.renderer.parse(state.shared_text + node.text, state.tools)
             node = replace(node, turn=_with_ids(parsed, node.id))
-            is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
+            is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, MalformedTurn)
             reply = await self._in_time(state, self._reply(state, node, is_cut, room))
         except ContentError as error:
-            self._world.told("turn", node.id, Failure(error))
+            self._world.reported("turn", node.id, Failure(error))
             reply = Reply(StopReason.FAILED)
         reply = reply or Reply(StopReason.DEADLINE)
         return self._go_on(state, replace(node, reward=reply.reward), reply)
@@ -275,20 +275,20 @@ class TreeGrower:
         if self._parts.branch_at == "after_probe":
             window = min(self._parts.brancher.probe_tokens, room)
             return await write(self._parts, replace(request, max_new_tokens=window)), None
-        made: list[BranchDecision] = []
+        decisions: list[BranchDecision] = []
 
         async def decide(entropy: Entropy) -> None:
-            place = replace(state, path=state.path[:-1])
-            made.append(await self._branching.decide(place, (*state.turns, entropy)))
+            at_result = replace(state, path=state.path[:-1])
+            decisions.append(await self._branching.decide(at_result, (*state.turns, entropy)))
 
         # Do this even if the budget is spent: whether it is depends on latencies, and requests must not.
         turn = await write_probed(self._parts, request, decide)
-        return turn, made[0]
+        return turn, decisions[0]
 
     async def _branch_after(self, state: TrajectoryState, node: Node) -> TrajectoryState:
         going = self._with_part(state, node)
-        place = replace(going, path=state.path)
-        decision = await self._in_time(state, self._branching.decide(place, going.turns))
+        at_result = replace(going, path=state.path)
+        decision = await self._in_time(state, self._branching.decide(at_result, going.turns))
         # If there is no decision, the deadline has passed, and the next step ends the trajectory.
         return going.after_turn(None, decision)
 
@@ -320,8 +320,8 @@ class TreeGrower:
         )
 
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> Reply:
-        """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
-        reply = Reply(StopReason.TOKENS) if is_cut else await answered(self._world, state, node)
+        """Return what follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
+        reply = Reply(StopReason.TOKENS) if is_cut else await reply_to_turn(self._world, state, node)
         elsewhere = await self._rewritten(state, node, reply)
         if elsewhere is not None:
             return replace(reply, stop=None, token_ids=elsewhere.token_ids, elsewhere=elsewhere)
@@ -329,15 +329,15 @@ class TreeGrower:
             return Reply(StopReason.TOKENS, reward=reply.reward)
         return reply
 
-    async def _rewritten(self, state: TrajectoryState, node: Node, reply: Reply) -> Rewritten | None:
-        """The context that a rewriter puts in place of the current one."""
+    async def _rewritten(self, state: TrajectoryState, node: Node, reply: Reply) -> RewrittenContext | None:
+        """Return the context that a rewriter puts in place of the current one."""
         if not self._parts.rewriters or reply.stop in (StopReason.ENDED, StopReason.FAILED):
             return None
         nodes = [replace(node, stop=reply.stop)]
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
         most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
-        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.tools, most)
+        return await rewrite_context(self._parts, self._key, self._trajectory(*nodes), state.tools, most)
 
     def _go_on(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
         if reply.stop is not None:
@@ -362,7 +362,7 @@ class TreeGrower:
         return self._in_turn(state, elsewhere.shared) if elsewhere is not None and elsewhere.shared else state
 
     def _in_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
-        """The state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
+        """Return the state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
         if self._asks(state):
             # The first tokens of this turn are no answer to the result, so there is nothing to decide on.
             self._branching.skip(state)
@@ -371,12 +371,9 @@ class TreeGrower:
         return replace(state, shared=shared, shared_text=text)
 
     def _room(self, state: TrajectoryState) -> int:
-        """Tokens that may still be added."""
-        return min(self._parts.limits.max_tokens - state.spent, self._context_tokens - len(state.context))
-
-    @property
-    def _context_tokens(self) -> int:
-        return self._parts.engine.info().context_tokens
+        """Return the number of tokens that may still be added."""
+        room = self._parts.engine.info().context_tokens - len(state.context)
+        return min(self._parts.limits.max_tokens - state.spent, room)
 
     def _tool_node(self, caller: Node, reply: Reply) -> Node:
         path = (*caller.path, 0)
@@ -415,26 +412,26 @@ class TreeGrower:
         return self._end(state, leaf)
 
     def _trajectory(self, *last: Node) -> Trajectory:
-        """The path from the prompt through `last`; the parent of the first of these must be in the tree already."""
+        """Return the path from the prompt through `last`; the parent of the first of these must be in the tree already."""
         return Trajectory(self._problem, (*self._nodes_above(last[0].path), *last))
 
     def _nodes_above(self, path: NodePath) -> tuple[Node, ...]:
-        """The nodes above the one at `path`, from the prompt on."""
+        """Return the nodes above the one at `path`, from the prompt on."""
         return tuple(self._nodes[node_id(path[:depth])] for depth in range(len(path)))
 
     def _audit(self, tree: Tree) -> None:
         """Check that there are n trajectories, and that each context is the concatenation of its nodes' tokens."""
-        place = f"problem {self._problem.id!r}"
+        name = f"problem {self._problem.id!r}"
         if len(tree.trajectories) != self._parts.limits.n:
-            raise RuntimeError(f"{place}: {len(tree.trajectories)} trajectories")
+            raise RuntimeError(f"{name}: {len(tree.trajectories)} trajectories")
         for trajectory in tree.trajectories:
             for segment in trajectory.segments:
                 if segment.token_ids != self._contexts[segment.nodes[-1].id]:
-                    raise RuntimeError(f"{place}: trajectory {trajectory.leaf.id} lost tokens")
+                    raise RuntimeError(f"{name}: trajectory {trajectory.leaf.id} lost tokens")
 
 
 def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
-    """The turn, with ids for its calls that are unique in the tree."""
+    """Return the turn, with ids for its calls that are unique in the tree."""
     if not isinstance(parsed, Calls):
         return parsed
     return Calls(tuple(replace(call, id=f"{node}:{i}") for i, call in enumerate(parsed.calls)))

@@ -62,14 +62,14 @@ class TrajectoryState:
         return tuple(self.session.tools.values())
 
     def after_turn(self, entropy: Entropy | None, decision: BranchDecision | None) -> "TrajectoryState":
-        """The state after a turn has begun: adds its entropy, and the decision on the result before it."""
+        """Return the state after a turn has begun: adds its entropy, and the decision on the result before it."""
         state = self if entropy is None else replace(self, turns=(*self.turns, entropy))
         if decision is None:
             return state
         return replace(state, history=(*state.history, decision), decided=state.depth)
 
     def with_tokens(self, path: NodePath, token_ids: tuple[int, ...]) -> "TrajectoryState":
-        """The state with tokens added to its context; the next policy node is the first child of `path`."""
+        """Return the state with tokens added to its context; the next policy node is the first child of `path`."""
         return replace(
             self,
             path=(*path, 0),
@@ -82,7 +82,7 @@ class TrajectoryState:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the policy wrote in a turn, or in a part of it: a probe and its continuation, joined.
+    """The tokens that the policy sampled in a turn, or in a part of it: a probe and its continuation, joined.
 
     `entropy` is the mean over the probe; `token_entropies` are those of all tokens if the agent keeps them, nats.
     `version_runs`: (policy version, number of tokens) in order.
@@ -103,10 +103,10 @@ class Turn:
     @property
     def parts(self) -> "tuple[Turn, ...]":
         """One turn for each run of a policy version, in order; the entropy stays with the first."""
-        found, start = [], 0
+        turns, start = [], 0
         for version, size in self.version_runs:
             cut = slice(start, start + size)
-            found.append(
+            turns.append(
                 Turn(
                     self.token_ids[cut],
                     self.logprobs[cut],
@@ -117,11 +117,11 @@ class Turn:
                 )
             )
             start += size
-        return tuple(found)
+        return tuple(turns)
 
 
 def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> int:
-    """The random stream of the node at `path`; no two nodes of a run share one."""
+    """Return the random stream of the node at `path`; no two nodes of a run share one."""
     return stream(run_seed, key.step, key.slot, key.attempt, problem_id, path)
 
 
@@ -135,7 +135,7 @@ def turn_request(
     budget: int,
     tools: tuple[ToolSpec, ...],
 ) -> Request:
-    """The request for the turn at `path` after `context`.
+    """Return the request for the turn at `path` after `context`.
 
     Args:
         parts: The agent.
@@ -168,16 +168,17 @@ async def write(parts: AgentParts, request: Request) -> Turn:
     Raises:
         EngineError: The engine broke its contract.
     """
-    name = parts.engine.info().name
-    asked = replace(request, entropy_first_k=request.max_new_tokens) if parts.all_entropies else request
+    name, window = parts.engine.info().name, request.entropy_first_k
+    if parts.all_entropies:
+        request = replace(request, entropy_first_k=request.max_new_tokens)
     with parts.waits.on("engine"):
-        done = await detached(f"engine {name!r}", parts.engine.generate(asked))
-    wrong = _broken(asked, done, parts.engine.info().exact_ids) or (
+        done = await detached(f"engine {name!r}", parts.engine.generate(request))
+    wrong = _broken(request, done, parts.engine.info().exact_ids) or (
         _bracketed(done) if parts.all_entropies else ""
     )
     if wrong:
         raise EngineError(f"engine {name!r} returned {wrong}")
-    return _turn(request.entropy_first_k, done, parts.all_entropies)
+    return _turn(window, done, parts.all_entropies)
 
 
 async def write_probed(
@@ -191,7 +192,7 @@ async def write_probed(
     size = len(probe.token_ids)
     if probe.finish is not Finish.LENGTH or size >= budget:
         return probe
-    rest = await write(
+    continuation = await write(
         parts,
         replace(
             request,
@@ -202,12 +203,12 @@ async def write_probed(
         ),
     )
     return Turn(
-        probe.token_ids + rest.token_ids,
-        probe.logprobs + rest.logprobs,
+        probe.token_ids + continuation.token_ids,
+        probe.logprobs + continuation.logprobs,
         probe.entropy,
-        rest.finish,
-        _joined(probe.version_runs + rest.version_runs),
-        probe.token_entropies + rest.token_entropies,
+        continuation.finish,
+        _joined(probe.version_runs + continuation.version_runs),
+        probe.token_entropies + continuation.token_entropies,
     )
 
 
@@ -223,7 +224,7 @@ def _turn(window: int, done: Completion, all_entropies: bool) -> Turn:
 
 
 def _joined(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Runs of versions, with neighbours of the same version as one run, and none that is empty."""
+    """Join neighbouring runs of the same version, and drop empty ones."""
     joined: list[tuple[int, int]] = []
     for version, size in runs:
         if joined and joined[-1][0] == version:
@@ -234,7 +235,7 @@ def _joined(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _broken(request: Request, done: Completion, exact_ids: bool) -> str:
-    """What is wrong with an answer to `request`; "" if nothing is."""
+    """Return what is wrong with an answer to `request`; "" if nothing is."""
     count = len(done.token_ids)
     if not 1 <= count <= request.max_new_tokens:
         return f"{count} tokens for a request of 1 to {request.max_new_tokens}"
@@ -244,7 +245,7 @@ def _broken(request: Request, done: Completion, exact_ids: bool) -> str:
         return f"{len(done.logprobs)} logprobs for {count} tokens"
     if not all(map(math.isfinite, done.logprobs)):
         return (
-            "a logprob that is not a finite number: the model's weights or activations have broken down; start again "
+            "a logprob that is not a finite number: the model's weights or activations have broken down. Start again "
             "from an earlier checkpoint as model.path, with a lower learner.optimizer.rate"
         )
     if sum(size for _, size in done.version_runs) != count:
@@ -260,6 +261,6 @@ def _bracketed(done: Completion) -> str:
     if all(entropy.lower == entropy.upper for entropy in done.entropies):
         return ""
     return (
-        "entropies as brackets, and the advantages need those of all tokens exactly; set "
+        "entropies as brackets, and the advantages need those of all tokens exactly. Set "
         'algorithm.entropy_advantage.source to "annotate"'
     )

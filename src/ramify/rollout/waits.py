@@ -40,7 +40,7 @@ class WaitBoard:
             task.cancel()
 
     def describe(self, now: float) -> str:
-        """One short line, "engine 12, search 3 (9 s)", with the age of the oldest wait if it is at least a second."""
+        """Return one short line, "engine 12, search 3 (9 s)", with the age of the oldest wait if it is at least a second."""
         parts = []
         for what, group in sorted(self._since.items()):
             if group:

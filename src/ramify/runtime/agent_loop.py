@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from ramify.core.errors import Interrupted
+from ramify.core.errors import RunInterruptedError
 from ramify.runtime.call_clock import EventLoopLag
 
 NOTICEABLE_SECONDS = 0.005
@@ -209,16 +209,16 @@ class StopOnSignal:
         """Mark a point at which the run can stop safely.
 
         Raises:
-            Interrupted: A signal has arrived.
+            RunInterruptedError: A signal has arrived.
         """
         if self._number is not None:
-            raise Interrupted(self._number)
+            raise RunInterruptedError(self._number)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the agent's loop to its end, or until a signal arrives.
 
         Raises:
-            Interrupted: A signal arrived; the coroutine was cancelled.
+            RunInterruptedError: A signal arrived; the coroutine was cancelled.
         """
 
         async def watched() -> Result:

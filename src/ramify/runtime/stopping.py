@@ -9,7 +9,7 @@ import signal
 import sys
 from types import FrameType
 
-from ramify.core.errors import Stopped
+from ramify.core.errors import SignalInterrupt
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_SECONDS = 0.02
@@ -19,7 +19,7 @@ _MAKE_NOTHING = tuple(f"{_PACKAGE}/{name}" for name in ("cli.py", "runtime/stopp
 
 
 class Stops:
-    """While entered, the first signal raises `Stopped` in the main thread; the second ends the process at once.
+    """While entered, the first signal raises `SignalInterrupt` in the main thread; the second ends the process at once.
 
     Attributes:
         number: Number of the first signal; None if there was none.
@@ -40,7 +40,7 @@ class Stops:
     @property
     def line(self) -> str:
         """The message about the first signal."""
-        return f"{self._name}: {Stopped(self.number or 0)}"
+        return f"{self._name}: {SignalInterrupt(self.number or 0)}"
 
     def __enter__(self) -> "Stops":
         for number in _SIGNALS:
@@ -75,7 +75,7 @@ class Stops:
         self._stop(frame)
 
     def _stop(self, frame: FrameType | None) -> None:
-        """Raise `Stopped`, but not during an import: extension modules may abort the process at an exception."""
+        """Raise `SignalInterrupt`, but not during an import: extension modules may abort the process at an exception."""
         assert self.number is not None
         functions, imports = _stack(frame)
         if imports and all(path.startswith(_MAKE_NOTHING) for path in functions):
@@ -84,15 +84,15 @@ class Stops:
         if imports:
             self._stop_soon()
         else:
-            raise Stopped(self.number)
+            raise SignalInterrupt(self.number)
 
     def _stop_soon(self) -> None:
         self._take(signal.SIGALRM, lambda _, frame: self._stop(frame))
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
     def _on_unraisable(self, event: object) -> None:
-        """Raise `Stopped` again soon: Python drops exceptions in a `__del__` or a callback of the garbage collector."""
-        if isinstance(getattr(event, "exc_value", None), Stopped):
+        """Raise `SignalInterrupt` again soon: Python drops exceptions in a `__del__` or a callback of the garbage collector."""
+        if isinstance(getattr(event, "exc_value", None), SignalInterrupt):
             self._stop_soon()
         else:
             self._unraisable(event)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import Phase
-from ramify.rollout.plan import planned_step
+from ramify.rollout.plan import step_requests
 from ramify.sampler.configs import DynamicSamplingConfig
 from ramify.sampler.sampler import Sampler
 
@@ -79,7 +79,7 @@ async def take_batch(
     ):
         indices, cursor = order.take(cursor, missing)
         problems = [sampler.task.problems[index] for index in indices]
-        planned = planned_step(problems, step, first_slot=len(trees), attempt=attempts)
+        planned = step_requests(problems, step, first_slot=len(trees), attempt=attempts)
         grown = await sampler.grow(planned, phase)
         trees.extend(grown)
         refused.update(

@@ -9,7 +9,7 @@ from pathlib import Path
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.trace import TracedTree, tree_record
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.sampler import Sampler
@@ -18,7 +18,7 @@ GROUP = 1024
 """Trees that are planned at a time, where none must be grown together with others."""
 
 
-def in_groups(planned: Iterable[Planned], size: int | None) -> Iterator[tuple[Planned, ...]]:
+def in_groups(planned: Iterable[TreeRequest], size: int | None) -> Iterator[tuple[TreeRequest, ...]]:
     """Yield the trees in groups that are grown one after another; None: all of them in one."""
     left = iter(planned)
     while group := tuple(islice(left, size)):
@@ -33,7 +33,7 @@ def done_in(group: Iterable[Key], recorded: Set[Key], *, whole: bool) -> frozens
 
 async def grow_in_groups(
     sampler: Sampler,
-    groups: Iterable[Sequence[Planned]],
+    groups: Iterable[Sequence[TreeRequest]],
     keep: Callable[[ScoredTree, float], Awaitable[None]],
     phase: Phase,
     *,
@@ -69,14 +69,16 @@ class TreeRecorder:
     stop: StopOnSignal
     whole: int | None
 
-    def grow(self, title: str, path: Path, sampler: Sampler, planned: Iterable[Planned], most: int) -> None:
+    def grow(
+        self, title: str, path: Path, sampler: Sampler, planned: Iterable[TreeRequest], most: int
+    ) -> None:
         """Grow what a file lacks, and put it in the order of `planned`, which has at most `most` trees.
 
         A problem's trees differ in `TreeKey.attempt`.
 
         Raises:
             DataError: Nothing was there, and no problem worked.
-            Interrupted: Ctrl-C or SIGTERM.
+            RunInterruptedError: Ctrl-C or SIGTERM.
         """
         lines, old_notes = _tree_lines(path), sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,5 +122,5 @@ def _tree_lines(path: Path) -> KeyedLines:
     return KeyedLines(path, lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]))
 
 
-def _key(planned: Planned) -> Key:
+def _key(planned: TreeRequest) -> Key:
     return planned.problem.id, planned.key.attempt

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from ramify.core.closing import close_all
 from ramify.core.records import ScoredTree
+from ramify.core.tree import Tree
 from ramify.obs.console import Phase
 from ramify.obs.metrics import TimingLog
-from ramify.rollout.grow import Grown, grow_planned
-from ramify.rollout.plan import Planned
+from ramify.rollout.grow import grow_requests
+from ramify.rollout.plan import TreeRequest
 from ramify.rollout.settings import AgentParts
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task import Task
@@ -26,7 +27,7 @@ class Sampler:
     timing: TimingLog
     scoring: Scoring
 
-    async def grow(self, planned: Sequence[Planned], phase: Phase) -> tuple[ScoredTree, ...]:
+    async def grow(self, planned: Sequence[TreeRequest], phase: Phase) -> tuple[ScoredTree, ...]:
         """Grow trees and score their leaves; returns them in the order of `planned`.
 
         `phase` shows what the rollout is waiting for.
@@ -51,17 +52,17 @@ class Sampler:
 
     async def grow_each(
         self,
-        planned: Sequence[Planned],
+        planned: Sequence[TreeRequest],
         then: Callable[[ScoredTree, float], Awaitable[Value]],
         show_waits: Callable[[str], None],
     ) -> tuple[Value, ...]:
         """As `grow`, but `then` gets each tree, and the seconds that it took, as soon as it is scored."""
 
-        async def score(grown: Grown) -> Value:
-            return await then(await self.scoring.score(grown.tree), grown.seconds)
+        async def score(tree: Tree, seconds: float) -> Value:
+            return await then(await self.scoring.score(tree), seconds)
 
         async with self.agent.waits.shown(show_waits):
-            return await grow_planned(self.agent, planned, score)
+            return await grow_requests(self.agent, planned, score)
 
     async def close(self) -> None:
         """Stop the engine, the tools and the judge."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ramify.core.closing import Closable
-from ramify.core.errors import Interrupted
+from ramify.core.errors import RunInterruptedError
 from ramify.runtime.agent_loop import AgentLoop, StopOnSignal, agent_loop
 
 Opened = TypeVar("Opened", bound=Closable)
@@ -33,7 +33,7 @@ def sampling(
         if_stopped: State in which a stopped run is left, for the message; with none, that of the block.
 
     Raises:
-        Interrupted: Ctrl-C or SIGTERM.
+        RunInterruptedError: Ctrl-C or SIGTERM.
     """
     opened = task
     with agent_loop() as loop, StopOnSignal(loop) as stop:
@@ -42,9 +42,9 @@ def sampling(
             opened = sampler
             loop.freeze_objects()
             yield SamplingSession(loop, stop, sampler)
-        except Interrupted as stopped:
+        except RunInterruptedError as stopped:
             if not if_stopped:
                 raise
-            raise Interrupted(stopped.number, if_stopped) from None
+            raise RunInterruptedError(stopped.number, if_stopped) from None
         finally:
             loop.run(opened.close())

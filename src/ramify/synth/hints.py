@@ -20,8 +20,8 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.protocols import Renderer
 from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
-from ramify.rollout.places import go_on_from, last_turn
-from ramify.rollout.plan import Planned
+from ramify.rollout.places import continue_after, last_turn
+from ramify.rollout.plan import TreeRequest
 
 Kind: TypeAlias = Literal["verification", "reflection"]
 
@@ -124,7 +124,7 @@ def hint_positions(
                 ends = [match.end() for start, end in spans for match in doubt.finditer(text, start, end)]
                 positions.extend(HintPosition(hint, index, end) for end in ends)
             elif isinstance(answer.nodes[index].turn, Final):
-                positions.append(HintPosition(hint, index, outline.said))
+                positions.append(HintPosition(hint, index, outline.words_end))
     return tuple(positions)
 
 
@@ -135,7 +135,7 @@ def planned_hint(
     position: HintPosition,
     key: TreeKey,
     tools: Sequence[ToolSpec],
-) -> Planned:
+) -> TreeRequest:
     """Return the request for a tree that continues from a hint: the answer's turns up to its position, and the hint.
 
     Args:
@@ -151,7 +151,7 @@ def planned_hint(
     last = replace(answer.nodes[position.index], stop=None, results=(), messages=())
     context = answer.contexts[position.index]
     _, size = last_turn(renderer.decode, context)
-    go_on = go_on_from(renderer.decode, context, size, position.chars, position.hint.text)
+    go_on = continue_after(renderer.decode, context, size, position.chars, position.hint.text)
     path = (*last.path, 0)
     ids = renderer.insert(go_on.text, tools)
     cut: Context = go_on.cut
@@ -169,7 +169,7 @@ def planned_hint(
         context=cut,
         rewriter=f"{PREFIX}{position.hint.name}",
     )
-    return Planned(problem, key, (first, *answer.nodes[1 : position.index], last, hint))
+    return TreeRequest(problem, key, (first, *answer.nodes[1 : position.index], last, hint))
 
 
 def read_hint(rewriter: str) -> str | None:

@@ -271,7 +271,9 @@ def _by_question(folder: Path, problems: Sequence[Problem]) -> Iterator[tuple[Pr
 def _answers(problem: Problem, stage: Stage, traced: TracedTree) -> Iterator[Answer]:
     tree = traced.tree
     for trajectory, reward in zip(tree.trajectories, traced.rewards, strict=True):
-        yield Answer(problem, stage, tree.key, trajectory, is_right(reward), reward.counts, tree.given)
+        yield Answer(
+            problem, stage, tree.key, trajectory, is_right(reward), reward.counts, tree.inherited_ids
+        )
 
 
 def _rates(answers: Sequence[Answer]) -> PassRates:

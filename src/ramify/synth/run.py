@@ -72,7 +72,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
 
     Raises:
         UserError: The folder is of another synthesis, or no question worked.
-        Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the answers so far are saved.
     """
     name = _open_folder(plan, console)
     after = f"finished answers are in {plan.folder}, go on with --resume"

@@ -7,7 +7,7 @@ from pathlib import Path
 from ramify.core.draws import stream
 from ramify.core.messages import Problem
 from ramify.core.tree import TreeKey
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.rollout.tool_set import ToolSet
 from ramify.sampler.sampler import Sampler
 from ramify.synth.configs import HintsConfig
@@ -32,9 +32,9 @@ def with_samples(sampler: Sampler, samples: int) -> Sampler:
     return replace(sampler, agent=replace(sampler.agent, limits=limits))
 
 
-def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[Planned]:
+def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[TreeRequest]:
     """Yield one tree request for each question."""
-    return (Planned(problem, TreeKey(0, slot, attempt)) for slot, problem in enumerate(problems))
+    return (TreeRequest(problem, TreeKey(0, slot, attempt)) for slot, problem in enumerate(problems))
 
 
 def planned_hints(
@@ -44,7 +44,7 @@ def planned_hints(
     sampler: Sampler,
     problems: Sequence[Problem],
     unanswered: frozenset[str],
-) -> Iterator[Planned]:
+) -> Iterator[TreeRequest]:
     """Yield requests for trees that continue, after hints, from recorded answers to the questions `unanswered`, wrong ones first.
 
     An answer without a position for a hint is skipped; any other is continued once, from a position that is drawn.

@@ -6,7 +6,7 @@ from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
-from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.annotate import AnnotationRequest, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.train.examples import Rendered, RowRenderer
@@ -37,5 +37,5 @@ def dpo_task(beta: float, rows: RowRenderer, pairs: Sequence[Rendered]) -> Super
 def prefer(learner: Learner, trees: Sequence[Tree]) -> UpdateReport:
     """One optimizer step on the mean loss of the pairs, after one pass of the reference model."""
     scored = [ScoredTree(tree, PREFERENCE) for tree in trees]
-    pairs = annotate(learner, scored, Wanted(ref_logprobs=True), temperature=1.0)
+    pairs = annotate(learner, scored, AnnotationRequest(ref_logprobs=True), temperature=1.0)
     return learner.update([preferred(pair) for pair in pairs])

@@ -58,7 +58,7 @@ class TrainingEvaluation:
 
         Raises:
             DataError: No problem worked.
-            Interrupted: A stop was asked for; nothing of this evaluation was recorded.
+            RunInterruptedError: A stop was asked for; nothing of this evaluation was recorded.
         """
         stop.run(self.publisher.publish(state.step))
         row = next((row for row in read_evaluations(self.folder) if row["step"] == state.step), None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ramify.core.errors import Interrupted
+from ramify.core.errors import RunInterruptedError
 from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.train.evaluations import TrainingEvaluation
@@ -20,7 +20,7 @@ def run_steps(
 
     Raises:
         TrainingError: Training cannot go on.
-        Interrupted: A stop was asked for; the state was saved.
+        RunInterruptedError: A stop was asked for; the state was saved.
     """
     if evaluation is not None:
         evaluation.note_lost(state)
@@ -32,8 +32,8 @@ def run_steps(
             if state.step >= last or (evaluation is not None and evaluation.should_stop()):
                 break
             state = saver.keep(take_step(state))
-    except Interrupted as stopped:
+    except RunInterruptedError as stopped:
         saved = saver.save(state)
-        raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
+        raise RunInterruptedError(stopped.number, f"state saved in {saved}, go on with --resume") from None
     # The scores of steps say nothing of the checkpoint behind the last one; an evaluation does.
     return state if evaluation is None else state.judged(saver.run.keep_best)

@@ -13,7 +13,7 @@ from ramify.data.order import DataCursor, ProblemOrder
 from ramify.files.durable import replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.rollout.plan import planned_step
+from ramify.rollout.plan import step_requests
 from ramify.runs.run_folder import RunFolder
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.session import SamplingSession
@@ -92,12 +92,12 @@ def run_preflight(
     Raises:
         ConfigError: No trajectory counts, or all rewards are equal, and the recipe does not allow that.
         DataError: No problem worked.
-        Interrupted: A stop was asked for.
+        RunInterruptedError: A stop was asked for.
     """
     sampler = session.sampler
     problems = sampler.task.problems
     indices, _ = order.take(DataCursor(), min(config.problems, len(problems)))
-    planned = planned_step([problems[index] for index in indices], 0, attempt=ATTEMPT)
+    planned = step_requests([problems[index] for index in indices], 0, attempt=ATTEMPT)
     remembered = sampler.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
         batch = session.stop.run(sampler.grow(planned, phase))

@@ -20,7 +20,7 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
 
     Raises:
         UserError: The preflight refuses the run, or no problem of a new run worked.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
@@ -45,7 +45,7 @@ def start_new(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -
 
     Raises:
         UserError: The rewards never differ, or the engine's servers cannot be used.
-        Interrupted: A stop was asked for.
+        RunInterruptedError: A stop was asked for.
     """
     if run.preflight.enabled:
         session.stop.run(run.publisher.publish(state.step))
@@ -60,7 +60,7 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
     """Run steps up to and including `last`.
 
     Raises:
-        Interrupted: A stop was asked for; the state was saved.
+        RunInterruptedError: A stop was asked for; the state was saved.
     """
     with run.console.phase("RL", last, state.step) as phase:
         return run_steps(

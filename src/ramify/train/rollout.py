@@ -11,7 +11,7 @@ from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rollout.plan import Planned, planned_from, planned_step
+from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.recipe import RecipeRecord
 from ramify.runs.run_folder import RunFolder
 from ramify.sampler.sampler import Sampler
@@ -28,20 +28,24 @@ class Place:
     node: str
 
 
-def first_step(problems: Sequence[Problem], seed: int, count: int) -> tuple[Planned, ...]:
+def first_step(problems: Sequence[Problem], seed: int, count: int) -> tuple[TreeRequest, ...]:
     """Return the trees of the first step of a run with this seed, at most `count`."""
     indices, _ = ProblemOrder(len(problems), seed).take(DataCursor(), min(count, len(problems)))
-    return planned_step([problems[index] for index in indices], 0)
+    return step_requests([problems[index] for index in indices], 0)
 
 
 def grow_rollout(
-    sampler: Sampler, planned: Sequence[Planned], folder: RunFolder, recipe: RecipeRecord, console: RunConsole
+    sampler: Sampler,
+    planned: Sequence[TreeRequest],
+    folder: RunFolder,
+    recipe: RecipeRecord,
+    console: RunConsole,
 ) -> dict[str, float]:
     """Grow trees and write `trees/` and `timing/`; returns their metrics. Closes the sampler.
 
     Raises:
         UserError: No problem worked, or the folder cannot be written.
-        Interrupted: Ctrl-C or SIGTERM; nothing was written.
+        RunInterruptedError: Ctrl-C or SIGTERM; nothing was written.
     """
     with sampling(sampler, lambda: sampler) as session:
         with console.phase("rollout", 1) as phase:
@@ -62,7 +66,7 @@ def grow_rollout(
     return tree_metrics(batch)
 
 
-def recorded_start(place: Place, decode: Callable[[Sequence[int]], str]) -> Planned:
+def recorded_start(place: Place, decode: Callable[[Sequence[int]], str]) -> TreeRequest:
     """A tree that goes on from a recorded node; `decode` gives the text of tokens.
 
     Raises:
@@ -72,7 +76,7 @@ def recorded_start(place: Place, decode: Callable[[Sequence[int]], str]) -> Plan
     trees = {traced.tree.key.slot: traced.tree for traced in read_trees(path)}
     if place.slot not in trees:
         raise DataError(f"{path}: it has no tree {place.slot}; it has {', '.join(map(str, sorted(trees)))}")
-    planned = planned_from(trees[place.slot], place.node)
+    planned = request_from(trees[place.slot], place.node)
     prompt = planned.above[0]
     if decode(prompt.token_ids) != prompt.text:
         raise DataError(f"{path}: its tokens are those of another model's tokenizer")

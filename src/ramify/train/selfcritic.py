@@ -63,7 +63,7 @@ class SelfCritic:
 
         Raises:
             UserError: The data, the machine or a folder is wrong.
-            Interrupted: Ctrl-C or SIGTERM; the state was saved.
+            RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
             TrainingError: Training cannot go on; the message says why.
         """
         for number in range(1, self.cycles + 1):

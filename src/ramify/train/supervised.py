@@ -76,7 +76,7 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
 
     Raises:
         TrainingError: Training cannot go on; the message says why.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
     """
     last, first = run.total_steps if max_steps is None else min(run.total_steps, max_steps), state.step
     outcomes: set[str] = set()

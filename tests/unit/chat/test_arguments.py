@@ -4,7 +4,7 @@ import pytest
 
 from ramify.chat.arguments import describe_tools, expected_arguments, read_call, text_argument
 from ramify.chat.tags import parse_turn
-from ramify.core.messages import Calls, Malformed, ToolCall, ToolSpec
+from ramify.core.messages import Calls, MalformedTurn, ToolCall, ToolSpec
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "integer"}
@@ -93,7 +93,7 @@ def test_calls_in_a_turn():
     assert parse_turn("<now></now>", tools) == Calls((ToolCall("0", "now", {}),))
     closed = "</now> closes nothing"
     assert parse_turn("</now>", tools) == Calls((ToolCall("0", "now", {}, closed),))
-    assert isinstance(parse_turn('<lookup> {"key": "<result>"} </lookup>', tools), Malformed)
+    assert isinstance(parse_turn('<lookup> {"key": "<result>"} </lookup>', tools), MalformedTurn)
 
 
 def test_expected_arguments_in_words():

@@ -18,7 +18,7 @@ from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
-    Malformed,
+    MalformedTurn,
     Message,
     Problem,
     ToolCall,
@@ -163,15 +163,15 @@ def test_no_tool_and_no_message_forges_structure(renderer):
         (ANSWER + END, Final("It is \\boxed{Rome}.")),
         (f"Rome{END}", Final("Rome")),
         # not complete, or not of this form
-        (TURN, Malformed("the turn does not end")),
-        ("Rome", Malformed("the turn does not end")),
-        (END, Malformed("the turn holds neither a call nor an answer")),
-        (f"<think>\nhm\n</think>\n{END}", Malformed("the turn holds neither a call nor an answer")),
-        (f"<think> it is Rome{END}", Malformed("the turn ends in a thought")),
-        (f"<tool_call> {{{END}", Malformed("the turn ends in a call")),
-        (f"hm</think>Rome{END}", Malformed("</think> closes nothing")),
-        (f"hm</tool_call>{END}", Malformed("</tool_call> closes nothing")),
-        (f"{TURN}\n<tool_response>\n7\n</tool_response>{END}", Malformed("the turn writes a result itself")),
+        (TURN, MalformedTurn("the turn does not end")),
+        ("Rome", MalformedTurn("the turn does not end")),
+        (END, MalformedTurn("the turn holds neither a call nor an answer")),
+        (f"<think>\nhm\n</think>\n{END}", MalformedTurn("the turn holds neither a call nor an answer")),
+        (f"<think> it is Rome{END}", MalformedTurn("the turn ends in a thought")),
+        (f"<tool_call> {{{END}", MalformedTurn("the turn ends in a call")),
+        (f"hm</think>Rome{END}", MalformedTurn("</think> closes nothing")),
+        (f"hm</tool_call>{END}", MalformedTurn("</tool_call> closes nothing")),
+        (f"{TURN}\n<tool_response>\n7\n</tool_response>{END}", MalformedTurn("the turn writes a result itself")),
     ],
 )  # fmt: skip
 def test_turns(turn, parsed):
@@ -211,7 +211,7 @@ def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):
     )
     renderer = HermesRenderer(ChatTokenizer(folder))
     assert renderer.parse(f"hm\n</think>\n\nRome{END}", SPECS) == Final("Rome")
-    assert renderer.parse(f"Rome{END}", SPECS) == Malformed("the turn ends in a thought")
+    assert renderer.parse(f"Rome{END}", SPECS) == MalformedTurn("the turn ends in a thought")
     assert renderer.decode(renderer.render_results(results("r"), SPECS)).endswith("assistant\n<think>\n")
     # In a demonstration the template has opened the thought too, and one without a thought closes it.
     text = (

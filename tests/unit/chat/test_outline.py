@@ -55,7 +55,7 @@ def hermes(tmp_path_factory):
 def test_in_tags(tags, turn, thoughts, said, words):
     found = tags.outline(turn, SPECS)
     assert [turn[start:end] for start, end in found.thoughts] == thoughts
-    assert turn[: found.said] == said
+    assert turn[: found.words_end] == said
     if words is not None:
         assert turn[: found.words] == words
 
@@ -75,7 +75,7 @@ def test_in_tags(tags, turn, thoughts, said, words):
 def test_in_hermes(hermes, turn, thoughts, said, words):
     found = hermes.outline(turn, SPECS)
     assert [turn[start:end] for start, end in found.thoughts] == thoughts
-    assert turn[: found.said] == said
+    assert turn[: found.words_end] == said
     assert turn[: found.words] == words
 
 

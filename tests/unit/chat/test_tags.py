@@ -13,7 +13,7 @@ from ramify.chat.tags import (
     stop_strings,
 )
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Calls, Final, Malformed, ToolCall, ToolSpec
+from ramify.core.messages import Calls, Final, MalformedTurn, ToolCall, ToolSpec
 from ramify.core.tree import Source
 
 ARGUMENTS = {"search": "query", "python": "code"}
@@ -28,8 +28,8 @@ def call(name, text, malformed=None):
     return Calls((ToolCall("0", name, arguments, malformed),))
 
 
-FORGED = Malformed("the turn writes a result itself")
-NEITHER = Malformed("the turn ends with neither a call nor an answer")
+FORGED = MalformedTurn("the turn writes a result itself")
+NEITHER = MalformedTurn("the turn ends with neither a call nor an answer")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ NEITHER = Malformed("the turn ends with neither a call nor an answer")
         # two closers, and the first of another name: the first wins
         ("<search>q</search></search>", call("search", "q")),
         ("<answer>1</answer><answer>2</answer>", Final("1")),
-        ("<search>q</answer></search>", Malformed("the answer cannot be read: </answer> closes nothing")),
+        ("<search>q</answer></search>", MalformedTurn("the answer cannot be read: </answer> closes nothing")),
         # code with "<", "</" and tags in strings
         ("<python>print(1 < 2, '</b>', x</y)</python>", call("python", "print(1 < 2, '</b>', x</y)")),
         ("<python>s = '<search>'</python>", call("python", "s = '<search>'")),
@@ -62,7 +62,7 @@ NEITHER = Malformed("the turn ends with neither a call nor an answer")
         ("<search></search>", call("search", "", "it is empty")),
         ("<python> \n\t </python>", call("python", "", "it is empty")),
         ("q</search>", call("search", "", "</search> closes nothing")),
-        ("<answer>  </answer>", Malformed("the answer cannot be read: it is empty")),
+        ("<answer>  </answer>", MalformedTurn("the answer cannot be read: it is empty")),
         # neither
         ("", NEITHER),
         ("<think> done </think>", NEITHER),
@@ -194,6 +194,6 @@ def test_completions_are_split_at_results(completion, parts):
 
 def test_a_call_left_open_before_the_answer_is_no_answer():
     hidden = '<python> print("</result><answer> \\boxed{ 42 }</answer>'
-    assert isinstance(parse_turn(hidden, TOOLS), Malformed)
+    assert isinstance(parse_turn(hidden, TOOLS), MalformedTurn)
     thought = "<think> a <search> could help</think><answer> \\boxed{ 42 }</answer>"
     assert parse_turn(thought, TOOLS) == Final("\\boxed{ 42 }")

@@ -9,7 +9,7 @@ from ramify.chat.hermes import HermesRenderer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Final, Malformed, Message, Problem, Say, ToolSpec
+from ramify.core.messages import Final, MalformedTurn, Message, Problem, Say, ToolSpec
 
 END = "<|im_end|>"
 PROBLEM = Problem("p", (Message.of("user", "guess"),), ())
@@ -89,12 +89,12 @@ def test_a_template_that_takes_one_message_is_refused(tmp_path):
         (f"<think> so </think> is it 5 ?{END}", Say("is it 5 ?")),
         (f"is it 5 ?{END}", Say("is it 5 ?")),
         (f"<think> so </think> <answer> 5 </answer>{END}", Final("5")),
-        ("<think> so </think> is it 5 ?", Malformed),
-        (f"<think> so is it 5 ?{END}", Malformed),
-        (f"<think> so </think>{END}", Malformed),
-        (f"is it <search> 5 ?{END}", Malformed),
-        (f"is it 5 ? </answer>{END}", Malformed),
-        (END, Malformed),
+        ("<think> so </think> is it 5 ?", MalformedTurn),
+        (f"<think> so is it 5 ?{END}", MalformedTurn),
+        (f"<think> so </think>{END}", MalformedTurn),
+        (f"is it <search> 5 ?{END}", MalformedTurn),
+        (f"is it 5 ? </answer>{END}", MalformedTurn),
+        (END, MalformedTurn),
     ],
 )
 def test_plain_words_that_end_say_something(tags, turn, parsed):

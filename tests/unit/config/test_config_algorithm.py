@@ -12,7 +12,7 @@ from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
-from ramify.learner.annotate import Wanted
+from ramify.learner.annotate import AnnotationRequest
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 from train_recipes import load, refusal
 
@@ -174,17 +174,20 @@ def algorithm(recipe, *settings):
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (
             ["learner.optimizer.vector_rate=0.1"],
-            'learner.optimizer.vector_rate: acts with name = "muon" only',
+            'learner.optimizer.vector_rate: has no effect without name = "muon"',
         ),
         (
             ["learner.optimizer.embedding_rate=0.1"],
-            'learner.optimizer.embedding_rate: acts with name = "muon" only',
+            'learner.optimizer.embedding_rate: has no effect without name = "muon"',
         ),
         (
             ["learner.optimizer.decay_from=0.5"],
-            "learner.optimizer.decay_from: acts with final_rate below 1 only",
+            "learner.optimizer.decay_from: has no effect without final_rate below 1",
         ),
-        (["learner.optimizer.decay=cosine"], "learner.optimizer.decay: acts with final_rate below 1 only"),
+        (
+            ["learner.optimizer.decay=cosine"],
+            "learner.optimizer.decay: has no effect without final_rate below 1",
+        ),
     ],
 )
 def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
@@ -305,12 +308,12 @@ def test_weightings_corrections_and_shaping(recipe):
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
-        ((), Wanted()),
-        (("entropy_advantage={}",), Wanted()),
-        (("entropy_advantage={source='annotate'}",), Wanted(entropies=True)),
-        (("old=recompute",), Wanted(old="recompute")),
-        (("kl={place='loss', estimator='k2', coefficient=0.1}",), Wanted(ref_logprobs=True)),
-        (("kl={place='reward', estimator='k1', coefficient=0.1}",), Wanted(ref_logprobs=True)),
+        ((), AnnotationRequest()),
+        (("entropy_advantage={}",), AnnotationRequest()),
+        (("entropy_advantage={source='annotate'}",), AnnotationRequest(entropies=True)),
+        (("old=recompute",), AnnotationRequest(old="recompute")),
+        (("kl={place='loss', estimator='k2', coefficient=0.1}",), AnnotationRequest(ref_logprobs=True)),
+        (("kl={place='reward', estimator='k1', coefficient=0.1}",), AnnotationRequest(ref_logprobs=True)),
     ],
 )
 def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.core.messages import Calls, Final, Malformed, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Final, MalformedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import (
     BranchDecision,
     Cut,
@@ -182,8 +182,8 @@ def test_a_fresh_context_after_calls_that_were_not_executed_is_no_exchange():
     ("turn", "answer"),
     [
         (Final("42"), "42"),
-        (Malformed("late", "41"), "41"),
-        (Malformed("silent"), ""),
+        (MalformedTurn("late", "41"), "41"),
+        (MalformedTurn("silent"), ""),
         (calls("a"), ""),
         (None, ""),
     ],

@@ -168,7 +168,7 @@ GOOD = {"prompt": "Q?", "answer": "A"}
             "nested more than 100 deep",
         ),
         ('{"prompt": "Q?", "answer": ' + "9" * 5000 + "}", "a number has too many digits"),
-        ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' stands in one object twice"),
+        ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' appears twice in one object"),
         (
             {"messages": [{"role": "user", "content": "Q?"}], "answer": "A"},
             "'messages' belongs to another format",

@@ -59,7 +59,7 @@ def test_rows_are_numbered_as_people_count_them(tmp_path):
     ("row", "told"),
     [
         (b"tru", "broken JSON: Expecting value at column 1"),
-        (b'{"a": 1, "a": 2}', "key 'a' stands in one object twice"),
+        (b'{"a": 1, "a": 2}', "key 'a' appears twice in one object"),
         (b"[" * 5000 + b"]" * 5000, "nested more than 100 deep"),
         (b"9" * 5000, "a number has too many digits"),
         (b'"\xff"', "expected UTF-8 text: invalid start byte at byte 1"),

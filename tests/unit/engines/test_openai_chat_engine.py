@@ -14,7 +14,16 @@ from ramify.chat.hermes import HermesRenderer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, EngineError, ServiceDownError
-from ramify.core.messages import Calls, Final, Malformed, Message, Problem, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import (
+    Calls,
+    Final,
+    MalformedTurn,
+    Message,
+    Problem,
+    ToolResult,
+    ToolSpec,
+    ToolStatus,
+)
 from ramify.core.records import Finish, Request
 from ramify.core.tree import Cut, Node, Source, Trajectory, node_id
 from ramify.engines.openai_chat import OpenAIChatEngine
@@ -366,7 +375,7 @@ def test_a_stop_string_in_the_reasoning_does_not_end_the_turn(tags):
     ],
 )
 def test_a_thought_that_the_prompt_opened(thinking, hermes, message, whole):
-    nothing = Malformed("the turn holds neither a call nor an answer")
+    nothing = MalformedTurn("the turn holds neither a call nor an answer")
     said = Final("It is.") if message["content"] else nothing
     for renderer in (thinking, hermes):
         ((text, _),), _ = ask(renderer, chosen(message))

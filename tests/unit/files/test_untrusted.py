@@ -48,7 +48,7 @@ def test_how_deep_is_too_deep(pair):
 
 def test_keys_that_stand_twice_and_endless_numbers():
     assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
-    with pytest.raises(ValueError, match="key 'a' stands in one object twice"):
+    with pytest.raises(ValueError, match="key 'a' appears twice in one object"):
         parse_json('[{"b": {"a": 1, "a": 2}}]', unique_keys=True)
     with pytest.raises(ValueError, match="a number has too many digits"):
         parse_json("9" * 5000)

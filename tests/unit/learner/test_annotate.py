@@ -7,7 +7,7 @@ import torch
 from model_makers import annotations_of, learner_for, tiny
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
-from ramify.learner.annotate import Wanted
+from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.pack import pack
 from random_trees import credited, node, random_tree, supervised_credit, tree_of, with_behavior
 
@@ -48,7 +48,7 @@ def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budge
     notes = annotations_of(
         model,
         trees,
-        Wanted(old="recompute", entropies=True),
+        AnnotationRequest(old="recompute", entropies=True),
         reference=None,
         temperature=0.8,
         token_budget=budget,
@@ -69,11 +69,11 @@ def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budge
 def test_what_is_not_wanted_is_not_computed():
     model, reference = tiny(0), tiny(1)
     ours, theirs = counted(model), counted(reference)
-    both = Wanted(old="recompute", entropies=True, ref_logprobs=True)
+    both = AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True)
     for wanted, passes in (
-        (Wanted(old="recompute"), (1, 0)),
-        (Wanted(entropies=True), (1, 0)),
-        (Wanted(ref_logprobs=True), (0, 1)),
+        (AnnotationRequest(old="recompute"), (1, 0)),
+        (AnnotationRequest(entropies=True), (1, 0)),
+        (AnnotationRequest(ref_logprobs=True), (0, 1)),
         (both, (1, 1)),
     ):
         ours.clear()
@@ -87,7 +87,7 @@ def test_the_old_logprobs_are_those_that_were_asked_for_whatever_else_a_pass_fin
     model, trees = tiny(), [tree_with_an_empty_leaf(), *forest(1)]
     trees = [with_behavior(t, {n.id: [-7.0] * len(n.token_ids) for n in t.nodes}) for t in trees]
     for old in ("behavior", "recompute"):
-        wanted = Wanted(old, **more)
+        wanted = AnnotationRequest(old, **more)
         notes = annotations_of(model, trees, wanted, reference=lambda: opened(tiny(1)), **SETTINGS)
         for tree, found in zip(trees, notes, strict=True):
             policy = [node for node in tree.nodes if node.source is Source.POLICY]
@@ -101,9 +101,9 @@ def test_the_old_logprobs_are_those_that_were_asked_for_whatever_else_a_pass_fin
 
 def test_reference_logprobs_are_the_reference_models():
     model, reference, trees = tiny(0), tiny(1), forest(1)
-    wanted = Wanted(old="recompute", ref_logprobs=True)
+    wanted = AnnotationRequest(old="recompute", ref_logprobs=True)
     (notes,) = annotations_of(model, trees, wanted, reference=lambda: opened(reference), **SETTINGS)
-    (own,) = annotations_of(reference, trees, Wanted(old="recompute"), reference=None, **SETTINGS)
+    (own,) = annotations_of(reference, trees, AnnotationRequest(old="recompute"), reference=None, **SETTINGS)
     for key, note in notes.items():
         assert note.ref_logprobs.tolist() == own[key].old_logprobs.tolist()
         assert note.old_logprobs.tolist() != note.ref_logprobs.tolist()
@@ -113,6 +113,6 @@ def test_reference_logprobs_are_the_reference_models():
 
 def test_a_pass_leaves_no_gradient_behind():
     model = tiny()
-    annotations_of(model, forest(1), Wanted(old="recompute"), reference=None, **SETTINGS)
+    annotations_of(model, forest(1), AnnotationRequest(old="recompute"), reference=None, **SETTINGS)
     assert all(p.grad is None for p in model.parameters())
     assert torch.is_grad_enabled()

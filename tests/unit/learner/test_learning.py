@@ -13,10 +13,10 @@ from ramify.algos.losses import Objective
 from ramify.core.errors import TrainingError
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
-from ramify.learner.annotate import Wanted
+from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.rewards.trajectory_rewards import score_tree
@@ -41,7 +41,7 @@ def trees(model):
     rng = np.random.default_rng(0)
     grown = [random_tree(rng, depth=3) for _ in range(4)]
     found = annotations_of(
-        model, grown, Wanted(old="recompute"), reference=None, temperature=1.0, token_budget=10_000
+        model, grown, AnnotationRequest(old="recompute"), reference=None, temperature=1.0, token_budget=10_000
     )
     return [
         with_behavior(
@@ -54,7 +54,7 @@ def trees(model):
 
 def learning(model, **changes):
     learner = Learner(
-        alone(model, OptimizerConfig(rate=0.01, weight_decay=0.0), changes.pop("reference", None)),
+        single_process(model, OptimizerConfig(rate=0.01, weight_decay=0.0), changes.pop("reference", None)),
         schedule=ScheduleConfig(),
         total_steps=100,
         objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),
@@ -67,7 +67,7 @@ def learning(model, **changes):
         "estimator": GroupRelative("repeat"),
         "correction": None,
         "masks_truncated": False,
-        "wanted": Wanted(),
+        "wanted": AnnotationRequest(),
         "problems_per_minibatch": 2,
         "minibatches": 2,
         "temperature": 1.0,
@@ -107,7 +107,7 @@ def test_nothing_is_computed_twice_and_dead_trees_not_at_all(model, trees):
 
 def test_old_logprobs_are_recomputed_once_for_all_mini_batches(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    run = learning(model, wanted=Wanted(old="recompute"), max_mismatch=None)
+    run = learning(model, wanted=AnnotationRequest(old="recompute"), max_mismatch=None)
     count, reports = passes(model, run, far, rewards_of(far))
     assert count == 1 + 2
     assert reports[0].mismatch_mean == pytest.approx(0.4, abs=1e-4)
@@ -139,13 +139,17 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
 
     step(learning(model, reference=opened), trees, rewards_of(trees))
     assert not calls
-    step(learning(tiny(), reference=opened, wanted=Wanted(ref_logprobs=True)), trees, rewards_of(trees))
+    step(
+        learning(tiny(), reference=opened, wanted=AnnotationRequest(ref_logprobs=True)),
+        trees,
+        rewards_of(trees),
+    )
     assert len(calls) == 1
 
 
 def test_what_importance_weights_did_is_reported(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    wanted = {"wanted": Wanted(old="recompute"), "max_mismatch": None}
+    wanted = {"wanted": AnnotationRequest(old="recompute"), "max_mismatch": None}
     truncate = ImportanceCorrection("token", "truncate", 1.2, None)
     report = step(learning(model, correction=truncate, **wanted), far, rewards_of(far))[0]
     assert report.metrics["weight_mean"] == pytest.approx(1.2)
@@ -191,7 +195,7 @@ def group_of(*ends):
 def learned_from(*groups):
     """Advantages, reports, and the weights after learning from these groups."""
     model = tiny()
-    run = learning(model, max_mismatch=None, wanted=Wanted(old="recompute"))
+    run = learning(model, max_mismatch=None, wanted=AnnotationRequest(old="recompute"))
     trees = run.credit(groups)
     reports = run.update(trees)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -19,7 +19,7 @@ from ramify.core.records import Reward, behavior_annotations
 from ramify.core.tree import Source
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from random_trees import annotated, credited, node, training, tree_of
 
@@ -41,7 +41,7 @@ WEIGHTINGS = (
 
 def learner(model, surrogate, penalties=()):
     return Learner(
-        alone(model, OptimizerConfig(rate=0.01, weight_decay=0.0)),
+        single_process(model, OptimizerConfig(rate=0.01, weight_decay=0.0)),
         schedule=ScheduleConfig(),
         total_steps=10,
         objective=Objective(surrogate, penalties),

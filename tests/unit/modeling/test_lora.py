@@ -239,7 +239,7 @@ def rewrite(adapter, **changes):
         ({"target_modules": "all-linear"}, "expected target_modules to be a list of names"),
         ({"target_modules": ["query"]}, "does not fit the model at base_model_name_or_path"),
         ({"r": 5}, r"lora_A.weight is \[4, \d+\], the base model takes \[5, \d+\]"),
-        ({"target_modules": ["q_proj"]}, "the base model takes none; set base_model_name_or_path"),
+        ({"target_modules": ["q_proj"]}, "the base model takes none. Set base_model_name_or_path"),
     ],
 )
 def test_settings_that_cannot_be_meant(adapter, changes, message):
@@ -251,10 +251,10 @@ def test_settings_that_cannot_be_meant(adapter, changes, message):
 def test_an_adapter_of_another_base(adapter, tmp_path):
     other = write_model(tmp_path / "other", layers=3)
     rewrite(adapter, base_model_name_or_path=str(other))
-    with pytest.raises(DataError, match=r"layers\.2\..* is missing, the base model takes \[.*set base_model"):
+    with pytest.raises(DataError, match=r"layers\.2\..* is missing, the base model takes \[.*Set base_model"):
         load_model(adapter)
     rewrite(adapter, base_model_name_or_path=str(shutil.copytree(adapter, tmp_path / "copy")))
-    with pytest.raises(DataError, match="is an adapter; name a whole model's folder"):
+    with pytest.raises(DataError, match=r"is an adapter\. Name a whole model's folder"):
         load_model(adapter)
 
 
@@ -272,7 +272,7 @@ def test_an_adapter_of_other_weights_of_the_same_shape(adapter, tmp_path):
     assert own != found
     assert str(error.value) == (
         f"{adapter}: trained on a base whose weights have checksum {own}, those at "
-        f"base_model_name_or_path = '{base}' have {found}; put the model there that the adapter was trained on"
+        f"base_model_name_or_path = '{base}' have {found}. Put the model there that the adapter was trained on"
     )
 
 

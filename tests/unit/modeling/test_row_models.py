@@ -139,5 +139,5 @@ def test_mistral_without_a_window_packs_trees(tmp_path):
 @pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")
 def test_adapters_on_routed_experts_are_refused(tmp_path):
     qwen3_next().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="name modules of the attention only"):
+    with pytest.raises(ConfigError, match="Name modules of the attention only"):
         add_lora(load_model(tmp_path), AdapterConfig(rank=2, alpha=4), 0)

@@ -124,7 +124,7 @@ def shard(actor, rank):
 
 def test_a_missing_rank_is_refused(copied):
     shard(copied, 1).unlink()
-    with pytest.raises(DataError, match=r"rank 1 of 3 missing .*copy the files of all nodes"):
+    with pytest.raises(DataError, match=r"rank 1 of 3 missing .*Copy the files of all nodes"):
         shards_at(copied)
 
 
@@ -222,7 +222,7 @@ def test_the_newest_step_is_taken(tmp_path, model, tensors):
     ):
         find_checkpoint(save)
     (save / "latest_checkpointed_iteration.txt").unlink()
-    with pytest.raises(DataError, match="name one of its checkpoints: global_step_5, global_step_20"):
+    with pytest.raises(DataError, match="Name one of its checkpoints: global_step_5, global_step_20"):
         find_checkpoint(save)
 
 

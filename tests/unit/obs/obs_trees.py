@@ -1,7 +1,16 @@
 """Trees for the tests of `ramify.obs`: a hand-made small one and a generated one with sixteen leaves."""
 
 from ramify.core.draws import stream, uniform
-from ramify.core.messages import Calls, Final, Malformed, Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import (
+    Calls,
+    Final,
+    MalformedTurn,
+    Message,
+    Problem,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+)
 from ramify.core.records import Reward
 from ramify.core.tree import (
     BranchDecision,
@@ -71,7 +80,7 @@ def small_tree(identifier: str = "p0", tool_text: str = "Laru age 41 .") -> Tree
         policy((0,), 4, turn=Calls((call((0,)),)), entropy=Entropy(0.2, 0.3, 6)),
         tool((0, 0), text=tool_text),
         policy((0, 0, 0), 2, turn=Final("41"), stop=StopReason.ANSWERED, entropy=Entropy(0.8, 0.8, 2)),
-        policy((0, 0, 1), 3, turn=Malformed("cut", "4"), stop=StopReason.TOKENS, text=HOSTILE),
+        policy((0, 0, 1), 3, turn=MalformedTurn("cut", "4"), stop=StopReason.TOKENS, text=HOSTILE),
         policy((1,), 1, stop=StopReason.ANSWERED, entropy=Entropy(0.4, 0.4, 1)),
     ]
     return make_tree(

@@ -2,7 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.core.messages import Calls, Final, Malformed, Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import (
+    Calls,
+    Final,
+    MalformedTurn,
+    Message,
+    Problem,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+)
 from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.rewards.extract import Box, answer_of, has_closed_box, last_box, plain
 from ramify.rewards.responses import answer_in
@@ -139,7 +148,7 @@ def test_a_trajectory_answers_in_its_last_turn() -> None:
     assert answer_of(Trajectory(problem, nodes)) == "me"
 
     def cut(text: str, marked: str = "") -> str:
-        turn = Malformed("it was cut", marked)
+        turn = MalformedTurn("it was cut", marked)
         leaf = Node(
             "0.0.0", (0, 0, 0), "0.0", Source.POLICY, (3,), text, (-0.5,), turn=turn, stop=StopReason.TOKENS
         )

@@ -31,7 +31,7 @@ def play(seed, roots, budget, fanout, order):
     def allocate():
         nonlocal tops
         allocation = book.allocate()
-        for grant in allocation.grants:
+        for grant in allocation.branches:
             if grant.children:
                 granted[grant.key, grant.depth] = grant.children
             alive.update(dict.fromkeys(grant.child_keys, grant.depth))
@@ -96,9 +96,9 @@ def test_small_keys_are_served_first():
     book.start_root((1,))
     book.open(1)
     book.resolve((1,), 1, 1)
-    assert book.allocate().grants == ()
+    assert book.allocate().branches == ()
     book.resolve((0,), 1, 1)
-    decided = {(grant.key, grant.children) for grant in book.allocate().grants}
+    decided = {(grant.key, grant.children) for grant in book.allocate().branches}
     assert decided == {((0,), 1), ((1,), 0)}
     assert book.spent
 
@@ -120,7 +120,7 @@ def test_children_are_cut_to_what_is_left():
     book.start_root((0,))
     book.open(2)
     book.resolve((0,), 1, 3)
-    assert [grant.children for grant in book.allocate().grants] == [2]
+    assert [grant.children for grant in book.allocate().branches] == [2]
 
 
 def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
@@ -131,9 +131,9 @@ def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
     book.resolve((1,), 1, 3)
     book.resolve((2,), 1, 1)
     # Root 0 may still want three, which leaves root 1 two of the three that it wants and root 2 none.
-    assert book.allocate().grants == ()
+    assert book.allocate().branches == ()
     book.resolve((0,), 1, 3)
-    assert [(grant.key, grant.children) for grant in book.allocate().grants] == [
+    assert [(grant.key, grant.children) for grant in book.allocate().branches] == [
         ((0,), 3),
         ((1,), 2),
         ((2,), 0),
@@ -146,5 +146,5 @@ def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
     book.open(2)
     book.resolve((0,), 1, 1)
     allocation = book.allocate()
-    assert [grant.children for grant in allocation.grants] == [1]
+    assert [grant.children for grant in allocation.branches] == [1]
     assert allocation.top_ups == 1

@@ -9,8 +9,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
 from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.grow import grow_planned
-from ramify.rollout.plan import planned_step
+from ramify.rollout.grow import grow_requests
+from ramify.rollout.plan import step_requests
 from scripted_agents import SlowSession, SlowTool, agent, grow, grow_one, problem
 
 
@@ -77,10 +77,10 @@ def roots_that_branch(parts, attempt=0, count=6):
     """Of each of some trees, the roots whose first result branched."""
     problems = [problem(f"p{i}") for i in range(count)]
 
-    async def whole(grown):
-        return grown.tree
+    async def whole(tree, _seconds):
+        return tree
 
-    trees, _ = run_virtual(grow_planned(parts, planned_step(problems, 0, attempt=attempt), whole))
+    trees, _ = run_virtual(grow_requests(parts, step_requests(problems, 0, attempt=attempt), whole))
     return [[int(d.node[0]) for d in tree.decisions if d.taken and d.depth == 1] for tree in trees]
 
 

@@ -15,7 +15,7 @@ from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
-from ramify.rollout.debugger import Debugged, corrected
+from ramify.rollout.debugger import DebuggedEnvironment, corrected
 from ramify.rollout.helper import Helper, UnhelpfulError
 from ramify.rollout.tool_set import ToolSet
 from scripted_agents import problem
@@ -81,7 +81,7 @@ def helper_of(model, cache=None, seconds=0.2):
 def debugged(model, fails, calls=1, most=100):
     python = Runs(SPECS["python"], fails)
     tools = ToolSet({"python": python, "search": Runs(SPECS["search"])}, {"python": most})
-    return python, Debugged(tools, helper_of(model), calls)
+    return python, DebuggedEnvironment(tools, helper_of(model), calls)
 
 
 def run(environment, *codes):

@@ -14,8 +14,8 @@ from ramify.core.records import Reward, TrainingTree, behavior_annotations
 from ramify.core.tree import Source, StopReason, make_tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rollout.grow import Grown, grow_planned
-from ramify.rollout.plan import planned_from
+from ramify.rollout.grow import grow_requests
+from ramify.rollout.plan import request_from
 from scripted_agents import Backtracks, FoldsMemory, agent, grow_one
 
 RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
@@ -23,10 +23,10 @@ RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens
 
 def grown_from(parts, tree, start):
     async def main():
-        async def whole(grown: Grown):
-            return grown.tree
+        async def whole(tree, _seconds):
+            return tree
 
-        (made,) = await grow_planned(parts, [planned_from(tree, start)], whole)
+        (made,) = await grow_requests(parts, [request_from(tree, start)], whole)
         return made
 
     made, _ = run_virtual(main())
@@ -120,11 +120,11 @@ def test_what_nothing_can_go_on_from_is_refused(tokenizer_folder):
     turn = next(node.id for node in recorded.nodes if node.calls and node.stop is None)
     for start, told in (
         (leaf, "is a leaf"),
-        (turn, f"ends a turn; take '{turn}.0'"),
+        (turn, f"ends a turn. Choose '{turn}.0'"),
         ("9.9", "no node '9.9'"),
     ):
         with pytest.raises(DataError, match=told):
-            planned_from(recorded, start)
+            request_from(recorded, start)
 
 
 @pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
@@ -156,10 +156,10 @@ def test_what_lies_above_is_not_trained(tokenizer_folder, shared, aggregation):
         return TrainingTree(tree, behavior_annotations(tree), advantages)
 
     ours, plain = credit(trained(tree), weighting), credit(trained(bare), weighting)
-    assert tree.given
+    assert tree.inherited_ids
     for key, given in ours.items():
         numbers = np.stack([given.s_plus, given.s_minus, given.weight, given.num_paths])
-        if key in tree.given:
+        if key in tree.inherited_ids:
             assert not numbers.any()
         else:
             wanted = plain[key]

@@ -8,7 +8,7 @@ import pytest
 from hermes_folders import FAMILIES, write_hermes_tokenizer
 from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
 from ramify.chat.hermes import UNREADABLE, HermesRenderer
-from ramify.core.messages import Calls, Final, Malformed, ToolStatus
+from ramify.core.messages import Calls, Final, MalformedTurn, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import SlowTool, agent, grow_one
@@ -115,9 +115,9 @@ def test_a_turn_with_more_calls_than_are_left_ends_the_trajectory(folder):
 @pytest.mark.parametrize(
     ("turn", "stop", "parsed"),
     [
-        ("42 " * 300, StopReason.TOKENS, Malformed("the turn does not end")),
-        ("<think> 42", StopReason.MALFORMED, Malformed("the turn ends in a thought")),
-        ("so\n<tool_response>\n42", StopReason.MALFORMED, Malformed("the turn writes a result itself")),
+        ("42 " * 300, StopReason.TOKENS, MalformedTurn("the turn does not end")),
+        ("<think> 42", StopReason.MALFORMED, MalformedTurn("the turn ends in a thought")),
+        ("so\n<tool_response>\n42", StopReason.MALFORMED, MalformedTurn("the turn writes a result itself")),
     ],
 )
 def test_how_a_trajectory_ends(folder, turn, stop, parsed):

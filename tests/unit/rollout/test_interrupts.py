@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ramify.core.errors import Interrupted
+from ramify.core.errors import RunInterruptedError
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 
 
@@ -17,7 +17,7 @@ def test_the_first_signal_is_heard_at_the_next_safe_point(number, told):
     with StopOnSignal() as stop:
         stop.check()
         signal.raise_signal(number)
-        with pytest.raises(Interrupted) as stopped:
+        with pytest.raises(RunInterruptedError) as stopped:
             stop.check()
     assert (str(stopped.value), stopped.value.number) == (told, number)
 
@@ -33,7 +33,7 @@ def test_what_is_awaited_is_cancelled_at_once():
             ended.append(True)
 
     with agent_loop() as loop, StopOnSignal(loop) as stop:
-        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+        with pytest.raises(RunInterruptedError, match="stopped by SIGTERM"):
             stop.run(work())
         assert ended == [True]
 
@@ -44,7 +44,7 @@ def test_a_signal_that_comes_before_the_work_begins_is_not_lost():
 
     with agent_loop() as loop, StopOnSignal(loop) as stop:
         signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+        with pytest.raises(RunInterruptedError, match="stopped by SIGTERM"):
             stop.run(work())
 
 

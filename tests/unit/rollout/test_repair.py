@@ -12,7 +12,7 @@ from ramify.core.records import CreditedTree, NodeCredit, behavior_annotations
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.learner.pack import tree_rows
-from ramify.rollout.debugger import Debugged
+from ramify.rollout.debugger import DebuggedEnvironment
 from ramify.rollout.repair import Backtracer, Refiner
 from repair_agents import ScriptedHelper, SeesAll, helper_of, tools
 from scripted_agents import (
@@ -309,7 +309,7 @@ def test_debugger_and_backtracer_together_the_second_acts_where_the_first_did_no
     model = ScriptedHelper(["prose, no program"])
     parts = backtracking(tokenizer_folder, plays(FAILS, FAILS, ANSWER), n=1)
     inner = parts.environment
-    parts = replace(parts, environment=Debugged(inner, helper_of(model), 1))
+    parts = replace(parts, environment=DebuggedEnvironment(inner, helper_of(model), 1))
     (trajectory,) = grow_one_of(parts, inner).trajectories
     gone = next(node for node in trajectory.nodes if node.rewriter)
     assert gone.results[0].info["debugger"] == "no program"

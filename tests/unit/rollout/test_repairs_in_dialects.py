@@ -10,7 +10,7 @@ from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.hermes import HermesRenderer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.messages import Final, ToolStatus
-from ramify.core.records import GoOn
+from ramify.core.records import ContinueFrom
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.rollout.plan import state_after
@@ -130,7 +130,7 @@ class BeginsAgain:
         if trajectory.leaf.source is not Source.TOOL:
             return None
         prompt = trajectory.nodes[0]
-        return GoOn(Cut("", len(prompt.token_ids)), self.text)
+        return ContinueFrom(Cut("", len(prompt.token_ids)), self.text)
 
 
 def test_a_hint_that_closes_the_thought(dialect):

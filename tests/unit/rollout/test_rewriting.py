@@ -9,8 +9,8 @@ import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.core.messages import Final, Malformed, Message
-from ramify.core.records import Afresh, GoOn
+from ramify.core.messages import Final, MalformedTurn, Message
+from ramify.core.records import ContinueFrom, FreshContext
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
@@ -116,7 +116,7 @@ class Repairs:
         if trajectory.leaf.stop is not StopReason.MALFORMED:
             return None
         (asked,) = trajectory.problem.messages
-        return Afresh((Message.of("user", f"{asked.text} answer please"),))
+        return FreshContext((Message.of("user", f"{asked.text} answer please"),))
 
 
 def careless(context, seed):
@@ -134,7 +134,7 @@ def test_a_malformed_end_can_be_repaired(tokenizer_folder):
         assert trajectory.exchanges == ()
         _, wrong, opening, right = trajectory.nodes
         assert (wrong.stop, opening.results) == (None, ())
-        assert isinstance(wrong.turn, Malformed)
+        assert isinstance(wrong.turn, MalformedTurn)
         assert right.turn == Final("\\boxed{ 42 }")
         assert opening.context == "fresh"
         assert trajectory.num_written == len(wrong.token_ids) + len(right.token_ids)
@@ -159,13 +159,13 @@ class Always:
 
     async def rewrite(self, trajectory, tools):
         self.asked += 1
-        return GoOn(Cut("", len(trajectory.nodes[0].token_ids)), "a" * self.size)
+        return ContinueFrom(Cut("", len(trajectory.nodes[0].token_ids)), "a" * self.size)
 
 
 @pytest.mark.parametrize("text", ["<think> so </think>", "<search> Paris </search>", "a b c d e f " * 90])
 @pytest.mark.parametrize("size", [1, 7, 150, 399, 400, 5000])
 def test_a_trajectory_that_is_rewritten_for_ever_ends_with_its_tokens(tokenizer_folder, text, size):
-    """Malformed ends, calls beyond the limit and turns without an end: each goes on until nothing is left."""
+    """MalformedTurn ends, calls beyond the limit and turns without an end: each goes on until nothing is left."""
     rewriter = Always(size)
     parts = agent(
         tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(text), n=1, max_calls=2, rewriters=(rewriter,)
@@ -338,7 +338,7 @@ class GoesOnAfterTheTurn(Backtracks):
         if asked is None:
             return None
         turn = trajectory.policy_nodes[-1]
-        return GoOn(Cut(turn.id, np.int64(len(turn.token_ids))), asked.text)
+        return ContinueFrom(Cut(turn.id, np.int64(len(turn.token_ids))), asked.text)
 
 
 def test_a_text_after_the_whole_last_turn_stands_where_its_result_would(tokenizer_folder, tmp_path):

@@ -16,7 +16,7 @@ from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.guard import GuardState
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
@@ -45,7 +45,7 @@ def learner(folder, lora=False):
     if lora:
         add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
     return Learner(
-        alone(model, OptimizerConfig(rate=0.01)),
+        single_process(model, OptimizerConfig(rate=0.01)),
         schedule=ScheduleConfig(),
         total_steps=9,
         objective=Objective(NegativeLogLikelihood()),

@@ -12,7 +12,7 @@ from ramify.data.order import DataCursor
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.guard import GuardState
 from ramify.learner.pack import pack
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.runs.checkpoint import companion_files
@@ -26,7 +26,7 @@ from random_trees import credited, random_tree, supervised_credit
 @pytest.fixture
 def learner(model_folder):
     return Learner(
-        alone(load_model(model_folder), OptimizerConfig(rate=0.01)),
+        single_process(load_model(model_folder), OptimizerConfig(rate=0.01)),
         schedule=ScheduleConfig(),
         total_steps=99,
         objective=Objective(NegativeLogLikelihood()),

@@ -3,11 +3,11 @@
 from ramify.core.messages import Message, Problem
 from ramify.core.tree import TreeKey
 from ramify.eval.live import attempt_key
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.sampler.recorded import done_in, in_groups
 
 TREES = [
-    Planned(Problem(f"p{n}", (Message.of("user", "?"),), ("1",)), TreeKey(attempt, n, 0))
+    TreeRequest(Problem(f"p{n}", (Message.of("user", "?"),), ("1",)), TreeKey(attempt, n, 0))
     for n in range(3)
     for attempt in range(2)
 ]

@@ -6,7 +6,7 @@ from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 from ramify.core.errors import DataError
 from ramify.core.tree import Cut, Source, TreeKey
 from ramify.rollout.places import last_turn
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.synth.hints import Hint, HintLibrary, hint_positions, load_hints, planned_hint, read_hint
 
 DOUBT = Hint(name="check", kind="verification", text=", I check.", tool="python")
@@ -54,7 +54,7 @@ def answers(folder, text, n=1, max_calls=3, after="<answer> \\boxed{ 41 } </answ
         return after if "</result>" in context or "Once more" in context or "I check" in context else text
 
     sampler = sampler_of(folder, play, n=n, max_calls=max_calls)
-    (scored,) = grow(sampler, [Planned(question("q"), TreeKey(0, 0))])
+    (scored,) = grow(sampler, [TreeRequest(question("q"), TreeKey(0, 0))])
     return sampler, scored.tree.trajectories
 
 
@@ -106,7 +106,7 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
     assert trajectory.final_answer == "\\boxed{ 42 }"
     assert scored.rewards[0].parts["correct"] == 1.0
     assert scored.tree.start == hint.id
-    assert scored.tree.given == {first.id}
+    assert scored.tree.inherited_ids == {first.id}
     assert last.behavior_logprobs
 
 

@@ -17,7 +17,7 @@ from ramify.data.example_formats import PAIR
 from ramify.data.examples import Example, read_examples
 from ramify.data.recorded_pairs import check_tokenizer, read_recorded_pair
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.synth.pairs import (
     ALIKE,
     ALL_RIGHT,
@@ -45,7 +45,7 @@ def sometimes(context, seed):
 @pytest.fixture(scope="module")
 def scored(tokenizer_folder):
     sampler = sampler_of(tokenizer_folder, sometimes, n=8)
-    planned = [Planned(question(f"q{n}"), TreeKey(3, n)) for n in range(12)]
+    planned = [TreeRequest(question(f"q{n}"), TreeKey(3, n)) for n in range(12)]
     return sampler, grow(sampler, planned)
 
 

@@ -14,7 +14,7 @@ from ramify.data.problems import load_problems
 from ramify.files.durable import dump_line, replace_lines
 from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, tree_record
-from ramify.rollout.plan import Planned
+from ramify.rollout.plan import TreeRequest
 from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
@@ -279,7 +279,7 @@ def test_what_an_earlier_answer_wrote_costs_nothing_again(tokenizer_folder, tmp_
     written = calls = 0
     for traced in read_stage(run, "hints"):
         for node in traced.tree.nodes:
-            new = node.source is Source.POLICY and node.id not in traced.tree.given
+            new = node.source is Source.POLICY and node.id not in traced.tree.inherited_ids
             written += len(node.token_ids) * new
             calls += len(node.calls) * new
     told = summary["stages"]["hints"]
@@ -294,5 +294,5 @@ def test_a_stage_without_answers_is_left_out(tokenizer_folder, tmp_path):
 
 def test_planned_trees_of_a_stage_have_draws_of_their_own():
     (direct,), (tools,) = (list(planned_answers([question("a")], attempt)) for attempt in (DIRECT, TOOLS))
-    assert direct == Planned(question("a"), TreeKey(0, 0, 0))
+    assert direct == TreeRequest(question("a"), TreeKey(0, 0, 0))
     assert tools.key != direct.key

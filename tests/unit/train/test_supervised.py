@@ -24,7 +24,7 @@ from ramify.core.messages import Message, Problem
 from ramify.core.rank import Rank
 from ramify.core.tree import TreeKey
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.parallel import Ranks, alone
+from ramify.learner.parallel import Ranks, single_process
 from ramify.learner.update import Learner
 from ramify.modeling.configs import Dialect
 from ramify.modeling.load import load_model
@@ -78,7 +78,7 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
     found = []
     for budget in (1, 2 * max(sizes), sum(sizes)):
         learner = Learner(
-            alone(copy.deepcopy(model), OptimizerConfig(rate=1e-3)),
+            single_process(copy.deepcopy(model), OptimizerConfig(rate=1e-3)),
             schedule=ScheduleConfig(),
             total_steps=2,
             objective=Objective(NegativeLogLikelihood()),
