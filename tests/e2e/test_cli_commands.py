@@ -245,10 +245,12 @@ def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, 
     assert (status, "dumpable: 0\n" in out) == (0, True), told
 
 
-def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys):
+@pytest.mark.parametrize(
+    "engine", ["name = 'openai', url = 'http://a', model = 'm'", "name = 'vllm', urls = ['http://a']"]
+)
+def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys, engine):
     recipe = write_task(tmp_path / "task", model_folder, EVAL)
-    engine = "{name = 'openai', url = 'http://a', model = 'm', key_variable = 'NO_SUCH_KEY'}"
-    assert main(["doctor", str(recipe), "-s", f"engine={engine}"]) == 2
+    assert main(["doctor", str(recipe), "-s", f"engine={{{engine}, key_variable = 'NO_SUCH_KEY'}}"]) == 2
     assert "NO_SUCH_KEY" in capsys.readouterr().err
 
 

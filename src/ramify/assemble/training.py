@@ -7,7 +7,7 @@ from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.algorithm import build_learning, build_objective
-from ramify.assemble.identity import group_size
+from ramify.assemble.identity import group_size, script_identity
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_dev_problems
 from ramify.assemble.task import build_sampler, build_task
@@ -18,7 +18,6 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.order import ProblemOrder
-from ramify.engines.configs import ScriptedEngineConfig
 from ramify.learner.guard import Guard
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
@@ -26,7 +25,6 @@ from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
-from ramify.runs.manifest import file_sha256
 from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
 from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
@@ -129,9 +127,7 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
     Raises:
         DataError: A file cannot be read.
     """
-    engine = recipe.engine
-    script = file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
-    return task_manifest(recipe.model, recipe.data.train, task, tokenizer, script)
+    return task_manifest(recipe.model, recipe.data.train, task, tokenizer, script_identity(recipe.engine))
 
 
 def build_rl(
@@ -211,7 +207,7 @@ def build_rl(
         sampler=sampler,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
         publisher=build_publisher(
-            sampler, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
+            sampler, learner, engine_model, recipe.engine.served_dtype or recipe.model.dtype
         ),
         learning=build_learning(recipe, learner, minibatches),
         saver=saver,

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
 from ramify.assemble.model import require_positions
-from ramify.assemble.vllm import check_vllm
 from ramify.commands.work import AnyRecipe
 from ramify.config.other_runs import read_rate
-from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
+from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import RolloutSection
@@ -22,7 +21,7 @@ from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import longest_sequence
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
-from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig, VllmEngineConfig
+from ramify.engines.configs import EngineConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
@@ -57,8 +56,7 @@ def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
 
 def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file needed to grow trees exists; the scripted engine needs no weights."""
-    plays = isinstance(recipe.engine, ScriptedEngineConfig)
-    model = require_tokenizer if plays else require_model
+    model = require_model if recipe.engine.script_file is None else require_tokenizer
     _check_all(
         _model_check(recipe.model, model, fetch),
         lambda: _require_served(recipe.engine, recipe.model),
@@ -97,9 +95,8 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
     )
 
 
-def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
-    serves = isinstance(engine, VllmEngineConfig) and engine.launch
-    return require_model if isinstance(engine, LocalEngineConfig) or serves else require_tokenizer
+def _model_of(engine: EngineConfig) -> Callable[[Path], None]:
+    return require_model if engine.loads_weights else require_tokenizer
 
 
 def check_positions(recipe: AnyRecipe) -> None:
@@ -115,10 +112,10 @@ def check_positions(recipe: AnyRecipe) -> None:
         require_positions(recipe.model.path, limit, longest)
 
 
-def _require_served(engine: EvalEngineSection, model: ModelConfig, *, hands_over: bool = False) -> None:
-    """Raise ConfigError unless vLLM's servers can have the model."""
-    if isinstance(engine, VllmEngineConfig) and is_fetched(model.path, weights=False):
-        check_vllm(engine, model.folder, hands_over=hands_over)
+def _require_served(engine: EngineConfig, model: ModelConfig, *, hands_over: bool = False) -> None:
+    """Raise ConfigError unless the engine can have the model."""
+    if is_fetched(model.path, weights=False):
+        engine.refuse_model(model.folder, hands_over=hands_over)
 
 
 def require_file(key: str, path: Path) -> None:
@@ -225,10 +222,10 @@ def require_repairs(section: RepairConfig | None) -> None:
         require_file("repair.cache.path", section.cache.path)
 
 
-def require_script(section: EvalEngineSection) -> None:
-    """Raise ConfigError unless a scripted engine's script exists."""
-    if isinstance(section, ScriptedEngineConfig):
-        require_file("engine.script", section.script)
+def require_script(engine: EngineConfig) -> None:
+    """Raise ConfigError unless the script exists that an engine plays."""
+    if engine.script_file is not None:
+        require_file("engine.script", engine.script_file)
 
 
 def require_rate(section: RolloutSection) -> None:

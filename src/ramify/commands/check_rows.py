@@ -18,7 +18,6 @@ from ramify.config.sizes import refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
-from ramify.engines.configs import ScriptedEngineConfig
 from ramify.modeling.hub import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
@@ -102,10 +101,10 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
         from ramify.assemble.synthesis import read_hints
 
         read_hints(recipe, [spec.name for spec in shown.specs], shown.opens, lambda _: None)
-    if isinstance(recipe.engine, ScriptedEngineConfig):
+    if recipe.engine.script_file is not None:
         from ramify.engines.scripted import load_script
 
-        load_script(recipe.engine.script, files.renderer.result_end)
+        load_script(recipe.engine.script_file, files.renderer.result_end)
     return tuple(files.problems)
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from ramify.commands.work import AnyRecipe, loads_weights
+from ramify.commands.work import AnyRecipe, engine_of, loads_weights
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, longest_sequence
-from ramify.engines.configs import LocalEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.modeling.configs import AdapterConfig, ModelConfig, TrainedModelConfig
 from ramify.modeling.hub import is_fetched
 from ramify.modeling.memory_plan import Job, MemoryPlan, ModelSize
@@ -131,18 +130,20 @@ def adapter_parameters(section: AdapterConfig, shapes: Shapes) -> int:
 
 def _engine_parts(recipe: AnyRecipe, job: Job) -> dict[str, int]:
     """Count the engine's memory on the learner's GPU; of several GPUs a local engine has the first."""
-    engine = None if isinstance(recipe, SftRecipe) else recipe.engine
-    if isinstance(engine, VllmEngineConfig) and engine.sleep and job.trains:
+    engine = engine_of(recipe)
+    if engine is None:
+        return {}
+    if engine.gpu_turns is not None and job.trains:
         return {"the engine's server, asleep (assumed)": _ASLEEP}
-    if not isinstance(engine, LocalEngineConfig):
+    if not engine.computes_here:
         return {}
     weights = job.number_bytes * (job.size.base + job.size.adapter)
-    copies = job.is_split or (isinstance(engine, TrainingEngineConfig) and engine.weights == "copy")
+    copies = job.is_split or engine.copies_weights
     is_ordered = job.device == "cpu" and job.number_bytes == _FLOAT
     return {
         "the engine's copy of the weights": weights * (job.trains and copies),
         "weights in the engine's order": job.number_bytes * job.size.base * is_ordered,
-        f"keys and values of {engine.slots} slots": job.sequence_bytes * engine.slots,
+        f"keys and values of {engine.local_slots} slots": job.sequence_bytes * engine.local_slots,
     }
 
 

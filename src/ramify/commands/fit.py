@@ -1,9 +1,8 @@
 """Whether a recipe fits into memory, also on GPUs that are not in this machine, and what to change where it does not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,18 @@ from ramify.commands.estimate import (
     memory_lines,
     number_bytes,
 )
-from ramify.commands.work import AnyRecipe, loads_weights, work_of
+from ramify.commands.work import AnyRecipe, engine_of, loads_weights, work_of
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, MachineError
-from ramify.engines.configs import LocalEngineConfig, VllmEngineConfig
+from ramify.engines.configs import GpuTurns
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.memory_plan import Job, MemoryPlan, choose
 from ramify.modeling.published_sizes import published_config
 
 _USABLE = 0.92
 """Share of a card's memory for tensors; the rest is CUDA itself, captured graphs, and gaps between tensors."""
-_VLLM_UTILIZATION = 0.9
-"""Share of a GPU that a vLLM server takes without a flag."""
 _MOST_DOUBLED = 10
 """How often the number of GPUs is doubled; where that is not enough, more GPUs are no advice."""
 
@@ -60,9 +57,10 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
         yield f"{recipe.model.path} is not here: these are the published sizes of a model of this name"
     job = job_of(recipe, shapes, config, processes=gpus)
     yield from memory_fit(path, recipe, job, room)
-    engine = getattr(recipe, "engine", None)
-    if job.trains and isinstance(engine, VllmEngineConfig) and engine.sleep:
-        yield _while_servers_write(path, engine, job, choose(job, room), gigabytes)
+    engine = engine_of(recipe)
+    if job.trains and engine is not None and engine.gpu_turns is not None:
+        number = number_bytes(engine.served_dtype or recipe.model.dtype)
+        yield _while_servers_write(path, engine.gpu_turns, number, job, choose(job, room), gigabytes)
 
 
 def memory_fit(path: Path, recipe: AnyRecipe, job: Job, room: int) -> Iterator[str]:
@@ -95,7 +93,7 @@ def _refuse_several(path: Path, recipe: AnyRecipe, gpus: int) -> None:
         raise ConfigError(
             f"{path}: learner.copies: expected a divisor of the number of GPUs, {gpus}, got {recipe.learner.copies}"
         )
-    if isinstance(recipe, TrainRecipe) and getattr(recipe.engine, "weights", None) == "shared":
+    if isinstance(recipe, TrainRecipe) and recipe.engine.shares_weights:
         raise ConfigError(
             f'{path}: engine.weights: expected "copy" or no such key with several GPUs, over which the weights are split'
         )
@@ -129,8 +127,8 @@ def _model(recipe: AnyRecipe) -> tuple[Shapes, Any, bool]:
 def _advice(recipe: AnyRecipe, job: Job, room: int) -> str:
     """Return what to change so that it fits."""
     least = choose(job, 0)
-    engine = getattr(recipe, "engine", None)
-    slots = engine.slots if isinstance(engine, LocalEngineConfig) and job.sequence_bytes else 0
+    engine = engine_of(recipe)
+    slots = engine.local_slots if engine is not None and job.sequence_bytes else 0
     without_slots = least.total - slots * job.sequence_bytes
     if slots and (fitting := (room - without_slots) // job.sequence_bytes) > 0:
         return f"engine.slots = {fitting} would fit"
@@ -159,7 +157,7 @@ def _fits(job: Job, room: int) -> bool:
 
 
 def _while_servers_write(
-    path: Path, engine: VllmEngineConfig, job: Job, plan: MemoryPlan, gigabytes: float
+    path: Path, turns: GpuTurns, number: int, job: Job, plan: MemoryPlan, gigabytes: float
 ) -> str:
     """Return a line about servers that have the GPUs while the learner waits, and keeps its state there.
 
@@ -167,15 +165,14 @@ def _while_servers_write(
         MachineError: They ask for more than is left, or their weights and one sequence do not fit into what they ask for.
     """
     most = _USABLE - plan.resident / (gigabytes * GIB)
-    share = _utilization(engine.flags)
+    share = turns.share
     if share > most:
         raise MachineError(
             f"{path}: engine.flags: the servers take {share:.2f} of each GPU and the learner keeps {in_bytes(plan.resident)} "
             f"there; set --gpu-memory-utilization to {floor(100 * most) / 100:.2f} at most, or take more GPUs"
         )
-    over = engine.gpus[0].count(",") + 1
-    weights = number_bytes(engine.dtype) * (job.size.base + job.size.adapter) // over
-    sequence = job.sequence_bytes // over
+    weights = number * (job.size.base + job.size.adapter) // turns.gpus
+    sequence = job.sequence_bytes // turns.gpus
     fitting = int(share * gigabytes * GIB - weights) // sequence
     if fitting < 1:
         raise MachineError(
@@ -187,13 +184,3 @@ def _while_servers_write(
         f"while the servers write: {in_bytes(plan.resident)} of the learner's, {in_bytes(weights)} of a server's weights, and "
         f"keys and values of {fitting:,} of the longest sequences at --gpu-memory-utilization {share:.2f} ({most:.2f} at most)"
     )
-
-
-def _utilization(flags: Sequence[str]) -> float:
-    """Return the share of a GPU that a server's flags ask for."""
-    words = [word for flag in flags for word in flag.split("=", 1)]
-    for name, value in pairwise(words):
-        if name == "--gpu-memory-utilization":
-            with suppress(ValueError):
-                return float(value)
-    return _VLLM_UTILIZATION

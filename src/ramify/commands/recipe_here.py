@@ -19,7 +19,6 @@ from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import MachineError
-from ramify.engines.configs import OpenAIEngineConfig
 from ramify.eval.results import check_eval_folder
 from ramify.modeling.hub import is_fetched
 from ramify.net.secrets import read_key
@@ -46,8 +45,8 @@ def on_this_machine(path: Path, recipe: AnyRecipe, level: int) -> Iterator[str]:
     yield from (row("work", line) for line in work_of(recipe).in_words)
     yield from _memory(path, recipe)
     if not isinstance(recipe, SftRecipe):
-        if isinstance(recipe.engine, OpenAIEngineConfig) and recipe.engine.key_variable is not None:
-            read_key(recipe.engine.key_variable)
+        if recipe.engine.service_key is not None:
+            read_key(recipe.engine.service_key)
         if recipe.tools.python is not None:
             min_level = recipe.sandbox.min_level
             yield row("", f"sandbox.min_level {min_level}: {'met' if level >= min_level else 'not met'}")

@@ -12,7 +12,7 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import num_steps
-from ramify.engines.configs import LocalEngineConfig
+from ramify.engines.configs import EngineConfig
 
 AnyRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe | EvalRecipe | SynthRecipe
 
@@ -66,11 +66,16 @@ def load_any(path: Path, overrides: Sequence[str]) -> AnyRecipe:
     return load_recipe(schema, path, overrides)
 
 
+def engine_of(recipe: AnyRecipe) -> EngineConfig | None:
+    """Return the engine of a recipe; SFT and DPO have none."""
+    return None if isinstance(recipe, SftRecipe) else recipe.engine
+
+
 def loads_weights(recipe: AnyRecipe, *, trains: bool = True) -> bool:
     """Return True if a model is in this process; it may be at a service. `ramify rollout` does not train."""
     if isinstance(recipe, SftRecipe) or (trains and isinstance(recipe, TrainRecipe)):
         return True
-    return isinstance(recipe.engine, LocalEngineConfig)
+    return recipe.engine.computes_here
 
 
 def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:

@@ -123,7 +123,7 @@ class TrainRecipe(Section):
         rollout = self.rollout
         refuse_all(
             rollout.refuse_idle_rule,
-            lambda: self.algorithm.refuse_idle(rollout, self.engine.computes_here),
+            lambda: self.algorithm.refuse_idle(rollout, self.engine.has_exact_entropies),
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_two_kinds(self.environment, self.environments),
             lambda: refuse_tools_beside(self.tools, self.any_environment),
