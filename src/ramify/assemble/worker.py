@@ -173,10 +173,10 @@ def build_engine_model(
     if not engine.computes_here:
         return model
     if is_sharded(model):
-        if engine.shares_weights:
+        if engine.learner_weights == "shared":
             raise ConfigError(
                 'engine.weights: expected "copy" or no such key, since the weights are split over processes or kept in '
                 "float32 beside those that compute"
             )
         return again()
-    return deepcopy(model).requires_grad_(False) if engine.copies_weights else model
+    return deepcopy(model).requires_grad_(False) if engine.learner_weights == "copy" else model

@@ -29,7 +29,7 @@ from ramify.config.schema_tools import (
     refuse_tools_beside,
     refuse_two_kinds,
 )
-from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
+from ramify.core.config import InputFile, PositiveInt, Switch, Tokens
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
@@ -56,7 +56,7 @@ class TrainDataSection(Section):
     ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
     """
 
-    train: UserPath | None = None
+    train: InputFile | None = None
     instructions: Switch = False
     exclude: Annotated[tuple[Annotated[str, AfterValidator(_usable)], ...], Field(max_length=100)] = ()
     epochs: PositiveInt = 1

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from ramify.core.config import Config, Length, Name, Reserved, Seconds, ServiceUrl, Switch, UserPath, Variable
+from ramify.core.config import (
+    Config,
+    InputFile,
+    Length,
+    Name,
+    Reserved,
+    Seconds,
+    ServiceUrl,
+    Switch,
+    UserPath,
+    Variable,
+)
 from ramify.core.errors import ConfigError
 from ramify.net.configs import HttpConfig
 
@@ -72,14 +83,9 @@ class EngineConfig(Config):
         return True
 
     @property
-    def shares_weights(self) -> bool:
-        """True if it is set to compute with the learner's own tensors."""
-        return False
-
-    @property
-    def copies_weights(self) -> bool:
-        """True if it is set to compute with a copy of the learner's tensors."""
-        return False
+    def learner_weights(self) -> Literal["shared", "copy"] | None:
+        """The learner's own tensors or a copy of them, with which it is set to compute; None if it is set to neither."""
+        return None
 
     @property
     def local_slots(self) -> int:
@@ -143,14 +149,9 @@ class TrainingEngineConfig(LocalEngineConfig):
     weights: Literal["shared", "copy"] | None = None
 
     @property
-    def shares_weights(self) -> bool:
-        """True as its key says."""
-        return self.weights == "shared"
-
-    @property
-    def copies_weights(self) -> bool:
-        """True as its key says."""
-        return self.weights == "copy"
+    def learner_weights(self) -> Literal["shared", "copy"] | None:
+        """As its key says."""
+        return self.weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ class ScriptedEngineConfig(EngineConfig):
     repeats: ClassVar[bool] = True
 
     name: Literal["scripted"]
-    script: UserPath
+    script: InputFile
 
     @property
     def script_file(self) -> Path:

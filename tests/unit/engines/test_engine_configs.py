@@ -79,9 +79,8 @@ def test_what_engines_say_of_themselves():
     )
     assert (given.service_key, chat.service_key, started.served_dtype) == ("MY_KEY", "MY_KEY", "float32")
     assert (given.continues_turns, chat.continues_turns) == (True, False)
-    shared, copied = (TrainingEngineConfig(name="local", weights=weights) for weights in ("shared", "copy"))
-    assert (shared.shares_weights, shared.copies_weights) == (True, False)
-    assert (copied.shares_weights, copied.copies_weights) == (False, True)
+    assert TrainingEngineConfig(name="local", weights="copy").learner_weights == "copy"
+    assert (LocalEngineConfig(name="local").learner_weights, started.learner_weights) == (None, None)
 
 
 @pytest.mark.parametrize(
