@@ -68,14 +68,14 @@ class EngineConfig(Config):
         return False
 
     @property
-    def uses_given_servers(self) -> bool:
-        """True if the servers are somebody else's."""
-        return False
-
-    @property
     def loads_weights(self) -> bool:
         """True if the weights are read from the model's folder, here or by servers that ramify starts."""
         return self.computes_here or self.starts_servers
+
+    @property
+    def uses_given_servers(self) -> bool:
+        """True if a model writes the turns that ramify does not load: the servers are somebody else's."""
+        return not self.loads_weights and self.script_file is None
 
     @property
     def continues_turns(self) -> bool:
@@ -186,11 +186,6 @@ class OpenAIEngineConfig(EngineConfig):
     http: HttpConfig = HttpConfig(timeout_seconds=600.0, in_flight=256)
 
     @property
-    def uses_given_servers(self) -> bool:
-        """True."""
-        return True
-
-    @property
     def continues_turns(self) -> bool:
         """True except for a chat endpoint, which writes whole turns."""
         return self.api != "chat"
@@ -239,11 +234,6 @@ class VllmEngineConfig(EngineConfig):
     def starts_servers(self) -> bool:
         """True as `launch` says."""
         return self.launch
-
-    @property
-    def uses_given_servers(self) -> bool:
-        """True if there are `urls`."""
-        return bool(self.urls)
 
     @property
     def gpu_turns(self) -> GpuTurns | None:
