@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.harness.peers import Peer, PeerUnavailableError
 from benchmarks.harness.rows import Row, not_measured
-from ramify.commands.estimate import adapter_parameters
+from ramify.commands.memory import adapter_parameters
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import shapes_of
 from ramify.modeling.memory_plan import Job, ModelSize, plan_of

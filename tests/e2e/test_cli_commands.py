@@ -112,7 +112,7 @@ def test_a_finished_run_of_trees_is_made_longer(tmp_path, model_folder):
     assert (run / "checkpoints" / "step-000002").is_dir()
 
 
-def test_a_dry_run_loads_neither_torch_nor_transformers(tmp_path, model_folder):
+def test_a_dry_run_loads_no_library_that_it_has_no_use_for(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder)
     code = f"""
 import sys
@@ -122,7 +122,8 @@ from safetensors.numpy import load_file
 from ramify.cli import main
 for command in ("train", "rollout"):
     assert main([command, {str(recipe)!r}, "--dry-run"]) == 0
-assert not {{"torch", "transformers", "pyarrow"}} & sys.modules.keys()
+unused = {{"torch", "transformers", "pyarrow", "httpx", "tenacity", "rich", "asyncio"}} & sys.modules.keys()
+assert not unused, unused
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -247,10 +248,12 @@ def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, 
     assert (status, "dumpable: 0\n" in out) == (0, True), told
 
 
-def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys):
+@pytest.mark.parametrize(
+    "engine", ["name = 'openai', url = 'http://a', model = 'm'", "name = 'vllm', urls = ['http://a']"]
+)
+def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys, engine):
     recipe = write_task(tmp_path / "task", model_folder, EVAL)
-    engine = "{name = 'openai', url = 'http://a', model = 'm', key_variable = 'NO_SUCH_KEY'}"
-    assert main(["doctor", str(recipe), "-s", f"engine={engine}"]) == 2
+    assert main(["doctor", str(recipe), "-s", f"engine={{{engine}, key_variable = 'NO_SUCH_KEY'}}"]) == 2
     assert "NO_SUCH_KEY" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from e2e_runs import write_task
 from model_folders import write_tokenizer
 from ramify.cli import main
-from ramify.commands.estimate import job_here
+from ramify.commands.memory import job_here
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.modeling.memory_plan import plan_of

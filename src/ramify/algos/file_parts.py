@@ -18,7 +18,7 @@ from ramify.algos.branch_rules import BranchingConfig, FixedRoots, RuleSetup, to
 from ramify.algos.configs import EstimatorConfig, LossConfig
 from ramify.algos.losses import LossInputs, LossOutput, bounded_exp
 from ramify.algos.ops import PerGroup, Shared, spread, values
-from ramify.core.config import Name, UserPath
+from ramify.core.config import InputFile, Name
 from ramify.core.errors import ConfigError
 from ramify.core.protocols import Brancher, Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, BranchCandidate, Floats, Proposal
@@ -58,7 +58,7 @@ class FileRule(BranchingConfig, FromFile):
     parameters = ("candidate",)
 
     name: Literal["file"] = "file"
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ class FileEstimator(EstimatorConfig, FromFile):
     parameters = ("rewards", "tree")
 
     name: Literal["file"] = "file"
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
 
@@ -172,7 +172,7 @@ class FileLoss(LossConfig, FromFile):
     parameters = ("ratio", "sign")
 
     name: Literal["file"] = "file"
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
 
@@ -199,7 +199,7 @@ class FunctionLoss(LossConfig):
             the file is not the one with `sha256`.
     """
 
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any]
     sha256: str

@@ -4,6 +4,7 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.algos.branch_rules import RuleSetup
@@ -59,14 +60,16 @@ def build_agent(
     from ramify.rollout.settings import AgentParts
 
     live = LiveCount()
-    if isinstance(engine, VllmEngineConfig):
-        from ramify.assemble.vllm import build_vllm
-
-        built: Engine = build_vllm(
-            engine, renderer.tokenizer, context_tokens, run.dir, note, hands_over=hands_over
-        )
-    else:
-        built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None, note)
+    built = _engine(
+        engine,
+        renderer,
+        model,
+        context_tokens,
+        run.dir,
+        live if run.deterministic else None,
+        note,
+        hands_over=hands_over,
+    )
     environment = toolbox.environment
     if repairs is not None:
         environment, ours = build_repairs(repairs, environment, built, renderer, limits, run.seed)
@@ -90,25 +93,37 @@ def build_agent(
 
 
 def _engine(
-    section: LocalEngineConfig | ScriptedEngineConfig | OpenAIEngineConfig,
+    config: EvalEngineSection,
     renderer: "DialectRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
+    run_folder: Path,
     live: LiveCount | None,
     note: Callable[[str], None],
+    *,
+    hands_over: bool,
 ) -> Engine:
-    if isinstance(section, LocalEngineConfig):
-        from ramify.engines.local import LocalEngine
+    """Build an engine: the only place that asks of which class its Config is."""
+    match config:
+        case LocalEngineConfig():
+            from ramify.engines.local import LocalEngine
 
-        return LocalEngine(
-            model(), renderer.tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
-        )
-    if isinstance(section, OpenAIEngineConfig):
-        return _openai(section, renderer, context_tokens, note)
-    from ramify.engines.scripted import ScriptedEngine, load_script
+            return LocalEngine(
+                model(), renderer.tokenizer, num_slots=config.slots, context_tokens=context_tokens, live=live
+            )
+        case ScriptedEngineConfig():
+            from ramify.engines.scripted import ScriptedEngine, load_script
 
-    script = load_script(section.script, renderer.result_end)
-    return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
+            script = load_script(config.script, renderer.result_end)
+            return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
+        case OpenAIEngineConfig():
+            return _openai(config, renderer, context_tokens, note)
+        case VllmEngineConfig():
+            from ramify.assemble.vllm import build_vllm
+
+            return build_vllm(
+                config, renderer.tokenizer, context_tokens, run_folder, note, hands_over=hands_over
+            )
 
 
 def _openai(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator, RewardFn
-from ramify.engines.configs import ScriptedEngineConfig
 
 if TYPE_CHECKING:
     from ramify.algos.losses import Objective, TokenLoss
@@ -80,8 +79,8 @@ def wanted_annotations(section: AlgorithmSection) -> "AnnotationRequest":
 
 def _default_kl(recipe: TrainRecipe) -> float | None:
     """A script is no policy, so its turns may be as unlikely as they are."""
-    scripted = isinstance(recipe.engine, ScriptedEngineConfig)
-    return None if scripted or recipe.algorithm.old == "behavior" else MISMATCH_KL
+    is_policy = recipe.engine.script_file is None
+    return None if not is_policy or recipe.algorithm.old == "behavior" else MISMATCH_KL
 
 
 def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":

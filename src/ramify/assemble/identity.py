@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ramify.config.schema_eval import EvalEngineSection
-from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig
+from ramify.engines.configs import EngineConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.runs.configs import RunConfig
 from ramify.runs.manifest import file_sha256, made_with, model_files, problems_sha256, text_sha256
@@ -11,7 +10,7 @@ from ramify.sampler.task import Task
 
 
 def answering_identity(
-    model: ModelConfig, engine: EvalEngineSection, task: Task
+    model: ModelConfig, engine: EngineConfig, task: Task
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the checksums of what an agent's answers depend on, by name, and the versions and the device of this session.
 
@@ -19,7 +18,7 @@ def answering_identity(
         DataError: A file cannot be read.
     """
     weights, device = None, "none"
-    if engine.computes_here or engine.starts_servers:
+    if engine.loads_weights:
         # Only weights that are read here need torch.
         from ramify.modeling.adapter_files import checksums
         from ramify.modeling.numerics import device_name
@@ -49,19 +48,19 @@ def task_identity(task: Task) -> dict[str, Any]:
     }
 
 
-def script_identity(engine: object) -> str | None:
-    """Return the SHA-256 of a scripted engine's file; None for any other engine.
+def script_identity(engine: EngineConfig) -> str | None:
+    """Return the checksum of the script that an engine plays; None if a model writes the turns.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The file cannot be read.
     """
-    return file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
+    return None if engine.script_file is None else file_sha256(engine.script_file)
 
 
-def group_size(run: RunConfig, engine: EvalEngineSection) -> int | None:
+def group_size(run: RunConfig, engine: EngineConfig) -> int | None:
     """Return the number of sequences that must be grown together; None if each can be grown alone.
 
     The draws of a tree depend on its key only. In a deterministic run on a local engine a group fills the engine's slots and is
     always grown as a whole: the last bits of logprobs depend on which sequences share a step of the engine.
     """
-    return engine.slots if run.deterministic and isinstance(engine, LocalEngineConfig) else None
+    return (engine.local_slots or None) if run.deterministic else None

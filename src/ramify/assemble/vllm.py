@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from ramify.core.errors import ConfigError
 from ramify.engines.configs import VllmEngineConfig
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def build_vllm(
     from ramify.engines.vllm.folder import WeightsFolder
     from ramify.modeling.model_config import read_model_config, whole_folder
 
-    check_vllm(section, tokenizer.folder, hands_over=hands_over)
+    section.refuse_model(tokenizer.folder, hands_over=hands_over)
     whole = whole_folder(tokenizer.folder)
     vocab_size = int(read_model_config(whole)["vocab_size"])
     weights = None
@@ -130,26 +128,6 @@ def _replica(
         sleeps=sleeps,
         note=note,
     )
-
-
-def check_vllm(section: VllmEngineConfig, model: Path, *, hands_over: bool) -> None:
-    """Check that servers can have the model of a folder.
-
-    Raises:
-        ConfigError: As for `build_vllm`.
-    """
-    from ramify.modeling.model_config import is_adapter_folder
-
-    if is_adapter_folder(model) and not hands_over:
-        raise ConfigError(
-            f"model.path: {model} is an adapter, which a vLLM server here does not load; merge it first "
-            "(ramify merge lora)"
-        )
-    away = [url for url in section.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
-    if away and hands_over and section.weights_dir is None:
-        raise ConfigError(
-            f"engine.weights_dir: {away[0]} is on another machine; name a folder that both see (a shared disk)"
-        )
 
 
 def _parent(section: VllmEngineConfig, run_folder: Path) -> Path:

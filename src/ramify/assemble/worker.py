@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ramify.assemble.model import build_model
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
-from ramify.engines.configs import TrainingEngineConfig
+from ramify.engines.configs import EngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from transformers import PreTrainedModel
 
-    from ramify.config.schema_train import TrainingEngine
     from ramify.learner.worker import Reference, Worker
 
 
@@ -155,7 +154,7 @@ def _in_float32(model: "PreTrainedModel") -> "PreTrainedModel":
 
 
 def build_engine_model(
-    engine: "TrainingEngine", model: "PreTrainedModel", again: "Callable[[], PreTrainedModel]"
+    engine: EngineConfig, model: "PreTrainedModel", again: "Callable[[], PreTrainedModel]"
 ) -> "PreTrainedModel":
     """The model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
 
@@ -171,13 +170,13 @@ def build_engine_model(
     """
     from ramify.learner.sharding import is_sharded
 
-    if not isinstance(engine, TrainingEngineConfig):
+    if not engine.computes_here:
         return model
     if is_sharded(model):
-        if engine.weights == "shared":
+        if engine.learner_weights == "shared":
             raise ConfigError(
                 'engine.weights: expected "copy" or no such key, since the weights are split over processes or kept in '
                 "float32 beside those that compute"
             )
         return again()
-    return deepcopy(model).requires_grad_(False) if engine.weights == "copy" else model
+    return deepcopy(model).requires_grad_(False) if engine.learner_weights == "copy" else model

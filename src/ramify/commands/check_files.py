@@ -3,100 +3,115 @@
 A run, `--dry-run` and `ramify doctor` all begin with them. What the content of files decides is in `check_rows`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
 
 from ramify.algos.branch_rules import RandomConfig
 from ramify.algos.file_parts import FromFile
 from ramify.assemble.model import require_positions
-from ramify.assemble.vllm import check_vllm
 from ramify.commands.work import AnyRecipe
 from ramify.config.other_runs import read_rate
-from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
-from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_reward import RewardSection
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import longest_sequence
+from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
-from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig, VllmEngineConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
-from ramify.rewards.configs import LengthRewardConfig, OwnPartConfig
-from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
 from ramify.runs.loggers import require_loggers
-from ramify.sampler.configs import RepairConfig
-from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
+from ramify.tools.configs import CacheConfig
 
 
-def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, weights: bool = True) -> None:
-    """Raise ConfigError unless every file that an SFT or DPO recipe names exists; of the model perhaps the tokenizer alone."""
-    _check_all(
-        _model_check(recipe.model, require_model if weights else require_tokenizer, fetch),
-        lambda: require_file("data.train", recipe.data.train),
-        lambda: require_own("tools.own", recipe.tools.own),
-        lambda: require_environment(recipe.environment),
-        lambda: require_loggers(recipe.log),
-        *(() if recipe.evaluation is None else _for_attempts("eval.test", recipe.evaluation)),
-    )
+def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -> None:
+    """Check that every file that a recipe names is there; one line tells all that are not.
+
+    Args:
+        recipe: Of any kind.
+        fetch: Download a model of the hub first; without it one that is not here yet is not checked.
+        trains: False where a recipe of training is not trained: its trees are grown, or its examples shown.
+
+    Raises:
+        ConfigError: A file is missing or wrong.
+    """
+    checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
+    if isinstance(recipe, EvalRecipe):
+        checks.append(partial(require_dataset, "data.test", recipe.data.test))
+    elif trains:
+        checks.append(partial(require_loggers, recipe.log))
+    checks += [partial(require_file, key, path) for key, path in _files_of(recipe, trains)]
+    if isinstance(recipe, TrainRecipe):
+        checks += [partial(require_excluded, recipe.data.exclude), partial(require_rate, recipe.rollout)]
+        checks += [partial(_require_function, part) for part in recipe.functions.values()]
+    if isinstance(recipe, TrainRecipe | SftRecipe) and recipe.eval is not None:
+        checks.append(partial(require_dataset, "eval.test", recipe.eval.test))
+    if (acting := _acting(recipe, trains)) is not None:
+        hands_over = trains and isinstance(recipe, TrainRecipe)
+        checks += [partial(_require_served, acting, hands_over), partial(_require_tools, acting)]
+        checks.append(partial(_require_cassette, "tools.cache", acting.tools.cache))
+        if acting.repair is not None:
+            checks.append(partial(_require_cassette, "repair.cache", acting.repair.cache))
+    mistakes = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError(in_one_line(mistakes))
 
 
-def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that the recipe names exists."""
-    _check_all(
-        _model_check(recipe.model, require_model, fetch),
-        lambda: _require_served(recipe.engine, recipe.model, hands_over=True),
-        lambda: require_loggers(recipe.log),
-        *_for_trees(recipe),
-    )
+def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:
+    """Yield the keys and paths of all `InputFile`s in settings, tables within tables; `key` is theirs, "" of a recipe."""
+    if isinstance(settings, tuple):
+        for each in settings:
+            yield from input_files(key, each)
+    elif isinstance(settings, Mapping):
+        for name, each in settings.items():
+            yield from input_files(f"{key}.{name}", each)
+    elif isinstance(settings, Config | BaseModel):
+        kinds = reversed(type(settings).__mro__)
+        hints = {name: hint for kind in kinds for name, hint in vars(kind).get("__annotations__", {}).items()}
+        for name, value in settings.values().items() if isinstance(settings, Config) else settings:
+            place = f"{key}.{name}" if key else name
+            if value is not None and InputFile in (hints[name], *get_args(hints[name])):
+                yield place, value
+            else:
+                yield from input_files(place, value)
 
 
-def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file needed to grow trees exists; the scripted engine needs no weights."""
-    plays = isinstance(recipe.engine, ScriptedEngineConfig)
-    model = require_tokenizer if plays else require_model
-    _check_all(
-        _model_check(recipe.model, model, fetch),
-        lambda: _require_served(recipe.engine, recipe.model),
-        *_for_trees(recipe),
-    )
+def _acting(recipe: AnyRecipe, trains: bool) -> TrainRecipe | EvalRecipe | SynthRecipe | None:
+    """Return the recipe of the agent that acts in a run; None where examples are only learned from or shown."""
+    if isinstance(recipe, SftRecipe):
+        return recipe.evaluation if trains else None
+    return recipe
 
 
-def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
-    _check_all(
-        _model_check(recipe.model, _model_of(recipe.engine), fetch),
-        lambda: _require_served(recipe.engine, recipe.model),
-        *_for_attempts("data.test", recipe),
-    )
+def _files_of(recipe: AnyRecipe, trains: bool) -> Iterator[tuple[str, Path]]:
+    """Yield the files that a run reads. Examples are only shown the tools, so that no corpus is opened."""
+    if _acting(recipe, trains) is not None:
+        yield from input_files("", recipe)
+        return
+    yield from input_files("data", recipe.data)
+    yield from input_files("tools.own", recipe.tools.own)
+    yield from input_files("environment", recipe.environment)
 
 
-def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
-    library = None if recipe.hints is None else recipe.hints.library
-    _check_all(
-        _model_check(recipe.model, _model_of(recipe.engine), fetch),
-        lambda: _require_served(recipe.engine, recipe.model),
-        lambda: require_file("data.train", recipe.data.train),
-        lambda: require_tools(recipe.tools, recipe.environment),
-        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
-        lambda: require_repairs(recipe.repair),
-        lambda: require_reward(recipe.reward),
-        lambda: require_script(recipe.engine),
-        lambda: require_loggers(recipe.log),
-        *(() if library is None else (lambda: require_file("hints.library", library),)),
-    )
-
-
-def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
-    serves = isinstance(engine, VllmEngineConfig) and engine.launch
-    return require_model if isinstance(engine, LocalEngineConfig) or serves else require_tokenizer
+def _needs_weights(recipe: AnyRecipe, trains: bool) -> bool:
+    """Return True if the tokenizer alone is not enough."""
+    if isinstance(recipe, EvalRecipe | SynthRecipe):
+        return recipe.engine.loads_weights
+    return trains or (isinstance(recipe, TrainRecipe) and recipe.engine.script_file is None)
 
 
 def check_positions(recipe: AnyRecipe) -> None:
@@ -112,10 +127,28 @@ def check_positions(recipe: AnyRecipe) -> None:
         require_positions(recipe.model.path, limit, longest)
 
 
-def _require_served(engine: EvalEngineSection, model: ModelConfig, *, hands_over: bool = False) -> None:
-    """Raise ConfigError unless vLLM's servers can have the model."""
-    if isinstance(engine, VllmEngineConfig) and is_fetched(model.path, weights=False):
-        check_vllm(engine, model.folder, hands_over=hands_over)
+def _require_served(recipe: TrainRecipe | EvalRecipe | SynthRecipe, hands_over: bool) -> None:
+    """Raise ConfigError unless the engine can have the model."""
+    # What is wrong with the folder itself is a mistake of `model.path` already.
+    with suppress(DataError):
+        if is_fetched(recipe.model.path, weights=False):
+            recipe.engine.refuse_model(recipe.model.folder, hands_over=hands_over)
+
+
+def _require_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
+    """Raise ConfigError unless there is an environment or at least one tool."""
+    environments = recipe.environments if isinstance(recipe, TrainRecipe) else {}
+    tools = recipe.tools
+    if not (recipe.environment or environments or tools.search or tools.python or tools.own):
+        raise ConfigError(
+            "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
+        )
+
+
+def _require_cassette(key: str, cache: CacheConfig | None) -> None:
+    """Raise ConfigError unless a cassette that is only replayed is there."""
+    if cache is not None and cache.mode == "replay_or_fail":
+        require_file(f"{key}.path", cache.path)
 
 
 def require_file(key: str, path: Path) -> None:
@@ -178,60 +211,11 @@ def require_model(path: Path) -> None:
         raise ConfigError(f"model.path: {error}") from None
 
 
-def require_environment(section: EnvironmentSection | None) -> None:
-    """Raise ConfigError unless the environment's file exists, if there is an environment."""
-    if isinstance(section, OwnEnvironmentConfig):
-        require_file("environment.path", section.path)
-
-
-def require_tools(section: ToolsSection, environment: EnvironmentSection | None) -> None:
-    """Raise ConfigError unless there is an environment or at least one tool, and their files exist."""
-    if environment is not None:
-        require_environment(environment)
-        return
-    if section.search is None and section.python is None and not section.own:
-        raise ConfigError(
-            "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
-        )
-    if isinstance(section.search, LocalSearchConfig | DenseSearchConfig):
-        require_file("tools.search.corpus", section.search.corpus)
-    require_own("tools.own", section.own)
-    if section.cache is not None and section.cache.mode == "replay_or_fail":
-        require_file("tools.cache.path", section.cache.path)
-
-
-def require_reward(section: RewardSection) -> None:
-    """Raise ConfigError unless the files of the user's own parts of the reward are there."""
-    if not isinstance(section, LengthRewardConfig):
-        require_own("reward.own", section.own)
-
-
-def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig | OwnPartConfig]) -> None:
-    """Raise ConfigError unless the file of each tool, rewriter or reward of the user's own is there."""
-    for own in sections:
-        require_file(f"{key}.path", own.path)
-
-
-def require_function(key: str, part: FromFile) -> None:
+def _require_function(part: FromFile) -> None:
     """Raise ConfigError unless the function of a part of the algorithm can be loaded, which runs its file."""
-    require_file(f"{key}.path", part.path)
-    part.load()
-
-
-def require_repairs(section: RepairConfig | None) -> None:
-    """Raise ConfigError unless the file of the user's own helper, and a cassette to replay, are there."""
-    if section is None:
-        return
-    if isinstance(section.helper, OwnHelperConfig):
-        require_file("repair.helper.path", section.helper.path)
-    if section.cache is not None and section.cache.mode == "replay_or_fail":
-        require_file("repair.cache.path", section.cache.path)
-
-
-def require_script(section: EvalEngineSection) -> None:
-    """Raise ConfigError unless a scripted engine's script exists."""
-    if isinstance(section, ScriptedEngineConfig):
-        require_file("engine.script", section.script)
+    # A file that is not there is a mistake of its key already.
+    if part.path.is_file():
+        part.load()
 
 
 def require_rate(section: RolloutSection) -> None:
@@ -241,62 +225,17 @@ def require_rate(section: RolloutSection) -> None:
         read_rate(rule.rate_from)
 
 
-def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
-    data, dev = recipe.data.train, recipe.eval
-    return (
-        *(() if data is None else (lambda: require_file("data.train", data),)),
-        *(() if dev is None else (lambda: require_dataset("eval.test", dev.test),)),
-        lambda: require_excluded(recipe.data.exclude),
-        lambda: require_tools(recipe.tools, recipe.any_environment),
-        *(partial(require_environment, section) for section in recipe.environments.values()),
-        lambda: require_script(recipe.engine),
-        lambda: require_rate(recipe.rollout),
-        lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
-        lambda: require_repairs(recipe.repair),
-        lambda: require_reward(recipe.reward),
-        *(partial(require_function, *item) for item in recipe.functions.items()),
-    )
-
-
-def _for_attempts(test: str, recipe: EvalRecipe) -> tuple[Callable[[], None], ...]:
-    return (
-        lambda: require_dataset(test, recipe.data.test),
-        lambda: require_tools(recipe.tools, recipe.environment),
-        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
-        lambda: require_repairs(recipe.repair),
-        lambda: require_reward(recipe.reward),
-        lambda: require_script(recipe.engine),
-    )
-
-
-def _model_check(section: ModelConfig, require: Callable[[Path], None], fetch: bool) -> Callable[[], None]:
-    """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet."""
-
-    def check() -> None:
-        weights = require is require_model
-        try:
-            if fetch:
-                fetch_model(section.path, weights=weights)
-            elif not is_fetched(section.path, weights=weights):
-                return
-        except UserError as error:
-            raise ConfigError(f"model.path: {error}") from None
-        require(section.folder)
-
-    return check
-
-
-def _check_all(*checks: Callable[[], None]) -> None:
-    """Run all checks, to report everything that is missing at once.
+def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
+    """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet.
 
     Raises:
-        ConfigError: Something is missing.
+        ConfigError: It is missing or wrong.
     """
-    told = []
-    for check in checks:
-        try:
-            check()
-        except UserError as error:
-            told.append(str(error))
-    if told:
-        raise ConfigError(in_one_line(told))
+    try:
+        if fetch:
+            fetch_model(section.path, weights=weights)
+        elif not is_fetched(section.path, weights=weights):
+            return
+    except UserError as error:
+        raise ConfigError(f"model.path: {error}") from None
+    (require_model if weights else require_tokenizer)(section.folder)

@@ -12,15 +12,15 @@ from ramify.commands.work import AnyRecipe, loads_weights
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_tools import ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
-from ramify.engines.configs import ScriptedEngineConfig
+from ramify.files.user_code import load_function
 from ramify.modeling.hub import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
+from ramify.rollout.configs import OwnHelperConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
     else:
         notes.append("prompts were measured without tools: those of the environment are asked of its server")
         shown = ShownTools((), (), {}, environments=dict.fromkeys(several, ()))
-    _check_tool_files(recipe.tools)
-    _check_repairs(recipe)
+    _check_tools(recipe)
     computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
     files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
     if isinstance(recipe, TrainRecipe) and recipe.eval is not None:
@@ -104,10 +103,10 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
         from ramify.assemble.synthesis import read_hints
 
         read_hints(recipe, [spec.name for spec in shown.specs], shown.opens, lambda _: None)
-    if isinstance(recipe.engine, ScriptedEngineConfig):
+    if recipe.engine.script_file is not None:
         from ramify.engines.scripted import load_script
 
-        load_script(recipe.engine.script, files.renderer.result_end)
+        load_script(recipe.engine.script_file, files.renderer.result_end)
     return tuple(files.problems)
 
 
@@ -135,27 +134,19 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
     return synthesis_questions(recipe, [])
 
 
-def _check_tool_files(tools: ToolsSection) -> None:
-    search = tools.search
+def _check_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
+    """Read the files of tools and repair tools that opening them would read."""
+    search, cache, repair = recipe.tools.search, recipe.tools.cache, recipe.repair
     if isinstance(search, LocalSearchConfig | DenseSearchConfig):
         from ramify.tools.index_folder import check_passages
 
         check_passages(search.corpus, search.index if isinstance(search, LocalSearchConfig) else None)
-    if tools.cache is not None:
-        _check_cache(tools.cache.path)
-
-
-def _check_repairs(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
-    from ramify.files.user_code import load_function
-    from ramify.rollout.configs import OwnHelperConfig
-
-    section = recipe.repair
-    if section is None:
-        return
-    if section.cache is not None:
-        _check_cache(section.cache.path)
-    if isinstance(section.helper, OwnHelperConfig):
-        load_function(section.helper.path, section.helper.function)
+    if cache is not None:
+        _check_cache(cache.path)
+    if repair is not None and repair.cache is not None:
+        _check_cache(repair.cache.path)
+    if repair is not None and isinstance(repair.helper, OwnHelperConfig):
+        load_function(repair.helper.path, repair.helper.function)
 
 
 def _check_cache(path: Path) -> None:

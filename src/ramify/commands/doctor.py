@@ -31,28 +31,29 @@ def run(options: argparse.Namespace) -> None:
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
-    path, overrides = options.recipe, options.overrides
-    if options.gpu_memory is None and options.gpus is None:
-        from ramify.commands.this_machine import this_machine
-        from ramify.sandbox.levels import detect_level
-
-        level = detect_level()
-        for line in this_machine(level):
-            console.result(line)
-        if path is not None:
-            from ramify.commands.recipe_here import on_this_machine
-
-            for line in on_this_machine(path, load_any(path, overrides), level):
-                console.result(line)
-        return
-    from ramify.commands.fit import on_gpus
-
-    if options.gpu_memory is None:
+    path = options.recipe
+    if options.gpu_memory is None and options.gpus is not None:
         raise ConfigError(f"--gpus: expected the memory of each too: --gpus {options.gpus} --gpu-memory 80")
-    if path is None:
-        raise ConfigError("--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24")
-    for line in on_gpus(path, load_any(path, overrides), options.gpus or 1, options.gpu_memory):
-        console.result(line)
+    if options.gpu_memory is not None:
+        from ramify.commands.memory import on_gpus
+
+        if path is None:
+            raise ConfigError(
+                "--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24"
+            )
+        recipe = load_any(path, options.overrides)
+        for line in on_gpus(path, recipe, options.gpus or 1, options.gpu_memory):
+            console.result(line)
+        return
+    from ramify.commands.this_machine import on_this_machine, this_machine
+    from ramify.sandbox.levels import detect_level
+
+    level = detect_level()
+    for name, line in this_machine(level):
+        console.result(f"{name:14}{line}")
+    if path is not None:
+        for name, line in on_this_machine(path, load_any(path, options.overrides), level):
+            console.result(f"{name:14}{line}")
 
 
 def _gigabytes(text: str) -> float:

@@ -32,7 +32,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     Raises:
         UserError: The run would refuse it.
     """
-    from ramify.commands.estimate import device_of, job_here, memory_lines
+    from ramify.commands.memory import device_of, job_here, memory_lines
     from ramify.config.load import resolved
     from ramify.modeling.memory_plan import plan_of
 

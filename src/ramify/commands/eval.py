@@ -53,13 +53,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from ramify.commands.check_files import check_eval_files
+    from ramify.commands.check_files import check_files
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.runs.claims import EVALUATION
 
     require_dry_run(options)
     recipe = _recipe(options)
-    check_eval_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run)
     EVALUATION.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
 def _show_mask(options: argparse.Namespace) -> None:
     from ramify.assemble.examples import open_examples
     from ramify.assemble.tools import show_tools
-    from ramify.commands.check_files import check_example_files
+    from ramify.commands.check_files import check_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.obs.console import RunConsole
@@ -45,7 +45,7 @@ def _show_mask(options: argparse.Namespace) -> None:
 
     schema = DpoRecipe if options.command == "dpo" else SftRecipe
     recipe = load_recipe(schema, options.recipe, options.overrides)
-    check_example_files(recipe, weights=False)
+    check_files(recipe, trains=False)
     console = RunConsole()
     tools = show_tools(recipe.tools, recipe.environment)
     rows, reader = open_examples(recipe, tools, console.note)

@@ -47,7 +47,7 @@ def _place(text: str) -> "Place":
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.check_files import check_rollout_files
+    from ramify.commands.check_files import check_files
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    check_rollout_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run, trains=False)
     ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
         dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)

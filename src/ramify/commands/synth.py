@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.check_files import check_synth_files
+    from ramify.commands.check_files import check_files
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_synth import SynthRecipe
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)
-    check_synth_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run)
     SYNTHESIS.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)

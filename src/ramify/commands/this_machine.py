@@ -1,17 +1,37 @@
-"""What this machine has: versions, processors, memory, the level of the sandbox, GPUs, keys."""
+"""What this machine has (versions, processors, memory, sandbox, GPUs, keys), and whether a recipe can run on it."""
 
+import asyncio
 import importlib
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ramify import __version__
+from ramify.assemble.reward import build_reward
+from ramify.assemble.tools import build_tools
+from ramify.commands.check_files import check_files
+from ramify.commands.check_rows import check_rows
+from ramify.commands.memory import device_of, job_here, memory_fit
+from ramify.commands.work import AnyRecipe, loads_weights, work_of
+from ramify.config.other_runs import record_of
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_synth import SynthRecipe
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import MachineError
-from ramify.sandbox.levels import MAX_LEVEL, why_not
+from ramify.modeling.hub import is_fetched
+from ramify.net.secrets import read_key
+from ramify.rewards.configs import RewardConfig
+from ramify.runs.claims import EVALUATION, SYNTHESIS, TRAINING
+from ramify.sandbox.levels import MAX_LEVEL, shortfall, why_not
+
+Row: TypeAlias = tuple[str, str]
+"""The name before a line, which may be "", and the line."""
 
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
@@ -19,46 +39,95 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def this_machine(level: int) -> Iterator[str]:
-    """Yield lines about it; `level`: that the sandbox reaches."""
-    yield row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    yield row("ramify", __version__)
+def this_machine(level: int) -> Iterator[Row]:
+    """Yield rows about it; `level`: that the sandbox reaches."""
+    yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "ramify", __version__
     for name in _PACKAGES:
         try:
-            yield row(name, metadata.version(name))
+            yield name, metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield row(name, "not installed")
+            yield name, "not installed"
     has_affinity = hasattr(os, "sched_getaffinity")
-    yield row("cpus", str(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1))
-    yield row("memory", f"{_memory() / _GIB:.1f} GiB")
+    yield "cpus", str(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1)
+    yield "memory", f"{_memory() / _GIB:.1f} GiB"
     untested = "" if platform.system() == "Linux" else ", which is untested on this system"
-    yield row("sandbox", f"level {level} of {MAX_LEVEL}{untested}")
-    yield from (
-        row("", f"not level {higher}: {why_not(higher)}") for higher in range(level + 1, MAX_LEVEL + 1)
-    )
-    yield from (row("gpu", gpu) for gpu in _gpus())
+    yield "sandbox", f"level {level} of {MAX_LEVEL}{untested}"
+    for higher in range(level + 1, MAX_LEVEL + 1):
+        yield "", f"not level {higher}: {why_not(higher)}"
+    yield from (("gpu", gpu) for gpu in _gpus())
     is_set = {name: bool(os.environ.get(name, "").strip()) for name in _KEYS}
     keys = {word: [name for name in _KEYS if is_set[name] == (word == "set")] for word in ("set", "not set")}
-    yield row("keys", "; ".join(f"{', '.join(names)} {word}" for word, names in keys.items() if names))
+    yield "keys", "; ".join(f"{', '.join(names)} {word}" for word, names in keys.items() if names)
 
 
-def memory_of_device(device: str) -> int:
-    """Return the memory of "cpu" or "cuda", in bytes.
+def on_this_machine(path: Path, recipe: AnyRecipe, level: int) -> Iterator[Row]:
+    """Yield rows about a recipe on this machine.
+
+    Args:
+        path: Of the recipe, for messages.
+        recipe: Of any kind.
+        level: That the sandbox reaches.
 
     Raises:
-        MachineError: There is no GPU.
+        UserError: It cannot run here.
     """
-    if device == "cpu":
-        return _memory()
-    torch: Any = importlib.import_module("torch")
-    if not torch.cuda.is_available():
-        raise MachineError('model.device: expected a GPU, torch finds none; set it to "cpu"')
-    return int(torch.cuda.get_device_properties(0).total_memory)
+    check_files(recipe, fetch=False)
+    # As a run with --resume: doctor is often asked while the run is there.
+    match recipe:
+        case EvalRecipe():
+            EVALUATION.check(recipe.run.dir, resume=True)
+        case SynthRecipe():
+            SYNTHESIS.check(recipe.run.dir, resume=True)
+        case _:
+            TRAINING.check(recipe.run.dir, resume=True, recipe=record_of(recipe))
+    yield "recipe", f"{path} is for ramify {recipe.command}"
+    yield from (("", note) for note in check_rows(recipe))
+    yield from (("work", line) for line in work_of(recipe).in_words)
+    device, why = device_of(recipe.model)
+    if (job := job_here(recipe, device)) is not None:
+        yield "model", f"on {device} ({why})"
+        yield from (("", line) for line in memory_fit(path, recipe, job, _memory_of(device)))
+    elif loads_weights(recipe):
+        later = "is fetched from the hub when the run starts; --gpu-memory needs its sizes only"
+        yield "model", f"{recipe.model.path} {later}"
+    else:
+        yield "model", "runs at a service"
+    acting = recipe.evaluation if isinstance(recipe, SftRecipe) else recipe
+    if acting is not None:
+        if acting.engine.service_key is not None:
+            read_key(acting.engine.service_key)
+        if acting.tools.python is not None:
+            min_level = acting.sandbox.min_level
+            yield "", f"sandbox.min_level {min_level}: {'met' if level >= min_level else 'not met'}"
+            if level < min_level:
+                raise MachineError(f"{path}: {shortfall(min_level, level)}")
+        yield "tools", "opening them and the reward; an index that is not there yet is built"
+        asyncio.run(_open(acting))
+    missing = "all but the model is here; with it, ask again about the memory"
+    yield "", "can run here" if is_fetched(recipe.model.path) else missing
 
 
-def row(name: str, text: str) -> str:
-    """Return a line with its name before it."""
-    return f"{name:14}{text}"
+async def _open(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
+    """Open the tools and the reward as a run does, and close them again; a cache that is not there is not made.
+
+    Raises:
+        UserError: One cannot be opened.
+    """
+    tools, reward = recipe.tools, recipe.reward
+    environments = recipe.environments if isinstance(recipe, TrainRecipe) else {}
+    cache = tools.cache
+    if cache is not None and cache.mode != "replay_or_fail" and not cache.path.exists():
+        tools = tools.model_copy(update={"cache": None})
+    judge = reward.judge
+    has_new_cache = judge is not None and judge.cache is not None and not judge.cache.exists()
+    if isinstance(reward, RewardConfig) and judge is not None and has_new_cache:
+        reward = replace(reward, judge=replace(judge, cache=None))
+    scoring = build_reward(reward)
+    try:
+        await build_tools(tools, recipe.sandbox, recipe.environment, environments=environments).close()
+    finally:
+        await scoring.close()
 
 
 def _gpus() -> Iterator[str]:
@@ -71,6 +140,20 @@ def _gpus() -> Iterator[str]:
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         yield f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB"
+
+
+def _memory_of(device: str) -> int:
+    """Return the memory of "cpu" or "cuda", in bytes.
+
+    Raises:
+        MachineError: There is no GPU.
+    """
+    if device == "cpu":
+        return _memory()
+    torch: Any = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise MachineError('model.device: expected a GPU, torch finds none; set it to "cpu"')
+    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def _memory() -> int:

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
-    from ramify.commands.check_files import check_example_files, check_positions, check_train_files
+    from ramify.commands.check_files import check_files, check_positions
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_selfcritic import SelfCriticRecipe
@@ -87,10 +87,7 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         "selfcritic": SelfCriticRecipe,
     }
     recipe = load_recipe(schemas[options.command], options.recipe, options.overrides)
-    if isinstance(recipe, TrainRecipe):
-        check_train_files(recipe, fetch=not options.dry_run)
-    else:
-        check_example_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run)
     if not options.dry_run:
         check_positions(recipe)
     return recipe
@@ -128,7 +125,7 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole"
     Raises:
         MachineError: The recipe does not fit these GPUs.
     """
-    from ramify.commands.estimate import device_of, in_bytes, job_here
+    from ramify.commands.memory import device_of, in_bytes, job_here
     from ramify.modeling.memory_plan import GATHERED_ONCE, choose
 
     device, _ = device_of(recipe.model)

@@ -12,7 +12,6 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import num_steps
-from ramify.engines.configs import LocalEngineConfig
 
 AnyRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe | EvalRecipe | SynthRecipe
 
@@ -60,63 +59,56 @@ def load_any(path: Path, overrides: Sequence[str]) -> AnyRecipe:
     Raises:
         ConfigError: It is wrong.
     """
-    kinds: list[type[AnyRecipe]] = [EvalRecipe, SynthRecipe, SelfCriticRecipe, TrainRecipe, DpoRecipe]
-    command = command_of(read_toml(path))
-    schema = next((kind for kind in kinds if kind.command == command), SftRecipe)
-    return load_recipe(schema, path, overrides)
+    kinds: tuple[type[AnyRecipe], ...] = (EvalRecipe, SynthRecipe, SelfCriticRecipe, TrainRecipe, DpoRecipe)
+    schemas = {kind.command: kind for kind in kinds}
+    return load_recipe(schemas.get(command_of(read_toml(path)) or "", SftRecipe), path, overrides)
 
 
 def loads_weights(recipe: AnyRecipe, *, trains: bool = True) -> bool:
     """Return True if a model is in this process; it may be at a service. `ramify rollout` does not train."""
-    if isinstance(recipe, SftRecipe) or (trains and isinstance(recipe, TrainRecipe)):
-        return True
-    return isinstance(recipe.engine, LocalEngineConfig)
+    engine = recipe.engine
+    return engine is None or engine.computes_here or (trains and isinstance(recipe, TrainRecipe))
 
 
 def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     """Return the work of a recipe; `problems`: its trees are grown for so many and nothing is trained."""
-    if isinstance(recipe, EvalRecipe | SynthRecipe):
-        return _attempts(recipe)
-    rows, epochs = _rows(recipe.data.train), recipe.data.epochs
+    if isinstance(recipe, EvalRecipe):
+        attempts = recipe.sampling.attempts
+        return _attempts(recipe, Path(recipe.data.test), "problem", f"{attempts} attempts", attempts)
+    if isinstance(recipe, SynthRecipe):
+        each = recipe.sampling.direct + recipe.sampling.tools
+        hinted = 0 if recipe.hints is None else recipe.hints.per_question
+        tries = f"{each} answers, and at most {hinted} after hints"
+        return _attempts(recipe, recipe.data.train, "question", tries, each + hinted)
+    rows, epochs, steps = _rows(recipe.data.train), recipe.data.epochs, recipe.run.steps
     if isinstance(recipe, TrainRecipe):
-        rollout = recipe.rollout
-        size = problems or rollout.problems_per_step
-        unit, per_step = f"{size:,} problems x {rollout.n} trajectories", size * rollout.n
-        if problems is not None:
-            return Work(1, unit, per_step, rollout.max_tokens, writes=True)
-        tokens = rollout.max_tokens
+        n, tokens = recipe.rollout.n, recipe.rollout.max_tokens
+        size = problems or recipe.rollout.problems_per_step
+        unit, per_step = f"{size:,} problems x {n} trajectories", size * n
     else:
-        size, has_pairs = recipe.learner.batch_size, isinstance(recipe, DpoRecipe)
-        unit, per_step = f"{size:,} {'pairs' if has_pairs else 'demonstrations'}", size * (1 + has_pairs)
-        tokens = recipe.data.max_tokens
-    steps = recipe.run.steps
+        size, sides, tokens = (
+            recipe.learner.batch_size,
+            1 + isinstance(recipe, DpoRecipe),
+            recipe.data.max_tokens,
+        )
+        unit, per_step = f"{size:,} {'pairs' if sides == 2 else 'demonstrations'}", size * sides
     if isinstance(recipe, SelfCriticRecipe):
         steps = recipe.selfcritic.cycles * recipe.selfcritic.steps
-    if steps is None and rows is not None:
+    if problems is not None:
+        steps, rows = 1, None
+    elif steps is None and rows is not None:
         steps = num_steps(recipe.run, epochs, rows, size)
         unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"
     return Work(steps, unit, per_step, tokens, writes=isinstance(recipe, TrainRecipe), rows=rows)
 
 
-def _attempts(recipe: EvalRecipe | SynthRecipe) -> Work:
-    """Return the attempts at all problems or questions as one step."""
-    sampling = recipe.sampling
-    if isinstance(recipe, EvalRecipe):
-        what, file, each, hinted = "problem", Path(recipe.data.test), recipe.sampling.attempts, 0
-        tries = f"{each} attempts"
-    else:
-        what, file, each = "question", recipe.data.train, recipe.sampling.direct + recipe.sampling.tools
-        hinted = 0 if recipe.hints is None else recipe.hints.per_question
-        tries = f"{each} answers, and at most {hinted} after hints"
+def _attempts(recipe: EvalRecipe | SynthRecipe, file: Path, what: str, tries: str, each: int) -> Work:
+    """Return the attempts at all problems or questions as one step, `each` at one."""
     known = [count for count in (_rows(file), recipe.data.limit) if count is not None]
     count = min(known, default=None)
-    return Work(
-        None if count is None else 1,
-        f"{f'each {what}' if count is None else f'{count:,} {what}s'} x {tries}",
-        (1 if count is None else count) * (each + hinted),
-        sampling.max_tokens,
-        writes=True,
-    )
+    unit = f"each {what} x {tries}" if count is None else f"{count:,} {what}s x {tries}"
+    steps = None if count is None else 1
+    return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
 
 
 def _rows(path: Path | None) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ramify.config import shipped_recipes
 from ramify.config.mistakes import FORM_KEYS, annotations_of, form_of, locate, mistakes_in
@@ -51,7 +51,7 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
         ConfigError: As for `load_recipe`.
     """
     try:
-        return TypeAdapter(schema).validate_python(dict(table))
+        return schema.model_validate(dict(table))
     except ValidationError as error:
         wanted, meant = getattr(schema, "command", None), command_of(table)
         # To a recipe for DPO that lacks `beta` its mistakes say more.

@@ -21,16 +21,10 @@ from ramify.config.schema_tools import (
     refuse_idle_sandbox,
     refuse_tools_beside,
 )
-from ramify.core.config import (
-    Config,
-    PositiveFraction,
-    PositiveInt,
-    Reserved,
-    Switch,
-    Tokens,
-)
+from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Switch, Tokens
 from ramify.data.configs import Dataset
 from ramify.engines.configs import (
+    EngineConfig,
     LocalEngineConfig,
     OpenAIEngineConfig,
     ScriptedEngineConfig,
@@ -96,10 +90,10 @@ EvalEngineSection = Annotated[
 
 
 def refuse_rewriting_chats(
-    engine: Config, rewriters: Rewriters, repair: RepairConfig | None, *, hints: bool = False
+    engine: EngineConfig, rewriters: Rewriters, repair: RepairConfig | None, *, hints: bool = False
 ) -> None:
     """Refuse what goes on inside a turn, with an endpoint that writes whole turns (ValueError)."""
-    if not isinstance(engine, OpenAIEngineConfig) or engine.api != "chat":
+    if engine.continues_turns:
         return
     asked = ["sampling.rewriters"] if rewriters else []
     asked += [

@@ -8,7 +8,6 @@ from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_parts import Section, refuse_all, refuse_idle_rates
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.config import PositiveInt, Tokens
-from ramify.engines.configs import VllmEngineConfig
 from ramify.modeling.configs import AdapterConfig
 
 
@@ -79,7 +78,7 @@ class SelfCriticRecipe(TrainRecipe):
             raise ValueError("environments: DPO shows the tools of one only. Use [environment].")
 
     def _own_servers(self) -> None:
-        if isinstance(self.engine, VllmEngineConfig) and self.engine.urls:
+        if self.engine.uses_given_servers:
             raise ValueError(
                 "engine.urls: each phase starts servers of its own, with the model of that time; set engine.launch = true in "
                 "its place"

@@ -22,7 +22,7 @@ from ramify.config.schema_tools import (
     refuse_idle_sandbox,
     refuse_tools_beside,
 )
-from ramify.core.config import PositiveInt, Switch, Tokens, UserPath, Within
+from ramify.core.config import InputFile, PositiveInt, Switch, Tokens, Within
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
 from ramify.rollout.configs import LimitsConfig
@@ -41,7 +41,7 @@ class SynthDataSection(Section):
     answering without tools when there are none to call. Without it the questions stand as they are, both times.
     """
 
-    train: UserPath
+    train: InputFile
     instructions: Switch = False
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens

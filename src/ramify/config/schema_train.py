@@ -30,7 +30,7 @@ from ramify.config.schema_tools import (
     refuse_tools_beside,
     refuse_two_kinds,
 )
-from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
+from ramify.core.config import InputFile, PositiveInt, Switch, Tokens
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
@@ -57,7 +57,7 @@ class TrainDataSection(Section):
     ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
     """
 
-    train: UserPath | None = None
+    train: InputFile | None = None
     instructions: Switch = False
     exclude: Annotated[tuple[Annotated[str, AfterValidator(_usable)], ...], Field(max_length=100)] = ()
     epochs: PositiveInt = 1
@@ -124,7 +124,7 @@ class TrainRecipe(Section):
         rollout = self.rollout
         refuse_all(
             rollout.refuse_idle_rule,
-            lambda: self.algorithm.refuse_idle(rollout, self.engine.computes_here),
+            lambda: self.algorithm.refuse_idle(rollout, self.engine.has_exact_entropies),
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_two_kinds(self.environment, self.environments),
             lambda: refuse_tools_beside(self.tools, self.any_environment),

@@ -222,6 +222,8 @@ def _usable(path: Path) -> Path:
 
 
 UserPath = Annotated[Path, Checked(_usable)]
+InputFile = Annotated[Path, Checked(_usable), "a file that is read"]
+"""A file that must be there when a run begins; `commands.check_files` looks for those of a whole recipe."""
 
 # Names, addresses.
 

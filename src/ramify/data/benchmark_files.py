@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ramify.core.errors import DataError
 from ramify.data.problems import is_verl, plain_row, read_messages
 from ramify.data.row_files import JSONL_COUNTING, PARQUET_COUNTING, read_jsonl, read_parquet
-from ramify.net.hub_cache import HubRepo, cached_snapshot
+from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
@@ -272,8 +272,6 @@ def _fetch_table(
 def _cached_table(
     location: str, repo: HubRepo, table: str | None, reason: str
 ) -> tuple[tuple[Path, ...], str]:
-    from ramify.net.hub import hub_cache
-
     folder = cached_snapshot(hub_cache(), repo)
     if folder is None:
         raise DataError(f"{location}: the hub cannot be reached, and the cache has no copy ({reason})")

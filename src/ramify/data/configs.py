@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from ramify.core.config import Checked, Config, Length, PositiveInt, Tokens, UserPath
+from ramify.core.config import Checked, Config, InputFile, Length, PositiveInt, Tokens
 
 
 def _as_text(value: object) -> object:
@@ -26,7 +26,7 @@ class ExampleDataConfig(Config):
     decides whether unusable rows end the run or are dropped.
     """
 
-    train: UserPath
+    train: InputFile
     epochs: PositiveInt = 1
     max_tokens: Tokens
     malformed: Literal["refuse", "drop"] = "refuse"

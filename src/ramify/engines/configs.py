@@ -1,9 +1,26 @@
 """Settings of engines, apart from their code, which imports torch or a client."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
-from ramify.core.config import Config, Length, Name, Reserved, Seconds, ServiceUrl, Switch, UserPath, Variable
+from ramify.core.config import (
+    Config,
+    InputFile,
+    Length,
+    Name,
+    Reserved,
+    Seconds,
+    ServiceUrl,
+    Switch,
+    UserPath,
+    Variable,
+)
+from ramify.core.errors import ConfigError
 from ramify.net.configs import HttpConfig
 
 _FLAGS_OF_OURS = (
@@ -18,21 +35,106 @@ SERVER_KEYS = (
     *("start_seconds", "request_seconds"),
 )
 """Keys that say how servers are reached, and not what they compute: a run may go on with others."""
+_VLLM_SHARE = 0.9
+"""Share of a GPU that a vLLM server takes without a flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTurns:
+    """How an engine's servers and the learner take turns on the same GPUs.
+
+    Attributes:
+        share: Of each GPU's memory, that a server takes while it is awake.
+        gpus: That a server is split over.
+    """
+
+    share: float
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalEngineConfig(Config):
+class EngineConfig(Config):
+    """What a recipe may know of any engine. A new engine overrides what differs, and `assemble.agent` builds it."""
+
+    computes_here: ClassVar[bool] = False
+    """The model runs in this process."""
+    has_exact_entropies: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    """The same request gives the same answer, if the run is deterministic."""
+
+    @property
+    def starts_servers(self) -> bool:
+        """True if ramify starts servers with the model's folder."""
+        return False
+
+    @property
+    def loads_weights(self) -> bool:
+        """True if the weights are read from the model's folder, here or by servers that ramify starts."""
+        return self.computes_here or self.starts_servers
+
+    @property
+    def uses_given_servers(self) -> bool:
+        """True if a model writes the turns that ramify does not load: the servers are somebody else's."""
+        return not self.loads_weights and self.script_file is None
+
+    @property
+    def continues_turns(self) -> bool:
+        """True if it can go on inside a turn that it or somebody else began."""
+        return True
+
+    @property
+    def learner_weights(self) -> Literal["shared", "copy"] | None:
+        """The learner's own tensors or a copy of them, with which it is set to compute; None if it is set to neither."""
+        return None
+
+    @property
+    def local_slots(self) -> int:
+        """Sequences whose keys and values lie in this process at once."""
+        return 0
+
+    @property
+    def gpu_turns(self) -> GpuTurns | None:
+        """How its servers use the learner's GPUs; None if they do not."""
+        return None
+
+    @property
+    def script_file(self) -> Path | None:
+        """The file with the turns that it plays in place of a model's; None if a model writes them."""
+        return None
+
+    @property
+    def service_key(self) -> str | None:
+        """The environment variable with the key of its service, if that needs one."""
+        return None
+
+    @property
+    def served_dtype(self) -> str | None:
+        """The type in which its servers compute; None if that is `model.dtype` or theirs to say."""
+        return None
+
+    def refuse_model(self, folder: Path, *, hands_over: bool) -> None:
+        """Check that it can have the model of a folder; with `hands_over` it gets the weights of a learner.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalEngineConfig(EngineConfig):
     """The engine in this process; it generates up to `slots` sequences at once."""
 
     computes_here: ClassVar[bool] = True
-    """The model runs in this process, with exact entropies."""
+    has_exact_entropies: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
-    """The same request gives the same answer, if the run is deterministic."""
-    starts_servers: ClassVar[bool] = False
-    """ramify starts servers with the model's folder."""
 
     name: Literal["local"]
     slots: Reserved = 128
+
+    @property
+    def local_slots(self) -> int:
+        """All of its slots."""
+        return self.slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +148,34 @@ class TrainingEngineConfig(LocalEngineConfig):
 
     weights: Literal["shared", "copy"] | None = None
 
+    @property
+    def learner_weights(self) -> Literal["shared", "copy"] | None:
+        """As its key says."""
+        return self.weights
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedEngineConfig(Config):
+class ScriptedEngineConfig(EngineConfig):
     """An engine that plays the turns of a script file (see engines/scripted.py)."""
 
-    computes_here: ClassVar[bool] = False
     repeats: ClassVar[bool] = True
-    starts_servers: ClassVar[bool] = False
 
     name: Literal["scripted"]
-    script: UserPath
+    script: InputFile
+
+    @property
+    def script_file(self) -> Path:
+        """The script."""
+        return self.script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAIEngineConfig(Config):
+class OpenAIEngineConfig(EngineConfig):
     """An endpoint in OpenAI's format (vLLM has them too): text in, text out, so for evaluation only.
 
     `api` is what it has: `completions` goes on from the rendered context, `chat` takes messages. `model.path` is then a folder with the model's tokenizer, which renders prompts and counts tokens. `key_variable` is
     the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently.
     """
-
-    computes_here: ClassVar[bool] = False
-    repeats: ClassVar[bool] = False
-    starts_servers: ClassVar[bool] = False
 
     name: Literal["openai"]
     url: ServiceUrl
@@ -79,9 +185,19 @@ class OpenAIEngineConfig(Config):
     slots: Reserved = 64
     http: HttpConfig = HttpConfig(timeout_seconds=600.0, in_flight=256)
 
+    @property
+    def continues_turns(self) -> bool:
+        """True except for a chat endpoint, which writes whole turns."""
+        return self.api != "chat"
+
+    @property
+    def service_key(self) -> str | None:
+        """As its key says."""
+        return self.key_variable
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmEngineConfig(Config):
+class VllmEngineConfig(EngineConfig):
     """vLLM servers: those at `urls`, or those that ramify starts (`launch`), one for each entry of `gpus`.
 
     An entry of `gpus` names the GPUs of a server as CUDA_VISIBLE_DEVICES does, such as "0,1" (then also flags =
@@ -96,9 +212,6 @@ class VllmEngineConfig(Config):
     this machine, else a folder that both machines see. A server may take `start_seconds` to start or to come back, and
     `request_seconds` to answer.
     """
-
-    computes_here: ClassVar[bool] = False
-    repeats: ClassVar[bool] = False
 
     name: Literal["vllm"]
     urls: tuple[ServiceUrl, ...] = ()
@@ -119,8 +232,44 @@ class VllmEngineConfig(Config):
 
     @property
     def starts_servers(self) -> bool:
-        """True if ramify starts servers with the model's folder."""
+        """True as `launch` says."""
         return self.launch
+
+    @property
+    def gpu_turns(self) -> GpuTurns | None:
+        """With `sleep` its servers and the learner share GPUs; a flag may say how much of them a server takes."""
+        if not self.sleep:
+            return None
+        return GpuTurns(_share(self.flags), self.gpus[0].count(",") + 1)
+
+    @property
+    def service_key(self) -> str | None:
+        """As its key says."""
+        return self.key_variable
+
+    @property
+    def served_dtype(self) -> str:
+        """As its key says."""
+        return self.dtype
+
+    def refuse_model(self, folder: Path, *, hands_over: bool) -> None:
+        """Check that servers can have the model of a folder.
+
+        Raises:
+            ConfigError: It is an adapter and no weights are handed over; servers on other machines and no folder that both see.
+        """
+        from ramify.modeling.model_config import is_adapter_folder
+
+        if is_adapter_folder(folder) and not hands_over:
+            raise ConfigError(
+                f"model.path: {folder} is an adapter, which a vLLM server here does not load; merge it first "
+                "(ramify merge lora)"
+            )
+        away = [url for url in self.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
+        if away and hands_over and self.weights_dir is None:
+            raise ConfigError(
+                f"engine.weights_dir: {away[0]} is on another machine; name a folder that both see (a shared disk)"
+            )
 
     def __post_init__(self) -> None:
         if self.launch == bool(self.urls):
@@ -134,3 +283,13 @@ class VllmEngineConfig(Config):
         for flag in self.flags:
             if flag.partition("=")[0] in _FLAGS_OF_OURS:
                 raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify; leave it out")
+
+
+def _share(flags: Sequence[str]) -> float:
+    """Return the share of a GPU that a server's flags ask for."""
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    for name, value in pairwise(words):
+        if name == "--gpu-memory-utilization":
+            with suppress(ValueError):
+                return float(value)
+    return _VLLM_SHARE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ramify.core.errors import DataError, MachineError
 from ramify.modeling.run_models import model_of
-from ramify.net.hub_cache import HubRepo, cached_snapshot, forget
+from ramify.net.hub_cache import HubRepo, cached_snapshot, forget, hub_cache
 
 _ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@(?P<revision>[\w.-]+))?", re.ASCII)
 _TEXTS, _WEIGHTS = ("*.json", "*.jinja"), "*.safetensors"
@@ -71,8 +71,6 @@ def local_folder(path: Path) -> Path:
     Raises:
         MachineError: The model is not in the cache.
     """
-    from ramify.net.hub import hub_cache
-
     if not is_hub_id(path):
         return model_of(path)
     folder = cached_snapshot(hub_cache(), _repo(path))
@@ -93,7 +91,7 @@ def _has_weights(folder: Path) -> bool:
 
 def _fetched(path: Path, patterns: tuple[str, ...], *, weights: bool) -> Path:
     """Return the folder in the cache. A hub that gives nothing is no error if all was fetched before."""
-    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot, hub_cache
+    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
 
     def choose(names: Sequence[str]) -> list[str]:
         return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]

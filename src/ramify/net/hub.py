@@ -125,13 +125,6 @@ class HubSettings:
         )
 
 
-def hub_cache() -> Path:
-    """Return the folder of the cache."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE).expanduser()
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Files of a commit: their folder in the cache, the commit, and their paths below the folder."""

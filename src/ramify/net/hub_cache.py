@@ -31,6 +31,13 @@ _PART = ".ramify-part"
 """Suffix of an unfinished content."""
 
 
+def hub_cache() -> Path:
+    """Return the folder of the cache, where huggingface_hub has it."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
 def is_commit(text: object) -> bool:
     """Return True for a whole commit hash."""
     return isinstance(text, str) and _COMMIT.fullmatch(text) is not None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, optional
@@ -14,7 +14,10 @@ from ramify.core.json_types import number as finite_number
 from ramify.core.protocols import Event
 from ramify.files.durable import append_line, dump_line, parse_line, read_text, replace_lines
 from ramify.files.untrusted import read_small_file
-from ramify.runtime.call_clock import EventLoopLag
+
+if TYPE_CHECKING:
+    # Its module imports asyncio, which a dry run has no use for.
+    from ramify.runtime.call_clock import EventLoopLag
 
 MetricsRow: TypeAlias = Mapping[str, float | None]
 Curve: TypeAlias = tuple[tuple[float, float], ...]
@@ -179,7 +182,7 @@ class TimingLog:
         self._events = [event for event in self._events if event.tree != tree]
         return taken
 
-    def flush(self, path: Path, held_up: EventLoopLag) -> None:
+    def flush(self, path: Path, held_up: "EventLoopLag") -> None:
         """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and drop them from memory.
 
         The first line says how long the agent's event loop was blocked in that time.

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from ramify.core.config import (
     Attempts,
     Config,
+    InputFile,
     Name,
     PositiveInt,
     Reserved,
@@ -58,7 +59,7 @@ class JudgeConfig(ChatConfig):
 class OwnPartConfig(Config):
     """A function of the user's own, `reward(completions, answer, **columns) -> list[float | None]`, as a part."""
 
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
     name: Name | None = None

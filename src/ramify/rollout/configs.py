@@ -7,13 +7,13 @@ from ramify.core.config import (
     Calls,
     Config,
     Deadline,
+    InputFile,
     Name,
     PositiveFraction,
     PositiveInt,
     Temperature,
     Tokens,
     Trajectories,
-    UserPath,
 )
 from ramify.net.configs import ChatConfig
 
@@ -61,7 +61,7 @@ class RewriterConfig(Config):
     It is asked until it has rewritten `budget` contexts of a trajectory.
     """
 
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
     name: Name | None = None
@@ -80,7 +80,7 @@ class OwnHelperConfig(Config):
     """A function of the user's own as the helper: `helper(messages, **args) -> str`."""
 
     name: Literal["file"] = "file"
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
 

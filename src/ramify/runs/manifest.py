@@ -202,10 +202,12 @@ def shown(value: Any) -> str:  # noqa: ANN401 - JSON
 def _commit() -> str | None:
     """The commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
     here = Path(__file__).resolve().parents[1]
+    # `status` would lock the checkout's index to refresh it, and leave the lock there if it takes too long and is killed.
+    git = ["git", "--no-optional-locks", "-C", str(here)]
     try:
         head, changed = [
             subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
+                [*git, *words], capture_output=True, text=True, timeout=10, check=True
             ).stdout.strip()
             for words in (
                 ("rev-parse", "HEAD"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ramify.core.config import Config, Count, PositiveFraction, PositiveInt, Tokens, UserPath
+from ramify.core.config import Config, Count, InputFile, PositiveFraction, PositiveInt, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class HintsConfig(Config):
 
     per_question: PositiveInt = 2
     after: Literal["direct", "tools"] = "direct"
-    library: UserPath | None = None
+    library: InputFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from ramify.core.config import (
     Config,
     Days,
+    InputFile,
     Name,
     Network,
     PositiveInt,
@@ -57,7 +58,7 @@ class LocalSearchConfig(SearchConfig):
     """Passages of a JSONL file, ranked by BM25; `index` is the folder for the index of a large file."""
 
     provider: Literal["local"] = "local"
-    corpus: UserPath
+    corpus: InputFile
     index: UserPath | None = None
 
 
@@ -69,7 +70,7 @@ class DenseSearchConfig(SearchConfig):
     """
 
     provider: Literal["dense"] = "dense"
-    corpus: UserPath
+    corpus: InputFile
     model: Name
     query_prefix: str = ""
     passage_prefix: str = ""
@@ -200,7 +201,7 @@ class OwnToolConfig(CallConfig):
     `in_prompt` adds its description to every prompt; otherwise the problems' own messages must describe it.
     """
 
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
     name: Name | None = None
@@ -217,7 +218,7 @@ class OwnEnvironmentConfig(Config):
     """
 
     type: Literal["own"] = "own"
-    path: UserPath
+    path: InputFile
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
     max_steps: PositiveInt = 10

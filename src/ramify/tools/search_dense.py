@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
-from ramify.net.hub_cache import HubRepo, cached_snapshot
+from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.passages import PassageReader
 
@@ -130,7 +130,7 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
 
 def _folder(model: str) -> Path:
     """Return the folder of a model: itself, or for a name of the hub the one in the hub's cache."""
-    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot, hub_cache
+    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
 
     if not _HUB_NAME.fullmatch(model) or Path(model).exists():
         return Path(model)

@@ -1,13 +1,18 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from model_folders import write_model
-from ramify.commands.check_files import require_model
+from ramify.commands.check_files import input_files, require_model
+from ramify.config import shipped_recipes
+from ramify.config.load import load_recipe
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import add_lora
+from ramify.tools.configs import OwnEnvironmentConfig
 
 
 @pytest.fixture
@@ -48,3 +53,33 @@ def test_a_base_that_is_nowhere(adapter):
     file.write_text("[]")
     with pytest.raises(ConfigError, match="expected a JSON object, found a list"):
         require_model(adapter)
+
+
+def test_every_file_that_a_recipe_reads_is_looked_for():
+    own = "{{path = '{}.py', function = 'f'}}"
+    recipe = load_recipe(
+        TrainRecipe,
+        shipped_recipes() / "arpo_reasoning_7b.toml",
+        [
+            f"tools.own=[{own.format('one')}, {own.format('two')}]",
+            f"rollout.rewriters=[{own.format('rewriter')}]",
+            f"reward.own=[{own.format('part')}]",
+            "repair={debugger = {}, helper = {name = 'file', path = 'helper.py', function = 'f'}}",
+            "engine={name = 'scripted', script = 'script.toml'}",
+        ],
+    )
+    assert [(key, str(path)) for key, path in input_files("", recipe)] == [
+        ("data.train", "data/train_10k.parquet"),
+        ("rollout.rewriters.path", "rewriter.py"),
+        ("engine.script", "script.toml"),
+        ("tools.search.corpus", "data/passages.jsonl"),
+        ("tools.own.path", "one.py"),
+        ("tools.own.path", "two.py"),
+        ("repair.helper.path", "helper.py"),
+        ("reward.own.path", "part.py"),
+    ]
+
+
+def test_the_file_of_one_of_several_environments_is_named_by_its_table():
+    environments = {"maze": OwnEnvironmentConfig(path="maze.py", function="Maze")}
+    assert list(input_files("environments", environments)) == [("environments.maze.path", Path("maze.py"))]

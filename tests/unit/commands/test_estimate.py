@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ramify.assemble.worker import build_engine_model
-from ramify.commands.estimate import device_of, job_here, job_of
-from ramify.commands.fit import memory_fit
+from ramify.commands.memory import device_of, job_here, job_of, memory_fit
 from ramify.commands.work import work_of
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe

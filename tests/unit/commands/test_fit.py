@@ -5,7 +5,6 @@ import re
 import pytest
 
 from ramify.cli import main
-from ramify.commands.fit import _utilization
 from ramify.config import shipped_recipes
 
 RECIPES = shipped_recipes()
@@ -115,16 +114,3 @@ def test_what_does_not_fit_on_the_gpus_may_lie_in_the_machines_memory(asked):
     assert status == 0
     assert "lie in the machine's memory: 61.0 GiB for each of its GPUs" in said
     assert "  optimizer" not in said
-
-
-@pytest.mark.parametrize(
-    ("flags", "share"),
-    [
-        ((), 0.9),
-        (("--gpu-memory-utilization", "0.6"), 0.6),
-        (("--enforce-eager", "--gpu-memory-utilization=0.55"), 0.55),
-        (("--gpu-memory-utilization", "much"), 0.9),
-    ],
-)
-def test_the_share_of_a_gpu_that_a_server_takes(flags, share):
-    assert _utilization(flags) == share
