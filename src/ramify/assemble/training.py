@@ -188,7 +188,7 @@ def build_rl(
         sampler.agent.brancher.restore(state.branching)
     saver = begin_run(folder, setup, start, state, learner, steps, manifest)
     recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
-    dtype = getattr(recipe.engine, "dtype", recipe.model.dtype)
+    dtype = recipe.engine.served_dtype or recipe.model.dtype
     publisher = build_publisher(sampler, learner, engine_model, dtype)
     evaluation = None
     if recipe.eval is not None:
