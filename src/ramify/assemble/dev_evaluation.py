@@ -21,8 +21,8 @@ from ramify.engines.configs import TrainingEngineConfig
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import Recorder
-from ramify.sampler.identity import problems_sha256
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
