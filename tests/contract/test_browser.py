@@ -170,10 +170,12 @@ def test_pages_that_are_late_are_left_out():
     assert [one["read"] for one in result.info["pages"]] == ["ok", "timeout"]
 
 
-def test_an_address_is_fetched_once():
-    result, _, asked, _ = browse(towns, [*HITS[:1], *HITS[:1], ("other", "x", "/laru")])
-    assert len(asked) == 1
-    assert "Document 2" not in result.text
+def test_an_address_is_fetched_once_and_stands_at_its_first_position():
+    result, _, asked, _ = browse(towns, [*HITS, *HITS[:1], ("other", "x", "/laru")])
+    assert len(asked) == 2
+    first, second = result.text.split("\n\n")
+    assert "Title: Laru" in first
+    assert "/weather" in second
 
 
 def test_addresses_inside_are_not_fetched():

@@ -255,9 +255,10 @@ def _document(block: Mapping[str, Json]) -> str:
 
 def _distinct(hits: Sequence[Hit]) -> list[Hit]:
     """Return the hits without repeated addresses, each at its first position."""
-    return list({hit.url or f"#{index}": hit for index, hit in reversed(list(enumerate(hits)))}.values())[
-        ::-1
-    ]
+    distinct: dict[str, Hit] = {}
+    for index, hit in enumerate(hits):
+        distinct.setdefault(hit.url or f"#{index}", hit)
+    return list(distinct.values())
 
 
 _PARAMETERS: Final[dict[str, Any]] = {

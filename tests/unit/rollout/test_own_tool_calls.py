@@ -143,7 +143,7 @@ class Broken(Notes):
         raise OSError("no room")
 
 
-@pytest.mark.parametrize(("part", "told"), [("init", "no object could be made"), ("fork", "fork failed")])
+@pytest.mark.parametrize(("part", "told"), [("init", "no object could be created"), ("fork", "fork failed")])
 def test_an_object_that_cannot_be_made_or_copied_costs_its_problem_or_its_branches(
     tokenizer_folder, part, told
 ):
