@@ -19,10 +19,10 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
-from ramify.learner.annotate import Wanted
+from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.learner.wire import decode, encode
 from ramify.modeling.tiny import make_tiny_qwen3
@@ -50,7 +50,7 @@ def gradients(loss, dtype, budget):
         **sizes, intermediate=16, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
     ).to(dtype)
     learner = Learner(
-        alone(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
+        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
         schedule=ScheduleConfig(warmup_steps=2**31 - 1),
         total_steps=1,
         objective=build_objective(section),
@@ -59,7 +59,7 @@ def gradients(loss, dtype, budget):
         token_budget=budget,
     )
     run = Learning(
-        learner, build_estimator(section), None, masks_truncated=True, wanted=Wanted("behavior", False, False),
+        learner, build_estimator(section), None, masks_truncated=True, wanted=AnnotationRequest("behavior", False, False),
         problems_per_minibatch=9, minibatches=1, temperature=1.0, max_mismatch=None,
     )  # fmt: skip
     rng = np.random.default_rng(3)

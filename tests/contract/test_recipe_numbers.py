@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
 from ramify.algos.branch_rules import RandomConfig
@@ -88,6 +88,12 @@ def sample_of(annotation: Any) -> Any:
     return sample_of(options[0]) if options else {int: 1, float: 0.5}.get(annotation, "x")
 
 
+@cache
+def recipe_with(part: Any) -> type[BaseModel]:
+    """A recipe with nothing but a table of this part."""
+    return create_model("Recipe", part=(part, ...))
+
+
 def test_the_walk_finds_what_it_is_for():
     found = {parameter.id for parameter in NUMBERS}
     assert len(found) > 90
@@ -111,15 +117,16 @@ def test_a_number_has_a_least_and_a_greatest_value(schema, name):
 @pytest.mark.parametrize(("schema", "name"), NUMBERS)
 def test_what_is_absurd_or_no_number_is_refused_by_name(schema, name, value):
     takes_several = get_origin(annotations_of(schema)[name]) is tuple
-    given = [value] * 2 if takes_several else value
+    table = {**sample(schema), name: [value] * 2 if takes_several else value}
+    key = f"part.{name}"
     with pytest.raises(ConfigError) as caught:
-        check_recipe(schema, {**sample(schema), name: given}, "recipe.toml")
+        check_recipe(recipe_with(schema), {"part": table}, "recipe.toml")
     told = str(caught.value)
     if takes_several:
         # More than one mistake: all are told, each under its own key.
         assert re.match(
-            rf"recipe\.toml: \d mistakes: \(1\) {name}\.0: expected .* \(2\) {name}\.1: expected ", told
+            rf"recipe\.toml: \d mistakes: \(1\) {key}\.0: expected .* \(2\) {key}\.1: expected ", told
         )
     else:
-        assert told.startswith(f"recipe.toml: {name}: expected ")
+        assert told.startswith(f"recipe.toml: {key}: expected ")
     assert "\n" not in told
