@@ -94,7 +94,7 @@ class EngineConfig(Config):
 
     @property
     def gpu_turns(self) -> GpuTurns | None:
-        """How its servers use the learner's GPUs; None if they do not."""
+        """Return how its servers share the learner's GPUs; None if they do not use them."""
         return None
 
     @property
