@@ -119,7 +119,7 @@ class _Run:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Return the folder of the results."""
         return self.plan.folder
 
     @property
@@ -170,7 +170,7 @@ class _Run:
         groups = [
             left
             for group in self.groups
-            if (left := [one for one in group if attempt_key(one) not in self.done])
+            if (left := [request for request in group if attempt_key(request) not in self.done])
         ]
 
         def open_sampler() -> Sampler | Task:
@@ -197,13 +197,13 @@ class _Run:
             self.console.note(self.task.reward.judge.counts.line())
 
     def _recorder(self, sampler: Sampler, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
-        """What records an attempt as soon as it is scored."""
+        """Return a function that records an attempt as soon as it is scored."""
         trees, times, results = attempt_lines(self.folder)
         recording = asyncio.Lock()
 
         def write(scored: ScoredTree, seconds: float, events: Sequence[Event]) -> None:
             record = self._record(scored)
-            told = [
+            event_lines = [
                 {
                     "kind": event.kind,
                     "node": event.node,
@@ -214,7 +214,12 @@ class _Run:
             ]
             trees.append(tree_record(TracedTree(scored.tree, scored.rewards)))
             times.append(
-                {"problem": record.problem, "attempt": record.attempt, "seconds": seconds, "events": told}
+                {
+                    "problem": record.problem,
+                    "attempt": record.attempt,
+                    "seconds": seconds,
+                    "events": event_lines,
+                }
             )
             results.append(record.to_json())
             phase.advance(1)
@@ -230,7 +235,7 @@ class _Run:
     async def _judge_again(self) -> None:
         """Score the attempts without a verdict again, from their saved trees."""
         trees = tree_lines(self.folder)
-        read = {key: parse_tree(trees.path, *found).tree for key, found in trees.texts(self.unjudged).items()}
+        read = {key: parse_tree(trees.path, *line).tree for key, line in trees.texts(self.unjudged).items()}
         scoring = Scoring(self.task.reward.fn, TimingLog())
         with self.console.phase("judging again", len(read)) as phase:
 
