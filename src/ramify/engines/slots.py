@@ -71,7 +71,7 @@ class SlotTable:
             # torch raises this on every device if the allocator refuses.
             raise MachineError(
                 f"engine.slots: {shape.num_slots} slots of {shape.context_tokens} tokens take "
-                f"{math.prod(size) * dtype.itemsize / 2**30:.1f} GiB, which this machine does not have; lower engine.slots"
+                f"{math.prod(size) * dtype.itemsize / 2**30:.1f} GiB, which this machine does not have. Lower engine.slots."
             ) from error
         self.keys, self.values = self._store[0], self._store[1]
         self.tokens = np.full((shape.num_slots, shape.context_tokens), -1, np.int32)

@@ -142,8 +142,8 @@ class _Run:
                 console.note(f"nothing to resume in {folder}: starting from the first attempt")
         elif not (folder / MANIFEST).exists():
             raise ConfigError(
-                f"run.dir: {folder} holds results without a {MANIFEST}, so nobody knows what they were made with; name a new "
-                "folder, or bring the manifest back"
+                f"run.dir: {folder} holds results without a {MANIFEST}: their settings are unknown. Choose a new run.dir or "
+                f"restore {MANIFEST}."
             )
         else:
             records = _take_up(plan, groups, console)
@@ -271,8 +271,8 @@ class _Run:
         if missing == len(attempts):
             assert self.task.reward.judge is not None
             raise ServiceDownError(
-                f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last time: "
-                f"{self.task.reward.judge.counts.last_failure or 'it was not asked'}; fix it and go on with --resume"
+                f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last failure: "
+                f"{self.task.reward.judge.counts.last_failure or 'none'}. Fix the judge and use --resume."
             )
         self.console.note(
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"

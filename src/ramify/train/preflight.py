@@ -110,17 +110,17 @@ def run_preflight(
     sampler.timing.flush(where / "timing.jsonl", session.loop.delays.take())
     if not counted_trees(batch):
         raise ConfigError(
-            "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict; see "
-            f"why in {where}, and mend that or leave out [preflight]"
+            "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict. See "
+            f"{where} for the reasons, then fix them or remove [preflight]."
         )
     report = make_report(batch)
     console.note(f"preflight: {report.in_words}")
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not config.allow_zero_variance:
         raise ConfigError(
-            f"preflight: there is nothing to learn from, the rewards never differ ({report.in_words}); teach the model the "
-            "form first (ramify sft), take easier problems or another reward, or set preflight.allow_zero_variance = true; "
-            f"what it saw is in {where}"
+            f"preflight: the rewards never differ, so there is nothing to learn from ({report.in_words}). Teach the model the "
+            "form first (ramify sft), choose easier problems or another reward, or set preflight.allow_zero_variance = true; "
+            f"the trees are in {where}"
         )
     return report
 
