@@ -26,7 +26,7 @@ from ramify.obs.metrics import read_metrics
 from ramify.quickstart.evaluations import evaluate
 from ramify.quickstart.example import eval_recipe, sft_recipe
 from ramify.quickstart.world import make_example
-from ramify.train.examples import Rendered, RowRenderer
+from ramify.train.examples import RenderedExample, RowRenderer
 from ramify.train.supervised import SupervisedTask, Update
 
 _SEEDS = (0, 1)
@@ -90,7 +90,7 @@ def _run_unmasked(recipe: SftRecipe, console: RunConsole, ranks: Ranks) -> Path:
     return run_examples(recipe, console, _task, ranks)
 
 
-def _task(rows: RowRenderer, examples: Sequence[Rendered]) -> SupervisedTask:
+def _task(rows: RowRenderer, examples: Sequence[RenderedExample]) -> SupervisedTask:
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             trees = [rows.trees(examples[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]

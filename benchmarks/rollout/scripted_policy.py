@@ -10,7 +10,7 @@ import torch
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.records import Completion, EngineInfo, Floats, Request
 from ramify.engines.local import LocalEngine
-from ramify.engines.sampling import Sampled, sample
+from ramify.engines.sampling import SampledTokens, sample
 
 TurnOf = Callable[[Request], Sequence[int]]
 """The request that begins a turn -> the token ids of the whole turn."""
@@ -35,7 +35,7 @@ class ForcedSampler:
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
         entropy_top_k: int | None,
-    ) -> Sampled:
+    ) -> SampledTokens:
         """See `ramify.engines.sampling.sample`."""
         drawn = sample(logits, temperatures, top_ps, seeds, positions, entropy_rows, entropy_top_k)
         forced = np.empty_like(drawn.tokens)

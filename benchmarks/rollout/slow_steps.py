@@ -21,7 +21,7 @@ from ramify.chat.tags import RESULT_CLOSE
 from ramify.core.protocols import Event
 from ramify.core.records import Request
 from ramify.engines.local import LocalEngine
-from ramify.engines.sampling import Sampled
+from ramify.engines.sampling import SampledTokens
 from ramify.modeling.load import load_model
 from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import grow_trees
@@ -46,7 +46,7 @@ class BusySampler(ForcedSampler):
         super().__init__()
         self._step_seconds = step_seconds
 
-    def __call__(self, *arguments: Any, **named: Any) -> Sampled:  # noqa: ANN401 - those of a sampler
+    def __call__(self, *arguments: Any, **named: Any) -> SampledTokens:  # noqa: ANN401 - those of a sampler
         """See `ForcedSampler`."""
         sampled = super().__call__(*arguments, **named)
         ends, matrix = time.perf_counter() + self._step_seconds, torch.ones(512, 512)

@@ -52,8 +52,7 @@ def test_the_shipped_recipe_reads_the_papers_file_as_it_is(tmp_path, model_folde
     )
     assert "left out 1 of 64 rows with more than data.max_tokens = 8000 tokens: row 64" in out
     assert (
-        "gave python programs their line breaks back, which were escaped, in 62 of 64 rows: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..."
-        in out
+        "unescaped newlines in Python calls of 62 of 64 rows: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..." in out
     )
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     # Three epochs of 62 rows are 12 steps; half a cosine begins after the second.

@@ -67,7 +67,7 @@ def test_where_every_world_fails_nothing_is_learned_and_the_run_ends_with_the_re
     assert main(["train", str(recipe), "--max-steps", "2"]) == 2
     out, error = capsys.readouterr()
     assert "step 1: all 2 problems failed; nothing was learned" in out
-    assert "no optimizer step in 2 steps" in out
+    assert "No optimizer step was taken in 2 steps" in out
     assert "none of 4 problems worked; the first: problem " in error
     rows = read_metrics(recipe.parent / "run" / "metrics.jsonl")
     assert all(row["reward/not_counted"] == 1 and "reward/mean" not in row for row in rows)

@@ -138,7 +138,8 @@ def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
         stand_in.down = True
         told = refused("eval", task, *given)
         assert (
-            "the judge gave no verdict on any of 27 attempts, so there is no result; the last time: " in told
+            "the judge gave no verdict on any of 27 attempts, so there is no result; the last failure: "
+            in told
         )
         assert "500" in told
         assert not (run / "summary.json").exists()

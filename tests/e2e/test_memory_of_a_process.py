@@ -34,7 +34,7 @@ def child():
     before = high_water_mark()
     update(model, tree(2048))
     raised = high_water_mark() - before
-    print(raised, row_bytes(model.config, 2048, torch.float32.itemsize).kept)  # noqa: T201
+    print(raised, row_bytes(model.config, 2048, torch.float32.itemsize).without_recompute)  # noqa: T201
 
 
 def child_of_a_run(folder, *settings):

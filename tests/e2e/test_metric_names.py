@@ -14,7 +14,7 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import Batch
-from ramify.train.step import watched
+from ramify.train.step import update_guard_state
 from random_trees import PROBLEM, node
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -55,7 +55,7 @@ def fallen():
     state = LoopState(guard=GuardState())
     for correct in (1.0, 0.5):
         batch = Batch(tuple(judged() * 64), frozenset(), 1, DataCursor())
-        state, metrics = watched(state, batch, {"reward/part/correct": correct})
+        state, metrics = update_guard_state(state, batch, {"reward/part/correct": correct})
     return metrics
 
 

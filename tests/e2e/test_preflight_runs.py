@@ -30,10 +30,10 @@ def test_rewards_that_never_differ_are_refused_unless_allowed(tmp_path, model_fo
     recipe = write_task(tmp_path / "task", model_folder)
     settings = ("-s", "reward.name=hierarchical", *ON)
     told = refused("train", recipe, "--max-steps", "1", *settings)
-    assert "preflight: there is nothing to learn from, the rewards never differ (3 problems" in told
+    assert "preflight: the rewards never differ, so there is nothing to learn from (3 problems" in told
     assert "preflight.allow_zero_variance = true" in told
     run = recipe.parent / "run"
-    assert f"what it saw is in {run / 'preflight'}" in told
+    assert f"the trees are in {run / 'preflight'}" in told
     seen = {"report.json", "timing.jsonl", "trees.jsonl"}
     guarded = ("-s", "guard.max_length=1.0")
     # What it saw is in nobody's way.

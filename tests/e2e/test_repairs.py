@@ -195,7 +195,7 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, seen
         ),
         (
             ["repair.backtracer={}", "repair.max_tokens=5"],
-            "repair.max_tokens: acts with debugger or refiner only",
+            "repair.max_tokens: has no effect without debugger or refiner",
         ),
         (
             ["repair.debugger={}", "repair.helper={name='file', path='none.py', function='f'}"],
@@ -213,7 +213,7 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, seen
         ),
         (
             ["repair.debugger={}", "tools.python={}", "repair.cache={path='c.sqlite'}"],
-            "repair.cache: acts with helper only",
+            "repair.cache: has no effect without helper",
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_server_that_cannot_be_used_is_one_line(tmp_path, caller, refused, kin
         ),
         (
             ["engine.name=vllm", 'engine.urls=["http://a"]', "engine.gpus=['0']"],
-            "gpus: acts with launch = true only",
+            "gpus: has no effect without launch = true",
         ),
         (
             ["engine.name=vllm", 'engine.urls=["http://gpu-7:8000"]'],

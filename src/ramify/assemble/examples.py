@@ -26,7 +26,7 @@ from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.sampler.task import ShownTools
 from ramify.train.dpo import dpo_task
-from ramify.train.examples import ExampleReader, Rendered, RowRenderer
+from ramify.train.examples import ExampleReader, RenderedExample, RowRenderer
 from ramify.train.manifest import make_manifest
 from ramify.train.row_memory import prepare_rows
 from ramify.train.sft import sft_task
@@ -101,7 +101,7 @@ def open_examples(
 def run_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
-    make_task: Callable[[RowRenderer, Sequence[Rendered]], SupervisedTask],
+    make_task: Callable[[RowRenderer, Sequence[RenderedExample]], SupervisedTask],
     ranks: Ranks,
     layout: Layout = GATHERED_ONCE,
     *,

@@ -133,7 +133,7 @@ class Length:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ValueCheck:
     """A check of a value: returns it, or raises ValueError. `first`: it gets any value, else those of the type."""
 
     check: Callable[[Any], Any]
@@ -206,7 +206,7 @@ def _not_tiny(temperature: float) -> float:
     return temperature
 
 
-Temperature = Annotated[float, Within(ge=0, le=100), Checked(_not_tiny)]
+Temperature = Annotated[float, Within(ge=0, le=100), ValueCheck(_not_tiny)]
 """Divides the logits; 0 is greedy."""
 
 
@@ -221,8 +221,8 @@ def _usable(path: Path) -> Path:
     return path
 
 
-UserPath = Annotated[Path, Checked(_usable)]
-InputFile = Annotated[Path, Checked(_usable), "a file that is read"]
+UserPath = Annotated[Path, ValueCheck(_usable)]
+InputFile = Annotated[Path, ValueCheck(_usable), "a file that is read"]
 """A file that must be there when a run begins; `commands.check_files` looks for those of a whole recipe."""
 
 # Names, addresses.
@@ -246,7 +246,7 @@ def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
     )
 
 
-Variable = Annotated[str, Checked(_variable, first=True)]
+Variable = Annotated[str, ValueCheck(_variable, first=True)]
 """Name of an environment variable with a key; keys come from nowhere else."""
 
 
@@ -273,5 +273,5 @@ def _network(text: str) -> str:
     return text
 
 
-ServiceUrl = Annotated[str, Checked(_address)]
-Network = Annotated[str, Checked(_network)]
+ServiceUrl = Annotated[str, ValueCheck(_address)]
+Network = Annotated[str, ValueCheck(_network)]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from ramify.core.config import Checked, Config, InputFile, Length, PositiveInt, Tokens
+from ramify.core.config import Config, InputFile, Length, PositiveInt, Tokens, ValueCheck
 
 
 def _as_text(value: object) -> object:
@@ -14,7 +14,7 @@ def _as_text(value: object) -> object:
     return text
 
 
-Dataset: TypeAlias = Annotated[str, Length(1, 4096), Checked(_as_text, first=True)]
+Dataset: TypeAlias = Annotated[str, Length(1, 4096), ValueCheck(_as_text, first=True)]
 """A problem file, or a benchmark: "NAME=PLACE", where PLACE is a file, a folder or "hf:org/name"."""
 
 

@@ -49,8 +49,8 @@ class PolicyChat:
             RequestFailedError: The request does not fit the engine's context, or the answer was cut.
             EngineError: The engine failed.
         """
-        asked = tuple(messages) if self._takes_system else _without_system(messages)
-        problem = Problem("helper", asked, ())
+        prompt_messages = tuple(messages) if self._takes_system else _without_system(messages)
+        problem = Problem("helper", prompt_messages, ())
         ids = self._renderer.render_prompt(problem, ())
         room = self._engine.info().context_tokens - len(ids)
         if room < 1:
@@ -82,7 +82,7 @@ class PolicyChat:
 
 
 def _takes_system(renderer: ChatRenderer) -> bool:
-    """Whether the chat template shows a system message."""
+    """Return True if the chat template shows a system message."""
     tried = (Message.of("system", "ramify_system"), Message.of("user", "?"))
     try:
         return "ramify_system" in renderer.prompt_text(Problem("helper", tried, ()), ())
@@ -91,11 +91,11 @@ def _takes_system(renderer: ChatRenderer) -> bool:
 
 
 def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages with the text of a system message at the beginning of the next one."""
-    first, *rest = messages
+    """Return the messages with the text of a system message put at the beginning of the next one."""
+    first, *others = messages
     if first.role != "system":
         return tuple(messages)
-    return (Message.of(rest[0].role, f"{first.text}\n\n{rest[0].text}"), *rest[1:])
+    return (Message.of(others[0].role, f"{first.text}\n\n{others[0].text}"), *others[1:])
 
 
 @dataclass(slots=True)
@@ -131,14 +131,14 @@ class OwnChat:
         return f"{self.file} {self.called} {json.dumps(self.args, sort_keys=True, default=str)}"
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
-        """What the function answers.
+        """Return the function's answer.
 
         Raises:
-            RequestFailedError: It failed, or answered with something else than text.
+            RequestFailedError: The function failed, or its answer is not text.
         """
         del max_tokens, temperature
-        asked = [{"role": message.role, "content": message.text} for message in messages]
-        answer = await self._threads.result(self._threads.submit(partial(self._answer, asked)))
+        entries = [{"role": message.role, "content": message.text} for message in messages]
+        answer = await self._threads.result(self._threads.submit(partial(self._answer, entries)))
         if not isinstance(answer, str):
             raise RequestFailedError(
                 FailureKind.MALFORMED, f"{self.called}: expected text, got {type(answer).__name__}"
@@ -146,10 +146,10 @@ class OwnChat:
         self.usage = TokenUsage(self.usage.answers + 1)
         return answer
 
-    def _answer(self, asked: list[dict[str, str]]) -> object:
-        """What the function answers; an `async` one has an event loop of its own, in this thread."""
+    def _answer(self, entries: list[dict[str, str]]) -> object:
+        """Call the function; an `async` one gets an event loop of its own, in this thread."""
         try:
-            answer = self.function(asked, **self.args)
+            answer = self.function(entries, **self.args)
             return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
         except RamifyError:
             raise

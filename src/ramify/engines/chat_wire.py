@@ -46,29 +46,29 @@ def _message(line: Line, thought_field: str | None) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a service answered.
+class ChatReply:
+    """The reply of a chat service.
 
     Attributes:
-        said: The turn, up to the stop string that ends it.
+        turn: The turn, up to the stop string that ends it.
         finish: Why it ended.
         thought_field: The field with the reasoning that was kept apart; None: there was none.
         cut_in_thought: The service took a stop string in the reasoning for the end of the turn.
     """
 
-    said: AssistantTurn
+    turn: AssistantTurn
     finish: Finish
     thought_field: str | None
     cut_in_thought: bool
 
 
-def read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> Heard:
+def read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> ChatReply:
     """Read an answer.
 
     Args:
         answer: The answer.
         stops: Strings that end a turn.
-        sent: Whether the service was told of them.
+        sent: Whether the request contained them.
 
     Raises:
         RequestFailedError: It is not an answer of a chat endpoint.
@@ -81,7 +81,9 @@ def read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> Heard:
     thought = "" if field is None else as_text(str(message[field]))
     reason, refusal = choice.get("finish_reason"), message.get("refusal")
     if _is_text(refusal):
-        return Heard(AssistantTurn(as_text(str(refusal)), thought), Finish.EOS, field, cut_in_thought=False)
+        return ChatReply(
+            AssistantTurn(as_text(str(refusal)), thought), Finish.EOS, field, cut_in_thought=False
+        )
     calls = _calls(answer, message.get("tool_calls"))
     content = _content(answer, message.get("content"))
     if content is None:
@@ -95,7 +97,7 @@ def read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> Heard:
     ended_itself = "stop_reason" in choice and choice["stop_reason"] not in stops
     if finish is Finish.STOP:
         calls = ()
-    return Heard(AssistantTurn(text, thought, calls), finish, field, cut and not ended_itself)
+    return ChatReply(AssistantTurn(text, thought, calls), finish, field, cut and not ended_itself)
 
 
 def _is_text(value: Json) -> bool:
@@ -121,7 +123,7 @@ def _calls(answer: Answer, calls: Json) -> tuple[AssistantCall, ...]:
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str):
             raise answer.malformed("expected tool_calls with the name of a function")
-        given = function.get("arguments")
-        text = given if isinstance(given, str) else json.dumps({} if given is None else given)
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
         read.append(AssistantCall("", as_text(name), as_text(text)))
     return tuple(read)

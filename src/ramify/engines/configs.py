@@ -94,7 +94,7 @@ class EngineConfig(Config):
 
     @property
     def gpu_turns(self) -> GpuTurns | None:
-        """How its servers use the learner's GPUs; None if they do not."""
+        """Return how its servers share the learner's GPUs; None if they do not use them."""
         return None
 
     @property
@@ -268,7 +268,7 @@ class VllmEngineConfig(EngineConfig):
         away = [url for url in self.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
         if away and hands_over and self.weights_dir is None:
             raise ConfigError(
-                f"engine.weights_dir: {away[0]} is on another machine; name a folder that both see (a shared disk)"
+                f"engine.weights_dir: {away[0]} is on another machine. Choose a folder on a disk that both machines share."
             )
 
     def __post_init__(self) -> None:
@@ -276,13 +276,13 @@ class VllmEngineConfig(EngineConfig):
             raise ValueError("urls: expected the addresses of servers, or launch = true, not both")
         for key in _LAUNCHED:
             if not self.launch and self.is_changed(key):
-                raise ValueError(f"{key}: acts with launch = true only; leave it out")
+                raise ValueError(f"{key}: has no effect without launch = true. Remove it.")
         for key in ("model", "key_variable"):
             if self.launch and getattr(self, key) is not None:
                 raise ValueError(f"{key}: has no effect with launch = true. Remove it.")
         for flag in self.flags:
             if flag.partition("=")[0] in _FLAGS_OF_OURS:
-                raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify; leave it out")
+                raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify. Remove it.")
 
 
 def _share(flags: Sequence[str]) -> float:

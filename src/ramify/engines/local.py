@@ -27,7 +27,7 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
-from ramify.engines.sampling import Sampled, Sampler, sample
+from ramify.engines.sampling import SampledTokens, Sampler, sample
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
 from ramify.engines.slot_attention import DecodeRows, PrefillChunk, group_rows
 from ramify.engines.slots import Match, SlotTable
@@ -326,26 +326,26 @@ class LocalEngine:
             if len(ready) == free:
                 break
             # A request whose context is being computed in this step waits one step and then copies it.
-            rest = sequence.ids[:-1]
-            match = self._table.longest_prefix(rest)
-            if match.length < len(rest):
-                if rest.tobytes() in pending:
+            context = sequence.ids[:-1]
+            match = self._table.longest_prefix(context)
+            if match.length < len(context):
+                if context.tobytes() in pending:
                     continue
-                pending.add(rest.tobytes())
+                pending.add(context.tobytes())
             ready.append(sequence)
             matches.append(match)
         chunks: list[PrefillChunk] = []
         allocated = self._table.allocate([sequence.ids for sequence in ready], matches)
-        for sequence, place in zip(ready, allocated, strict=True):
-            sequence.row = place.row
-            self._active[place.row] = sequence
+        for sequence, slot in zip(ready, allocated, strict=True):
+            sequence.row = slot.row
+            self._active[slot.row] = sequence
             self._waiting.remove(sequence)
-            if place.length < len(sequence.ids) - 1:
-                chunks.append(PrefillChunk(place.row, place.length, len(sequence.ids)))
+            if slot.length < len(sequence.ids) - 1:
+                chunks.append(PrefillChunk(slot.row, slot.length, len(sequence.ids)))
             self._decode = None
         return chunks
 
-    def _sample(self, writers: list[_Sequence], logits: torch.Tensor) -> Sampled:
+    def _sample(self, writers: list[_Sequence], logits: torch.Tensor) -> SampledTokens:
         return self._sampler(
             logits,
             np.array([s.request.temperature for s in writers]),
@@ -356,7 +356,7 @@ class LocalEngine:
             self._entropy_top_k,
         )
 
-    def _take(self, writers: list[_Sequence], sampled: Sampled) -> "list[tuple[_Sequence, Completion]]":
+    def _take(self, writers: list[_Sequence], sampled: SampledTokens) -> "list[tuple[_Sequence, Completion]]":
         ended = []
         for index, value in sampled.entropies.items():
             writers[index].entropies.append(value)

@@ -206,12 +206,12 @@ class ModelStep:
             :-1
         ]
         following = torch.from_numpy(token_ids[1:, None].astype(np.int64)).to(hidden.device)
-        found = []
+        logprobs = []
         for start in range(0, size - 1, _SCORED_AT_ONCE):
             part = slice(start, start + _SCORED_AT_ONCE)
             scores = decoder.logits(hidden[part]).float()
-            found.append(torch.log_softmax(scores, dim=-1).gather(1, following[part])[:, 0])
-        scored: npt.NDArray[np.float64] = torch.cat(found).double().cpu().numpy()
+            logprobs.append(torch.log_softmax(scores, dim=-1).gather(1, following[part])[:, 0])
+        scored: npt.NDArray[np.float64] = torch.cat(logprobs).double().cpu().numpy()
         return scored
 
     def _prepare(self) -> Decoder:

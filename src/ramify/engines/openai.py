@@ -184,7 +184,7 @@ class OpenAIEngine(TextService):
         return self._encoded(request, text, finish)
 
     async def _reads_ids(self, body: Mapping[str, Json]) -> bool:
-        """Whether the service takes token ids and decodes them to the same text; tried once, with a body like the others.
+        """Return True if the service decodes token ids to the same text; it is tried once, with a body like the others.
 
         Raises:
             ServiceDownError: The service is down, or refuses the key.

@@ -17,7 +17,7 @@ from ramify.chat.endpoint_renderer import EndpointRenderer
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Completion, Request
-from ramify.engines.chat_wire import THOUGHT_FIELDS, Heard, messages, read_answer, without_thoughts
+from ramify.engines.chat_wire import THOUGHT_FIELDS, ChatReply, messages, read_answer, without_thoughts
 from ramify.engines.text_service import Service, TextService
 from ramify.net.client import HttpClient
 from ramify.net.failures import RequestFailedError
@@ -68,15 +68,15 @@ class OpenAIChatEngine(TextService):
         while True:
             body = self._body(settings, lines, offered)
             try:
-                heard = read_answer(await self._post(body), request.stops, "stop" in body)
+                reply = read_answer(await self._post(body), request.stops, "stop" in body)
             except RequestFailedError as failed:
                 self._learn_from(failed, body)
                 continue
-            self._thought_field = self._thought_field or heard.thought_field
-            if heard.cut_in_thought:
+            self._thought_field = self._thought_field or reply.thought_field
+            if reply.cut_in_thought:
                 self._leave_out("stop", "the service looks for stop strings in the reasoning too")
                 continue
-            return self._completed(request, heard)
+            return self._completed(request, reply)
 
     def _lines(self, request: Request) -> Sequence[Line]:
         path = request.path
@@ -101,17 +101,17 @@ class OpenAIChatEngine(TextService):
         body[self._limit] = body.pop("max_tokens")
         return body
 
-    def _completed(self, request: Request, heard: Heard) -> Completion:
-        said = heard.said
-        if said.calls and not self._renderer.offered_tools(request.tools):
+    def _completed(self, request: Request, reply: ChatReply) -> Completion:
+        turn = reply.turn
+        if turn.calls and not self._renderer.offered_tools(request.tools):
             raise ConfigError(
-                f"engine 'openai': the service calls {said.calls[0].name!r} as OpenAI's API does, and model.dialect = \"tags\" "
+                f"engine 'openai': the service calls {turn.calls[0].name!r} as OpenAI's API does, and model.dialect = \"tags\" "
                 'has no such calls; set model.dialect = "hermes"'
             )
-        if not (said.text or said.thought or said.calls or self._told_of_silence):
+        if not (turn.text or turn.thought or turn.calls or self._told_of_silence):
             self._told_of_silence = True
             self._note("engine 'openai': the service gave an empty answer; each one ends its attempt")
-        return self._encoded(request, self._renderer.turn_text(said, request.tools), heard.finish)
+        return self._encoded(request, self._renderer.turn_text(turn, request.tools), reply.finish)
 
     def _learn_from(self, failed: RequestFailedError, body: Mapping[str, Json]) -> None:
         """Have the next request be one that the service takes.
@@ -125,16 +125,16 @@ class OpenAIChatEngine(TextService):
                 f"engine 'openai': {failed}; expected engine.url to be the address up to the version, such as "
                 "http://127.0.0.1:8000/v1, and engine.model a model of the service"
             )
-        told = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
-        advice = next((advice for words, advice in _ADVICE if re.search(words, told, re.IGNORECASE)), None)
-        renamed = "max_completion_tokens" in told and re.search(
-            r"\binstead\b|unsupported", told, re.IGNORECASE
+        detail = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
+        advice = next((advice for words, advice in _ADVICE if re.search(words, detail, re.IGNORECASE)), None)
+        renamed = "max_completion_tokens" in detail and re.search(
+            r"\binstead\b|unsupported", detail, re.IGNORECASE
         )
         if renamed and "max_tokens" in body:
             self._limit = "max_completion_tokens"
             return
         sent = _names(body)
-        refused = [name for name in _DISPENSABLE if name in sent and re.search(rf"\b{name}\b", told)]
+        refused = [name for name in _DISPENSABLE if name in sent and re.search(rf"\b{name}\b", detail)]
         if refused:
             self._leave_out(refused[0], "the service refuses it")
             return

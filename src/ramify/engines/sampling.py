@@ -18,7 +18,7 @@ _ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledTokens:
     """Tokens, their logprobs (nats), and the entropies (nats) of the rows that asked for them. [B], [B], {row: H}"""
 
     tokens: npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ class Sampler(Protocol):
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
         entropy_top_k: int | None,
-    ) -> Sampled:
+    ) -> SampledTokens:
         """One token for each row of the logits."""
         ...
 
@@ -51,7 +51,7 @@ def sample(
     positions: npt.NDArray[np.uint64],
     entropy_rows: list[int],
     entropy_top_k: int | None = None,
-) -> Sampled:
+) -> SampledTokens:
     """Draw one token per row by inverting the distribution function at the draw of (seed, position).
 
     Args:
@@ -83,7 +83,7 @@ def sample(
         greedy = torch.from_numpy(temperatures == 0).to(logits.device)
         tokens = torch.where(greedy, scores.argmax(dim=-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0].double().log()
-    return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), entropies)
+    return SampledTokens(tokens.cpu().numpy(), chosen.cpu().numpy(), entropies)
 
 
 def _entropies(
@@ -115,9 +115,11 @@ def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
     )
     before = ordered.cumsum(dim=-1) - ordered
     total = ordered.sum(dim=-1, keepdim=True)
-    kept = torch.zeros_like(ordered, dtype=torch.bool).scatter(1, order, before < top_ps[:, None] * total)
-    left = probabilities * kept
-    return left / left.sum(dim=-1, keepdim=True)
+    in_nucleus = torch.zeros_like(ordered, dtype=torch.bool).scatter(
+        1, order, before < top_ps[:, None] * total
+    )
+    nucleus = probabilities * in_nucleus
+    return nucleus / nucleus.sum(dim=-1, keepdim=True)
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

@@ -54,7 +54,7 @@ class TurnTable:
 
     @property
     def exact_entropy(self) -> bool:
-        """Whether every entropy is a number."""
+        """Return True if every entropy is a number."""
         turns = (turn for choices in self.turns for turn in choices)
         return not any(isinstance(entropy, tuple) for turn in turns for entropy in turn.entropies)
 
@@ -121,7 +121,7 @@ class ScriptedEngine:
         """Nothing: a script has no memory."""
 
     def info(self) -> EngineInfo:
-        """What the engine can do; a script has no limit on sequences."""
+        """Return the engine's capabilities; a script has no limit on sequences."""
         return EngineInfo(
             "scripted",
             self._tokenizer.vocab_size,
@@ -162,13 +162,13 @@ def load_script(path: Path, result_end: str) -> TurnTable:
 
 
 def _turn(table: Mapping[str, Any]) -> ScriptedTurn:
-    entropies = tuple(map(_given, table["entropies"]))
+    entropies = tuple(map(_parse_entropy, table["entropies"]))
     if not isinstance(table["text"], str) or not entropies:
         raise ValueError("text must be a string, entropies a list that is not empty")
     return ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
 
 
-def _given(entropy: object) -> float | tuple[float, float]:
+def _parse_entropy(entropy: object) -> float | tuple[float, float]:
     match entropy:
         case int() | float():
             return float(entropy)

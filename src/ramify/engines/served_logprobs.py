@@ -28,14 +28,14 @@ def top_k_bracket(logprobs: Sequence[float], vocab_size: int) -> Entropy:
     # Rounding in an engine can give a token of probability 1 a little more than that.
     known = [min(1.0, math.exp(value)) for value in logprobs]
     head = math.fsum(_term(p) for p in known)
-    rest = max(0.0, 1.0 - math.fsum(known))
+    remainder = max(0.0, 1.0 - math.fsum(known))
     others = vocab_size - len(known)
-    if not rest or not others:
+    if not remainder or not others:
         return Entropy(head, head)
     least = min(known)
-    full = min(int(rest / least), others) if least > 0 else 0
-    lower = head + full * _term(least) + _term(max(0.0, rest - full * least))
-    upper = head - rest * math.log(rest / others)
+    full = min(int(remainder / least), others) if least > 0 else 0
+    lower = head + full * _term(least) + _term(max(0.0, remainder - full * least))
+    upper = head - remainder * math.log(remainder / others)
     return Entropy(min(lower, upper), upper)
 
 

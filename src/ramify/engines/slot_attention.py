@@ -75,7 +75,7 @@ def _best(common: list[int], low: int, high: int, depth: int = 0) -> tuple[int, 
         return 0, []
     least = min(common[low : high - 1])
     # Cut at all minima at once: many problems share the same prefix, and one cut at a time would recurse that deep.
-    cuts = [place + 1 for place in range(low, high - 1) if common[place] == least]
+    cuts = [index + 1 for index in range(low, high - 1) if common[index] == least]
     parts = [_best(common, start, stop, depth + 1) for start, stop in pairwise((low, *cuts, high))]
     apart = sum(saved for saved, _ in parts)
     together = least * (high - low - 1) - _WORTH

@@ -71,7 +71,7 @@ class SlotTable:
             # torch raises this on every device if the allocator refuses.
             raise MachineError(
                 f"engine.slots: {shape.num_slots} slots of {shape.context_tokens} tokens take "
-                f"{math.prod(size) * dtype.itemsize / 2**30:.1f} GiB, which this machine does not have; lower engine.slots"
+                f"{math.prod(size) * dtype.itemsize / 2**30:.1f} GiB, which this machine does not have. Lower engine.slots."
             ) from error
         self.keys, self.values = self._store[0], self._store[1]
         self.tokens = np.full((shape.num_slots, shape.context_tokens), -1, np.int32)
@@ -87,7 +87,7 @@ class SlotTable:
 
     @property
     def on_cpu_in_float32(self) -> bool:
-        """Whether numpy can read keys and values in place."""
+        """Return True if numpy can read keys and values in place."""
         return self.keys.device.type == "cpu" and self.keys.dtype == torch.float32
 
     @property
@@ -135,10 +135,10 @@ class SlotTable:
         for index, match in enumerate(matches):
             if match.length and not self.active[match.row] and self.lengths[match.row] == match.length:
                 allocated[index] = self._take(contexts[index], match.row, match.length)
-        rest = [index for index in range(len(contexts)) if index not in allocated]
-        sources = {matches[index].row for index in rest if matches[index].length}
+        unallocated = [index for index in range(len(contexts)) if index not in allocated]
+        sources = {matches[index].row for index in unallocated if matches[index].length}
         overwritten: set[int] = set()
-        for index, row in zip(rest, self._least_needed(sources) if rest else [], strict=False):
+        for index, row in zip(unallocated, self._least_needed(sources) if unallocated else [], strict=False):
             match = matches[index]
             if match.row in overwritten:
                 match = self.longest_prefix(contexts[index][:-1])

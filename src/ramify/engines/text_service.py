@@ -118,7 +118,7 @@ class TextService:
         """Nothing: a service has memory of its own."""
 
     def info(self) -> EngineInfo:
-        """What it can do."""
+        """Return the engine's capabilities."""
         return self._info
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ class CallRecord:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the tool ran and returned a result, ran and failed, or did not run."""
+        """Return how the call ended: the tool ran and returned a result, ran and failed, or did not run."""
         return _OUTCOMES[self.status]
 
 
@@ -120,15 +120,15 @@ def _groups(problem: Problem) -> dict[str, str]:
 
 
 def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
-    made: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
+    calls: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
     if trajectory.stop is StopReason.CALLS:
-        made.extend((call, ToolStatus.OVER_LIMIT) for call in trajectory.leaf.calls)
-    seen: list[tuple[str, Mapping[str, Any]]] = []
+        calls.extend((call, ToolStatus.OVER_LIMIT) for call in trajectory.leaf.calls)
+    earlier: list[tuple[str, Mapping[str, Any]]] = []
     records = []
-    for call, status in made:
-        asked = (call.name, call.arguments)
-        records.append(CallRecord(call.name, status, call.malformed is None and asked in seen))
-        seen.append(asked)
+    for call, status in calls:
+        signature = (call.name, call.arguments)
+        records.append(CallRecord(call.name, status, call.malformed is None and signature in earlier))
+        earlier.append(signature)
     return tuple(records)
 
 

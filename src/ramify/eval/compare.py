@@ -74,8 +74,8 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
             )
     scores = {side.name: _by_problem(side, metric) for side in sides}
     pairs = [
-        (one, two, paired_difference(scores[one], scores[two], seed=0))
-        for one, two in itertools.combinations([side.name for side in sides], 2)
+        (first, second, paired_difference(scores[first], scores[second], seed=0))
+        for first, second in itertools.combinations([side.name for side in sides], 2)
     ]
     adjusted = holm([difference.p_value for _, _, difference in pairs])
     return Comparison(

@@ -116,13 +116,13 @@ def make_evaluation(
     missing = [key for key in expected if key not in by_key]
     unknown = by_key.keys() - set(expected)
     if missing or unknown:
-        some = missing[0] if missing else min(unknown)
+        problem, number = missing[0] if missing else min(unknown)
         what = (
             f"{len(missing)} are missing" if missing else f"{len(unknown)} belong to no problem of the data"
         )
         raise DataError(
             f"the results are not the {len(expected)} attempts of this evaluation: {what}, the first is attempt "
-            f"{some[1]} at problem {some[0]!r}"
+            f"{number} at problem {problem!r}"
         )
     results = []
     for problem in problem_ids:
@@ -132,7 +132,7 @@ def make_evaluation(
 
 
 def majority(attempts: Sequence[AttemptRecord]) -> bool:
-    """Whether the most frequent answer is correct; among equally frequent answers the one given first wins.
+    """Return True if the most frequent answer is correct; among equally frequent answers the one given first wins.
 
     Two answers are the same if the scores treat them as equal: equal values if the first one is mathematics (without
     symbolic comparison), else equal words. Attempts without an answer do not vote. The winning answer is correct if any
@@ -277,10 +277,10 @@ def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dic
         "attempts": _spread([line.seconds for line in times]),
         "calls": {
             tool: {
-                **_spread([call.seconds for call in made]),
-                "queued": _spread([call.queued_seconds for call in made]),
+                **_spread([call.seconds for call in tool_calls]),
+                "queued": _spread([call.queued_seconds for call in tool_calls]),
             }
-            for tool, made in sorted(calls.items())
+            for tool, tool_calls in sorted(calls.items())
         },
         "event_loop": {"held_up": held_up.seconds, "longest": held_up.longest},
     }
@@ -306,7 +306,7 @@ def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
 def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
     """Counts of verdicts, and their agreement with the other scores of the same answers."""
     parts = [attempt.parts for attempt in attempts]
-    verdicts = [given["judge"] for given in parts if "judge" in given]
+    verdicts = [scores["judge"] for scores in parts if "judge" in scores]
     return {
         "judged": len(verdicts),
         "right": sum(verdict >= 1.0 for verdict in verdicts),

@@ -70,7 +70,7 @@ def write_page(
         Section(
             "How to reproduce it",
             "The resolved recipe with checksums of the files that it names, and the versions of the code.",
-            tables=(_settings(scores), *(_settings(made) for made in manifest["made_with"])),
+            tables=(_settings(scores), *(_settings(session) for session in manifest["made_with"])),
             folded=True,
         ),
     )
@@ -79,9 +79,9 @@ def write_page(
 
 
 def _model_name(model: Mapping[str, Any]) -> str:
-    place = f" at {model['url']}" if "url" in model else ""
+    address = f" at {model['url']}" if "url" in model else ""
     ids = "" if model.get("exact_ids", True) else "; it gives text, not token ids"
-    return f"{model['name']}{place}" + (
+    return f"{model['name']}{address}" + (
         f" (tokenizer {model['tokenizer']}{ids})" if "tokenizer" in model else ""
     )
 
@@ -107,8 +107,8 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
     attempts = len(evaluation.results[0].attempts)
     charts = []
     if attempts > 1:
-        curve = tuple((float(k), evaluation.pass_at(k).value) for k in _some(attempts))
-        majority = tuple((float(k), evaluation.majority_at(k).value) for k in _some(attempts))
+        curve = tuple((float(k), evaluation.pass_at(k).value) for k in _curve_points(attempts))
+        majority = tuple((float(k), evaluation.majority_at(k).value) for k in _curve_points(attempts))
         charts.append(
             line_chart(
                 "By number of attempts",
@@ -127,7 +127,7 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
     return charts
 
 
-def _some(attempts: int) -> list[int]:
+def _curve_points(attempts: int) -> list[int]:
     """Values of k for a curve: all up to 16, then powers of two and the last one."""
     ks = {k for k in range(1, attempts + 1) if k <= 16 or k & (k - 1) == 0}
     return sorted(ks | {attempts})
@@ -159,8 +159,8 @@ def _group_section(column: str, groups: Mapping[str, Any]) -> Section:
 
 def _judge_section(judge: Mapping[str, Any]) -> Section:
     rows = [
-        [name, found["n"], found["rate"], found["kappa"], found["judge_only"], found["score_only"]]
-        for name, found in judge["agreement"].items()
+        [name, score["n"], score["rate"], score["kappa"], score["judge_only"], score["score_only"]]
+        for name, score in judge["agreement"].items()
     ]
     text = (
         f"{judge['judged']} answers judged, {judge['right']} of them right, {judge['without_verdict']} without a verdict. "
@@ -178,7 +178,7 @@ def _repair_section(repairs: Mapping[str, Any], helper: Mapping[str, int] | None
             f"{helper['completion_tokens']} written."
         )
     rows = [
-        [name, *(found[key] for key in ("times", "attempts", "correct"))] for name, found in repairs.items()
+        [name, *(counts[key] for key in ("times", "attempts", "correct"))] for name, counts in repairs.items()
     ]
     return Section(
         "Repairs", text, tables=(Table("", ["repair", "times", "attempts", "of these correct"], rows),)

@@ -119,7 +119,7 @@ class _Run:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Return the folder of the results."""
         return self.plan.folder
 
     @property
@@ -142,8 +142,8 @@ class _Run:
                 console.note(f"nothing to resume in {folder}: starting from the first attempt")
         elif not (folder / MANIFEST).exists():
             raise ConfigError(
-                f"run.dir: {folder} holds results without a {MANIFEST}, so nobody knows what they were made with; name a new "
-                "folder, or bring the manifest back"
+                f"run.dir: {folder} holds results without a {MANIFEST}: their settings are unknown. Choose a new run.dir or "
+                f"restore {MANIFEST}."
             )
         else:
             records = _take_up(plan, groups, console)
@@ -170,7 +170,7 @@ class _Run:
         groups = [
             left
             for group in self.groups
-            if (left := [one for one in group if attempt_key(one) not in self.done])
+            if (left := [request for request in group if attempt_key(request) not in self.done])
         ]
 
         def open_sampler() -> Sampler | Task:
@@ -197,13 +197,13 @@ class _Run:
             self.console.note(self.task.reward.judge.counts.line())
 
     def _recorder(self, sampler: Sampler, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
-        """What records an attempt as soon as it is scored."""
+        """Return a function that records an attempt as soon as it is scored."""
         trees, times, results = attempt_lines(self.folder)
         recording = asyncio.Lock()
 
         def write(scored: ScoredTree, seconds: float, events: Sequence[Event]) -> None:
             record = self._record(scored)
-            told = [
+            event_lines = [
                 {
                     "kind": event.kind,
                     "node": event.node,
@@ -214,7 +214,12 @@ class _Run:
             ]
             trees.append(tree_record(TracedTree(scored.tree, scored.rewards)))
             times.append(
-                {"problem": record.problem, "attempt": record.attempt, "seconds": seconds, "events": told}
+                {
+                    "problem": record.problem,
+                    "attempt": record.attempt,
+                    "seconds": seconds,
+                    "events": event_lines,
+                }
             )
             results.append(record.to_json())
             phase.advance(1)
@@ -230,7 +235,7 @@ class _Run:
     async def _judge_again(self) -> None:
         """Score the attempts without a verdict again, from their saved trees."""
         trees = tree_lines(self.folder)
-        read = {key: parse_tree(trees.path, *found).tree for key, found in trees.texts(self.unjudged).items()}
+        read = {key: parse_tree(trees.path, *line).tree for key, line in trees.texts(self.unjudged).items()}
         scoring = Scoring(self.task.reward.fn, TimingLog())
         with self.console.phase("judging again", len(read)) as phase:
 
@@ -266,8 +271,8 @@ class _Run:
         if missing == len(attempts):
             assert self.task.reward.judge is not None
             raise ServiceDownError(
-                f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last time: "
-                f"{self.task.reward.judge.counts.last_failure or 'it was not asked'}; fix it and go on with --resume"
+                f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last failure: "
+                f"{self.task.reward.judge.counts.last_failure or 'none'}. Fix the judge and use --resume."
             )
         self.console.note(
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"

@@ -204,15 +204,15 @@ def _test(
     sizes = np.abs(moved)
     if not len(moved) or np.allclose(sizes, sizes[0], rtol=1e-9, atol=0):
         return _binomial(min(better, len(moved) - better), len(moved)), "mcnemar"
-    seen = abs(float(moved.sum())) * (1 - 1e-12)
+    observed = abs(float(moved.sum())) * (1 - 1e-12)
     if len(moved) <= _MAX_ENUMERATED:
         signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(moved))))
-        return float((np.abs(signs @ sizes) >= seen).mean()), "permutation"
+        return float((np.abs(signs @ sizes) >= observed).mean()), "permutation"
     generator = np.random.default_rng(stream("sign flips", seed))
     extreme = 0
     for _ in range(_DRAWS // _DRAWS_AT_ONCE):
         signs = generator.integers(2, size=(_DRAWS_AT_ONCE, len(moved))) * 2.0 - 1.0
-        extreme += int((np.abs(signs @ sizes) >= seen).sum())
+        extreme += int((np.abs(signs @ sizes) >= observed).sum())
     # The observed signs count as one of the draws, so that no p-value is 0.
     return (extreme + 1) / (_DRAWS + 1), "permutation_sampled"
 

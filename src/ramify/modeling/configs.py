@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from ramify.core.config import Checked, Config, Length, Magnitude, Reserved, UserPath
+from ramify.core.config import Config, Length, Magnitude, Reserved, UserPath, ValueCheck
 from ramify.core.messages import Dialect
 from ramify.modeling.hub import local_folder
 
@@ -26,7 +26,7 @@ class AdapterConfig(Config):
 
     rank: Reserved = 16
     alpha: Magnitude = 32.0
-    targets: Annotated[Targets, Checked(_one_target, first=True)] = "all-linear"
+    targets: Annotated[Targets, ValueCheck(_one_target, first=True)] = "all-linear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

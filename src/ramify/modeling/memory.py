@@ -34,7 +34,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: int) -> bool:
-    """Whether a row of `tokens` unique tokens fits into `available_bytes` only with recomputation.
+    """Return True if a row of `tokens` unique tokens fits into `available_bytes` only with recomputation.
 
     Memory for gradients that are not allocated yet is set aside.
     """
@@ -46,7 +46,7 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         if parameter.requires_grad and parameter.grad is None and parameter.device.type == device
     )
     row = row_bytes(model.config, tokens, compute_dtype(model).itemsize, device)
-    return row.kept > SHARES[device] * (available_bytes - gradients)
+    return row.without_recompute > SHARES[device] * (available_bytes - gradients)
 
 
 def set_checkpointing(model: PreTrainedModel, on: bool) -> None:

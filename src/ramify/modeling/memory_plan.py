@@ -84,7 +84,7 @@ class ModelSize:
 
     @property
     def is_tied(self) -> bool:
-        """Whether the head is the embedding."""
+        """Return True if the head is the embedding."""
         return self.outside < 2 * self.head
 
 

@@ -39,8 +39,8 @@ class RowBytes:
     head: int
 
     @property
-    def kept(self) -> int:
-        """Of a row whose layers are not computed again."""
+    def without_recompute(self) -> int:
+        """Return the bytes of a row whose layers keep all their activations."""
         return self.layers + self.head
 
 
@@ -63,11 +63,11 @@ def row_bytes(
     last_norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
     # In the backward pass of a layer, an adapter's scaled copies of gradients, and a second gradient of each input.
     copies = size * (4 * _mlp_width(config) + 2 * config.hidden_size) * adapter
-    kept = config.num_hidden_layers * _layer(config, size) + last_norm + copies
+    stored = config.num_hidden_layers * _layer(config, size) + last_norm + copies
     inputs = config.num_hidden_layers * size * config.hidden_size
     again = inputs + _layer(config, size, recomputed=True) + last_norm + copies
     head = _head_bytes(config, tokens, size, device_type, is_trained=not adapter)
-    return RowBytes(tokens * kept, tokens * again, head)
+    return RowBytes(tokens * stored, tokens * again, head)
 
 
 def store_bytes(config: Config, slots: int, context: int, size: int) -> int:

@@ -46,4 +46,4 @@ class TrainingLogConfig(LogConfig):
 
     def __post_init__(self) -> None:
         if self.trees_every and not {"wandb", "trackio"} & set(self.to):
-            raise ValueError('trees_every: acts with "wandb" or "trackio" in log.to only. Remove it.')
+            raise ValueError('trees_every: has no effect without "wandb" or "trackio" in log.to. Remove it.')

@@ -94,7 +94,7 @@ def refuse_other(folder: Path, what: str, before: Mapping[str, Any], now: Mappin
     others = "; ".join(map(str, differences(_lasting(before), _lasting(now))))
     if others:
         raise ConfigError(
-            f"run.dir: {folder} holds {what} with {others}; name a new folder, or put back what it was made from"
+            f"run.dir: {folder} holds {what} with {others}. Choose a new run.dir or restore what it was made from."
         )
 
 

@@ -185,8 +185,8 @@ class Saver:
         learner = self.learner
         if broken := next(filter(None, learner.ranks.all("not_finite")), None):
             raise TrainingError(
-                f"step {state.step}: {broken} are not finite, so no checkpoint was written; lower "
-                "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
+                f"step {state.step}: {broken} are not finite, so no checkpoint was written. Lower "
+                "learner.optimizer.rate and start again, or start from an earlier checkpoint as model.path."
             )
         record = RunRecord(
             loop=state,

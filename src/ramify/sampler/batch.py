@@ -34,8 +34,8 @@ class Batch:
     policy_version: int = 0
 
     @property
-    def kept(self) -> tuple[ScoredTree, ...]:
-        """The trees that the step learns from."""
+    def accepted(self) -> tuple[ScoredTree, ...]:
+        """Return the trees that the step learns from."""
         return tuple(scored for scored in self.trees if scored.tree.key not in self.refused)
 
     @property
@@ -49,7 +49,7 @@ class Batch:
             "sampling/refused": float(len(refused)),
             "sampling/refused_tokens": float(sum(tokens)),
             "sampling/attempts": float(self.attempts),
-            "sampling/empty": float(not self.kept),
+            "sampling/empty": float(not self.accepted),
         }
 
 

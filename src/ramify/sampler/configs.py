@@ -66,10 +66,8 @@ class RepairConfig(Config):
                 raise ValueError("expected debugger, backtracer or refiner")
             for key in ("helper", "max_tokens", "temperature", "timeout_seconds", "cache"):
                 if self.is_changed(key):
-                    raise ValueError(f"{key}: acts with debugger or refiner only; leave it out")
+                    raise ValueError(f"{key}: has no effect without debugger or refiner. Remove it.")
         if self.helper is None:
             for key in ("timeout_seconds", "cache"):
                 if self.is_changed(key):
-                    raise ValueError(
-                        f"{key}: acts with helper only, the policy's own answers have none; leave it out"
-                    )
+                    raise ValueError(f"{key}: has no effect without helper. Remove it.")

@@ -9,11 +9,11 @@ from ramify.core.tree import Tree, TreeKey
 from ramify.learner.annotate import AnnotationRequest, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.train.examples import Rendered, RowRenderer
+from ramify.train.examples import RenderedExample, RowRenderer
 from ramify.train.supervised import SupervisedTask, Update
 
 
-def dpo_task(beta: float, rows: RowRenderer, pairs: Sequence[Rendered]) -> SupervisedTask:
+def dpo_task(beta: float, rows: RowRenderer, pairs: Sequence[RenderedExample]) -> SupervisedTask:
     """Return the task of learning from preference pairs: a tree with two leaves each. `beta` keeps the policy near its start."""
 
     def make_update(learner: Learner) -> Update:

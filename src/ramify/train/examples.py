@@ -26,7 +26,7 @@ _NOTE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedExample:
     """An example in the dialect's text.
 
     Attributes:
@@ -66,7 +66,7 @@ class RowRenderer:
             raise RowError("its tools cannot be shown", str(error)) from None
         return specs
 
-    def trees(self, item: Rendered, key: TreeKey) -> tuple[Tree, ...]:
+    def trees(self, item: RenderedExample, key: TreeKey) -> tuple[Tree, ...]:
         """A tree with one leaf for each side."""
         if item.recorded is not None:
             return item.recorded.trees(item.problem, key)
@@ -112,13 +112,15 @@ class ExampleReader:
         self._with_earlier_turns: list[int] = []
         self._spelt: list[str | None] = []
 
-    def __iter__(self) -> Iterator[Rendered]:
+    def __iter__(self) -> Iterator[RenderedExample]:
         """The examples, in the order of the file."""
         next_note = time.monotonic() + _NOTE_SECONDS
         for number, example in read_examples(self._data.train, self._names):
             self._rows += 1
             if time.monotonic() > next_note:
-                self._note(f"{self._place}: {self._rows:,} rows read, {self._refused.count:,} cannot be used")
+                self._note(
+                    f"{self._location}: {self._rows:,} rows read, {self._refused.count:,} cannot be used"
+                )
                 next_note += _NOTE_SECONDS
             try:
                 if isinstance(example, RowError):
@@ -133,7 +135,7 @@ class ExampleReader:
                     return
         self._read_all = True
 
-    def _rendered(self, example: Example) -> Rendered:
+    def _rendered(self, example: Example) -> RenderedExample:
         """The example in the dialect's text, nothing encoded that need not be."""
         problem, renderer = example.problem, self._row_renderer.renderer
         tools = self._row_renderer.tools_of(example.tools)
@@ -144,7 +146,7 @@ class ExampleReader:
                 raise RowTooLargeError(too_large)
             check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
             self._spelt.append(None)
-            return Rendered(problem, (), example.tools, example.row, example.recorded)
+            return RenderedExample(problem, (), example.tools, example.row, example.recorded)
         sides = tuple(split(renderer, side, tools) for side in example.sides)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
             raise RowTooLargeError(too_large)
@@ -160,7 +162,7 @@ class ExampleReader:
         if any(message.role == "assistant" for message in problem.messages):
             self._with_earlier_turns.append(example.row)
         self._spelt.append(renderer.foreign_control(problem, tools, *mended))
-        return Rendered(problem, mended, example.tools, example.row)
+        return RenderedExample(problem, mended, example.tools, example.row)
 
     def require_usable(self) -> None:
         """See that what was passed over may be left out, and that something is left.
@@ -168,7 +170,7 @@ class ExampleReader:
         Raises:
             DataError: Rows cannot be used and `data.malformed` is "refuse", or nothing is left.
         """
-        path, refused = self._place, self._refused
+        path, refused = self._location, self._refused
         if not self._rows:
             raise DataError(f"{path}: expected examples, the file is empty")
         if refused.count and self._data.malformed == "refuse":
@@ -184,41 +186,41 @@ class ExampleReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the rows that were read."""
-        told = self._left_out()
+        """Return what the user should know of the rows that were read."""
+        notes = self._left_out()
         if len(self._formats) > 1:
             kinds = (f"{len(rows):,} {name} (from row {rows[0]})" for name, rows in self._formats.items())
-            told.insert(0, f"rows of {len(self._formats)} formats: {', '.join(kinds)}")
+            notes.insert(0, f"rows of {len(self._formats)} formats: {', '.join(kinds)}")
         if self._with_earlier_turns:
-            told.append(
+            notes.append(
                 f"earlier turns of the assistant are prompt, and only the last exchange is trained on, in "
                 f"{len(self._with_earlier_turns):,} of {self._rows:,} rows: {_listed(self._with_earlier_turns)}"
             )
         if self._repaired:
-            told.append(
-                f"gave python programs their line breaks back, which were escaped, in {len(self._repaired):,} of {self._rows:,} "
-                f"rows: {_listed(self._repaired)}"
+            notes.append(
+                f"unescaped newlines in Python calls of {len(self._repaired):,} of {self._rows:,} rows: "
+                f"{_listed(self._repaired)}"
             )
         return (
-            *(f"{self._place}: {note}" for note in told),
+            *(f"{self._location}: {note}" for note in notes),
             *control_notes(self._data.train, self._spelt),
         )
 
     def _left_out(self) -> list[str]:
-        told = []
+        notes = []
         if self._refused.count:
-            told.append(
+            notes.append(
                 f"left out {self._refused.count:,} of {self._rows:,} rows that cannot be used: {self._refused}"
             )
-        told += [
+        notes += [
             f"left out {len(rows):,} of {self._rows:,} rows with {reason}: {_listed(rows)}"
             for reason, rows in self._too_large.items()
         ]
-        return told
+        return notes
 
     @property
-    def _place(self) -> str:
-        """The file, and how its rows are counted where that is not from 1."""
+    def _location(self) -> str:
+        """Return the file's path, and how its rows are counted where that is not from 1."""
         path = self._data.train
         return f"{path} ({PARQUET_COUNTING})" if path.suffix == ".parquet" else f"{path}"
 

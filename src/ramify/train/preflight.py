@@ -54,7 +54,7 @@ class PreflightReport:
 
     @property
     def never_differ(self) -> bool:
-        """Whether no comparison can teach anything: within groups, or overall if a group is one trajectory."""
+        """Return True if no rewards differ: within groups, or overall if a group is one trajectory."""
         if self.trajectories == self.problems:
             return self.reward_min == self.reward_max
         return not self.groups_that_differ
@@ -63,7 +63,7 @@ class PreflightReport:
     def in_words(self) -> str:
         """One line."""
         shares = {"correct": self.correct, "well formed": self.format}
-        told = [f"{name} {share:.2f}" for name, share in shares.items() if share is not None]
+        shown = [f"{name} {share:.2f}" for name, share in shares.items() if share is not None]
         others = [f"{self.not_counted} more that do not count"] if self.not_counted else []
         return (
             f"{self.problems} problems, {self.trajectories} trajectories: reward {self.reward_mean:.3g} (std "
@@ -71,7 +71,7 @@ class PreflightReport:
             f"{self.groups_that_differ} of {self.problems} groups, "
             + ", ".join(
                 [
-                    *told,
+                    *shown,
                     f"with a tool call {self.call_rate:.2f}",
                     f"cut by a limit {self.truncated:.2f}",
                     *others,
@@ -110,17 +110,17 @@ def run_preflight(
     sampler.timing.flush(where / "timing.jsonl", session.loop.delays.take())
     if not counted_trees(batch):
         raise ConfigError(
-            "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict; see "
-            f"why in {where}, and mend that or leave out [preflight]"
+            "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict. See "
+            f"{where} for the reasons, then fix them or remove [preflight]."
         )
     report = make_report(batch)
     console.note(f"preflight: {report.in_words}")
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not config.allow_zero_variance:
         raise ConfigError(
-            f"preflight: there is nothing to learn from, the rewards never differ ({report.in_words}); teach the model the "
-            "form first (ramify sft), take easier problems or another reward, or set preflight.allow_zero_variance = true; "
-            f"what it saw is in {where}"
+            f"preflight: the rewards never differ, so there is nothing to learn from ({report.in_words}). Teach the model the "
+            "form first (ramify sft), choose easier problems or another reward, or set preflight.allow_zero_variance = true; "
+            f"the trees are in {where}"
         )
     return report
 
@@ -128,25 +128,25 @@ def run_preflight(
 def make_report(batch: Sequence[ScoredTree]) -> PreflightReport:
     """Summarise the trees of a few problems, of which a trajectory counts."""
     counts = counted_trees(batch)
-    given = [reward for scored in counts for reward in scored.rewards]
-    values = np.array([reward.value for reward in given])
+    rewards = [reward for scored in counts for reward in scored.rewards]
+    values = np.array([reward.value for reward in rewards])
     trajectories = [trajectory for scored in counts for trajectory in scored.tree.trajectories]
     return PreflightReport(
         len(counts),
-        len(given),
-        sum(len(scored.rewards) for scored in batch) - len(given),
+        len(rewards),
+        sum(len(scored.rewards) for scored in batch) - len(rewards),
         float(values.mean()),
         float(values.std()),
         float(values.min()),
         float(values.max()),
         sum(len({reward.value for reward in scored.rewards}) > 1 for scored in counts),
-        _part(given, "correct"),
-        _part(given, "format"),
+        _part(rewards, "correct"),
+        _part(rewards, "format"),
         sum(bool(trajectory.exchanges) for trajectory in trajectories) / len(trajectories),
         sum(trajectory.stop.truncated for trajectory in trajectories) / len(trajectories),
     )
 
 
-def _part(given: Sequence[Reward], name: str) -> float | None:
-    values = [reward.parts[name] for reward in given if name in reward.parts]
+def _part(rewards: Sequence[Reward], name: str) -> float | None:
+    values = [reward.parts[name] for reward in rewards if name in reward.parts]
     return float(np.mean(values)) if values else None

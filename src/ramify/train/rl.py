@@ -12,7 +12,7 @@ from ramify.sampler.session import SamplingSession, sampling
 from ramify.train.loop import run_steps
 from ramify.train.preflight import run_preflight
 from ramify.train.rl_run import RlRun
-from ramify.train.step import after_step, closing_notes, follow, learn, record, watched
+from ramify.train.step import after_step, apply_guard_action, closing_notes, learn, record, update_guard_state
 
 
 def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Path:
@@ -86,8 +86,8 @@ def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], pha
     size, dynamic = run.problems_per_step, run.dynamic_sampling
     batch = stop.run(take_batch(run.sampler, run.order, size, dynamic, state.cursor, state.step, phase))
     stop.run(run.sampler.agent.engine.sleep())
-    state, grown = watched(state, batch, tree_metrics(batch.trees))
-    learned = learn(run, state, batch, grown)
-    state, action = after_step(run, state, batch, grown, learned)
-    record(run, state, batch, grown, learned, session.loop.delays.take(), phase)
-    return follow(run, state, learned.violation, action)
+    state, rollout_metrics = update_guard_state(state, batch, tree_metrics(batch.trees))
+    outcome = learn(run, state, batch, rollout_metrics)
+    state, action = after_step(run, state, batch, rollout_metrics, outcome)
+    record(run, state, batch, rollout_metrics, outcome, session.loop.delays.take(), phase)
+    return apply_guard_action(run, state, outcome.violation, action)

@@ -66,17 +66,17 @@ def grow_rollout(
     return tree_metrics(batch)
 
 
-def recorded_start(place: Place, decode: Callable[[Sequence[int]], str]) -> TreeRequest:
+def recorded_start(start: Place, decode: Callable[[Sequence[int]], str]) -> TreeRequest:
     """A tree that goes on from a recorded node; `decode` gives the text of tokens.
 
     Raises:
         DataError: There is no such tree or node, nothing can go on from it, or its tokens are another model's.
     """
-    path = RunFolder(place.run).trees(place.step)
+    path = RunFolder(start.run).trees(start.step)
     trees = {traced.tree.key.slot: traced.tree for traced in read_trees(path)}
-    if place.slot not in trees:
-        raise DataError(f"{path}: it has no tree {place.slot}; it has {', '.join(map(str, sorted(trees)))}")
-    planned = request_from(trees[place.slot], place.node)
+    if start.slot not in trees:
+        raise DataError(f"{path}: it has no tree {start.slot}; it has {', '.join(map(str, sorted(trees)))}")
+    planned = request_from(trees[start.slot], start.node)
     prompt = planned.above[0]
     if decode(prompt.token_ids) != prompt.text:
         raise DataError(f"{path}: its tokens are those of another model's tokenizer")

@@ -7,11 +7,11 @@ from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.core.tree import TreeKey
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.train.examples import Rendered, RowRenderer
+from ramify.train.examples import RenderedExample, RowRenderer
 from ramify.train.supervised import SupervisedTask, Update
 
 
-def sft_task(rows: RowRenderer, demonstrations: Sequence[Rendered]) -> SupervisedTask:
+def sft_task(rows: RowRenderer, demonstrations: Sequence[RenderedExample]) -> SupervisedTask:
     """Return the task of learning from demonstrations: a tree with one leaf each."""
 
     def make_update(learner: Learner) -> Update:

@@ -26,75 +26,77 @@ NOTHING_COUNTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What a step learned from, its optimizer steps, and what the collapse detector found, if anything."""
+class StepOutcome:
+    """The trees that a step trained on, its optimizer steps, and the threshold that it violated, if any."""
 
     trees: tuple[TrainingTree, ...] = ()
     reports: tuple[UpdateReport, ...] = ()
     violation: Violation | None = None
 
 
-def watched(
-    state: LoopState, batch: Batch, grown: Mapping[str, float]
+def update_guard_state(
+    state: LoopState, batch: Batch, rollout_metrics: Mapping[str, float]
 ) -> tuple[LoopState, Mapping[str, float]]:
-    """The state whose guard has seen the batch, and the metrics with how far the share of right answers has fallen."""
+    """Return the state with the batch counted by its guard, and the metrics with the fall in correct answers."""
     if state.guard is None:
-        return state, grown
-    guard = state.guard.after_batch(grown.get("reward/part/correct"), len(counted_trees(batch.trees)))
-    told = {} if guard.fall is None else {"reward/fall": guard.fall}
-    return replace(state, guard=guard), {**grown, **told}
+        return state, rollout_metrics
+    guard = state.guard.after_batch(
+        rollout_metrics.get("reward/part/correct"), len(counted_trees(batch.trees))
+    )
+    fall = {} if guard.fall is None else {"reward/fall": guard.fall}
+    return replace(state, guard=guard), {**rollout_metrics, **fall}
 
 
-def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]) -> Learned:
+def learn(run: RlRun, state: LoopState, batch: Batch, rollout_metrics: Mapping[str, float]) -> StepOutcome:
     """Compute the advantages of a batch and update on it, as far as the guard allows.
 
     Args:
         run: The run.
         state: Before the step; its guard knows which thresholds the run was within before.
         batch: The trees of the step.
-        grown: Metrics of these trees.
+        rollout_metrics: Metrics of these trees.
     """
-    kept = batch.kept
+    accepted = batch.accepted
     passed = state.guard.passed if state.guard else None
-    found = run.guard.look(grown, passed) if run.guard else None
-    if not kept and all(scored.tree.has_failed for scored in batch.trees):
+    violation = run.guard.look(rollout_metrics, passed) if run.guard else None
+    if not accepted and all(scored.tree.has_failed for scored in batch.trees):
         run.console.note(
             f"step {state.step + 1}: all {len(batch.trees)} problems failed; nothing was learned"
         )
-        return Learned(violation=found)
-    if not kept:
+        return StepOutcome(violation=violation)
+    if not accepted:
         run.console.note(
             f"step {state.step + 1}: none of {len(batch.trees)} problems had both right and wrong answers in "
             f"{batch.attempts} attempts; nothing was learned"
         )
-        return Learned(violation=found)
-    trees = run.learning.credit(kept)
+        return StepOutcome(violation=violation)
+    trees = run.learning.credit(accepted)
     if not trees:
         run.console.note(f"step {state.step + 1}: {NOTHING_COUNTS}; nothing was learned")
-    if found is not None:
-        return Learned(trees, violation=found)
+    if violation is not None:
+        return StepOutcome(trees, violation=violation)
 
     def refused(reports: Sequence[UpdateReport]) -> bool:
         return run.guard is not None and run.guard.look(update_metrics(reports)) is not None
 
     reports = tuple(run.learning.update(trees, refused))
-    return Learned(trees, reports, run.guard.look(update_metrics(reports)) if run.guard else None)
+    return StepOutcome(trees, reports, run.guard.look(update_metrics(reports)) if run.guard else None)
 
 
 def after_step(
-    run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float], learned: Learned
+    run: RlRun, state: LoopState, batch: Batch, rollout_metrics: Mapping[str, float], outcome: StepOutcome
 ) -> tuple[LoopState, Action]:
     """The state after the step, and what the guard decides."""
     run.learning.end_step(state.step + 1)
     # The rewards of training rank checkpoints only where no evaluation does.
     state = replace(
-        state.after_step(batch.cursor, None if run.evaluation else grown.get("reward/mean")),
+        state.after_step(batch.cursor, None if run.evaluation else rollout_metrics.get("reward/mean")),
         branching=batch.branching,
     )
     if run.guard is None or state.guard is None:
         return state, Action.GO_ON
-    remembered = run.guard.passed(state.guard, grown)
-    guard, action = run.guard.count(remembered, learned.violation)
+    remembered = run.guard.passed(state.guard, rollout_metrics)
+    guard, action = run.guard.count(remembered, outcome.violation)
     return replace(state, guard=guard), action
 
 
@@ -102,32 +104,32 @@ def record(
     run: RlRun,
     state: LoopState,
     batch: Batch,
-    grown: Mapping[str, float],
-    learned: Learned,
+    rollout_metrics: Mapping[str, float],
+    outcome: StepOutcome,
     held_up: EventLoopLag,
     phase: Phase,
 ) -> None:
     """Write the trace, the timing and the metrics of the step that led to `state`, and show its progress."""
-    trained = {tree.tree.key: tree for tree in learned.trees}
+    trained = {tree.tree.key: tree for tree in outcome.trees}
     traced = [
         TracedTree(scored.tree, scored.rewards, _mean_advantages(scored.tree, trained.get(scored.tree.key)))
         for scored in batch.trees
     ]
     run.sampler.timing.flush(run.folder.timing(state.step), held_up)
-    updated = update_metrics(learned.reports)
+    updated = update_metrics(outcome.reports)
     guarded = {}
     if run.guard is not None and state.guard is not None:
         guarded = {
-            "guard/violated": float(learned.violation is not None),
+            "guard/violated": float(outcome.violation is not None),
             "guard/in_a_row": float(state.guard.in_a_row),
             "guard/fallbacks": float(state.guard.fallbacks),
         }
     sampling = batch.metrics if run.dynamic_sampling is not None else {}
-    run.recorder.step(state.step, {**grown, **updated, **guarded, **sampling}, traced)
+    run.recorder.step(state.step, {**rollout_metrics, **updated, **guarded, **sampling}, traced)
     norm = updated["update/grad_norm"]
-    shown: dict[str, float | str] = {"reward": grown.get("reward/mean", "none")}
-    if grown["reward/not_counted"] or "not counted" in phase.shown:
-        shown["not counted"] = f"{grown['reward/not_counted']:.0%}"
+    shown: dict[str, float | str] = {"reward": rollout_metrics.get("reward/mean", "none")}
+    if rollout_metrics["reward/not_counted"] or "not counted" in phase.shown:
+        shown["not counted"] = f"{rollout_metrics['reward/not_counted']:.0%}"
     if norm is not None:
         shown["gradient"] = norm
     if held_up.is_noticeable:
@@ -144,29 +146,31 @@ def _mean_advantages(tree: Tree, trained: TrainingTree | None) -> tuple[float, .
     return tuple(means.get(trajectory.leaf.id, 0.0) for trajectory in tree.trajectories)
 
 
-def follow(run: RlRun, state: LoopState, found: Violation | None, action: Action) -> LoopState:
-    """Report what the guard found, and do what it decided; returns the state to go on from.
+def apply_guard_action(
+    run: RlRun, state: LoopState, violation: Violation | None, action: Action
+) -> LoopState:
+    """Report a violation and take the guard's action; returns the state to continue from.
 
     Raises:
         TrainingError: The guard stops the run.
     """
-    if found is None or state.guard is None:
+    if violation is None or state.guard is None:
         return state
     step, guard = state.step, state.guard
     if action is Action.STOP:
         steps = "in 1 step" if guard.in_a_row == 1 else f"in {guard.in_a_row} steps in a row"
         if guard.last_good is None:
             raise TrainingError(
-                f"step {step}: {found} {steps}: the policy has collapsed; start again with a lower learner.optimizer.rate, "
+                f"step {step}: {violation} {steps}: the policy has collapsed; start again with a lower learner.optimizer.rate, "
                 "or with a [guard] of the recipe's own (guard.enabled = false: none)"
             )
         good = checkpoint_folder(run.folder.root, guard.last_good)
         returns = f"{guard.fallbacks} return{'s' * (guard.fallbacks != 1)}"
         raise TrainingError(
-            f"step {step}: {found} {steps}, after {returns} to a good checkpoint; the last good one is {good}: start a "
+            f"step {step}: {violation} {steps}, after {returns} to a good checkpoint; the last good one is {good}: start a "
             "new run from it with other settings"
         )
-    run.console.note(f"step {step}: {found}; the rest of its update was skipped")
+    run.console.note(f"step {step}: {violation}; the rest of its update was skipped")
     if action is not Action.FALL_BACK:
         return state
     assert guard.last_good is not None
@@ -180,7 +184,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
     # the weights that sampled: its mismatch is that between engine and learner.
     measured = [report for report in reports if report.outcome != "empty"]
     first = measured[0] if measured else None
-    told = (first or reports[0]).metrics if reports else {}
+    metrics = (first or reports[0]).metrics if reports else {}
     return {
         "update/loss": finite(first.loss) if first else None,
         "update/grad_norm": finite(first.grad_norm) if first else None,
@@ -196,7 +200,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
         "update/tokens": float(sum(report.num_tokens for report in reports)),
         "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),
         "update/unevenness": max((report.unevenness for report in reports), default=1.0),
-        **{f"update/{name}": finite(value) for name, value in told.items()},
+        **{f"update/{name}": finite(value) for name, value in metrics.items()},
     }
 
 
@@ -206,8 +210,8 @@ def update_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
         return ()
     causes = Counter(map(_why_no_step, history)).most_common()
     steps = f"{len(history)} step{'s' * (len(history) > 1)}"
-    told = "; ".join(f"{cause} (in {count})" for cause, count in causes)
-    return (f"no optimizer step in {steps}, the weights are what they were: {told}",)
+    shown = "; ".join(f"{cause} (in {count})" for cause, count in causes)
+    return (f"No optimizer step was taken in {steps}; the weights are unchanged: {shown}",)
 
 
 def _why_no_step(row: MetricsRow) -> str:
@@ -227,7 +231,7 @@ def _why_no_step(row: MetricsRow) -> str:
 
 
 def closing_notes(run: RlRun) -> Iterator[str]:
-    """What branching, entropy and updates did over the whole run, where it is worth a line."""
+    """Yield the notes on branching, entropy and updates over the whole run."""
     history = read_metrics(run.folder.root / "metrics.jsonl")
     looks = run.sampler.agent.brancher.looks_at_entropy
     yield from branch_notes(history, looks_at_entropy=looks)

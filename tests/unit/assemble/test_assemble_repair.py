@@ -118,7 +118,7 @@ def test_the_users_own_rewriters_are_asked_after_the_repair_tools(tokenizer_fold
 
 @pytest.mark.parametrize("key", [{"cache": {"path": "c"}}, {"timeout_seconds": 5.0}])
 def test_the_policys_answers_have_no_cache_and_no_clock(key):
-    with pytest.raises(ValueError, match="acts with helper only") as refused:
+    with pytest.raises(ValueError, match="has no effect without helper") as refused:
         TypeAdapter(RepairConfig).validate_python({"debugger": {}, **key})
     assert next(iter(key)) in str(refused.value)
     TypeAdapter(RepairConfig).validate_python({"debugger": {}, "helper": HELPER, **key})

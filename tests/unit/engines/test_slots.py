@@ -124,6 +124,6 @@ def test_slots_that_no_memory_holds_are_told_with_their_size():
     with pytest.raises(MachineError) as caught:
         table(num_slots=2**50)
     assert str(caught.value) == (
-        "engine.slots: 1125899906842624 slots of 8 tokens take 150994944.0 GiB, which this machine does not have; "
-        "lower engine.slots"
+        "engine.slots: 1125899906842624 slots of 8 tokens take 150994944.0 GiB, which this machine does not have. "
+        "Lower engine.slots."
     )

@@ -38,7 +38,7 @@ def test_the_estimate_is_near_what_tensors_take(tmp_path, family, dtype, sizes, 
     model = random_model(family, sizes, dtype)
     update(model, shape(64))
     measured = most_at_once(lambda: update(model, shape(256)), tmp_path / "trace.json")
-    assert 0.8 < measured / row_bytes(model.config, 256, dtype.itemsize).kept < 1.25
+    assert 0.8 < measured / row_bytes(model.config, 256, dtype.itemsize).without_recompute < 1.25
 
 
 @pytest.mark.integration
@@ -55,16 +55,18 @@ def test_the_estimate_of_a_row_that_is_computed_again(tmp_path, sizes, shape):
 
 def test_the_estimate_grows_with_tokens_layers_and_bytes():
     config = random_model().config
-    one, two = (row_bytes(config, tokens, torch.float32.itemsize).kept for tokens in (8192, 16384))
+    one, two = (
+        row_bytes(config, tokens, torch.float32.itemsize).without_recompute for tokens in (8192, 16384)
+    )
     assert 1.9 < two / one < 2
-    assert row_bytes(config, 8192, torch.bfloat16.itemsize).kept < one
+    assert row_bytes(config, 8192, torch.bfloat16.itemsize).without_recompute < one
     config.num_hidden_layers *= 2
-    assert 1.8 < row_bytes(config, 8192, torch.float32.itemsize).kept / one < 2
+    assert 1.8 < row_bytes(config, 8192, torch.float32.itemsize).without_recompute / one < 2
 
 
 def test_recomputing_is_asked_for_when_a_row_does_not_fit():
     model = random_model()
-    row = row_bytes(model.config, 512, torch.float32.itemsize).kept
+    row = row_bytes(model.config, 512, torch.float32.itemsize).without_recompute
     gradients = sum(parameter.nbytes for parameter in model.parameters())
     assert not needs_checkpointing(model, 512, int(1.7 * row) + gradients)
     assert needs_checkpointing(model, 512, int(1.6 * row) + gradients)
@@ -116,7 +118,7 @@ def test_the_estimate_is_no_less_than_what_layers_of_their_own_kind_keep(tmp_pat
 
     once(8)
     measured = most_at_once(lambda: once(256), tmp_path / "trace.json")
-    assert measured < 1.1 * row_bytes(config, 256, dtype.itemsize).kept
+    assert measured < 1.1 * row_bytes(config, 256, dtype.itemsize).without_recompute
 
 
 def test_every_layer_is_computed_twice_from_its_input_alone():

@@ -58,7 +58,7 @@ def test_one_process_in_float32_keeps_everything_whole():
         "activations": row.layers,
         "logits": row.head,
     }
-    assert (plan.total, plan.row, plan.host) == (20_000 + row.kept, row.kept, 0)
+    assert (plan.total, plan.row, plan.host) == (20_000 + row.without_recompute, row.without_recompute, 0)
 
 
 def test_split_weights_by_hand():

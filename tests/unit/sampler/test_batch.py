@@ -74,12 +74,14 @@ def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_fold
     batch = taken(rollout, size=5, max_attempts=9)
     order, _ = ORDER.take(START, len(batch.trees))
     assert names(batch.trees) == [f"p{index}" for index in order]
-    assert len(batch.kept) == 5
+    assert len(batch.accepted) == 5
     assert 0 < len(batch.trees) - 5 == batch.metrics["sampling/refused"]
     for scored in batch.trees:
         right = [reward.parts["correct"] == 1 for reward in scored.rewards]
-        assert (scored in batch.kept) == (0 < sum(right) < len(right))
-    assert set(names(batch.trees)) - set(names(batch.kept)) >= {f"p{i}" for i in order if i in EASY + HARD}
+        assert (scored in batch.accepted) == (0 < sum(right) < len(right))
+    assert set(names(batch.trees)) - set(names(batch.accepted)) >= {
+        f"p{i}" for i in order if i in EASY + HARD
+    }
     assert batch.cursor == ORDER.take(START, len(batch.trees))[1]
 
 
@@ -91,7 +93,7 @@ def test_each_round_takes_as_many_as_are_missing(model_folder):
     missing = 5
     for grown in rounds:
         assert len(grown) == missing
-        missing -= sum(scored in whole.kept for scored in grown)
+        missing -= sum(scored in whole.accepted for scored in grown)
     assert missing == 0
     assert [scored.tree.key.slot for scored in whole.trees] == list(range(len(whole.trees)))
 
@@ -102,7 +104,7 @@ def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
     first = taken(rollout, size=5, max_attempts=1)
     assert first.attempts == 1
     assert first.trees == whole.trees[:5]
-    assert 0 < len(first.kept) < 5
+    assert 0 < len(first.accepted) < 5
     assert first.metrics["sampling/empty"] == 0.0
 
 
@@ -112,7 +114,7 @@ def test_a_batch_may_be_empty(model_folder):
     while ORDER.take(cursor, 1)[0][0] not in EASY + HARD:
         cursor = ORDER.take(cursor, 1)[1]
     batch = taken(rollout, size=1, max_attempts=1, cursor=cursor)
-    assert batch.kept == ()
+    assert batch.accepted == ()
     assert batch.metrics["sampling/empty"] == batch.metrics["sampling/refused"] == 1.0
     (scored,) = batch.trees
     written = [len(node.token_ids) for node in scored.tree.nodes if node.source is Source.POLICY]
@@ -154,7 +156,7 @@ def test_a_correct_that_is_no_number_fails_its_problem(model_folder):
     rollout = rollout_of(model_folder)
     rollout.scoring.reward = NoNumber()
     batch = taken(rollout, max_attempts=1)
-    assert batch.kept == ()
+    assert batch.accepted == ()
     assert all(scored.tree.has_failed for scored in batch.trees)
     told = r"none of \d+ problems worked; the first: problem 'p\d+', trajectory '.*': .* correct = nan"
     with pytest.raises(DataError, match=told):
@@ -165,7 +167,7 @@ def test_a_correct_that_is_no_number_fails_its_problem(model_folder):
 
 def test_without_dynamic_sampling_all_are_kept(model_folder):
     batch = taken(rollout_of(model_folder), max_attempts=None)
-    assert batch.kept == batch.trees
+    assert batch.accepted == batch.trees
     assert [scored.tree.key.attempt for scored in batch.trees] == [0] * 4
 
 

@@ -187,10 +187,7 @@ def test_escaped_programs_are_repaired_and_counted(read):
     code = r"<python>x = 1\nprint(x)</python> <result>1</result>" + ANSWER
     examples, reader, _ = read([PLAIN, {**PLAIN, "completion": code}])
     assert examples[1].sides[0][0] == (Source.POLICY, "<python>x = 1\nprint(x)</python>")
-    assert (
-        "gave python programs their line breaks back, which were escaped, in 1 of 2 rows: row 2"
-        in reader.notes[0]
-    )
+    assert "unescaped newlines in Python calls of 1 of 2 rows: row 2" in reader.notes[0]
 
 
 def text_of(rendering, example):

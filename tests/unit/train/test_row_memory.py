@@ -38,7 +38,7 @@ def test_rows_that_do_not_fit_are_recomputed_and_it_is_said():
     model = make_tiny_qwen3(
         **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
     )
-    per_token = row_bytes(model.config, 1_000_000, model.dtype.itemsize).kept / 1_000_000
+    per_token = row_bytes(model.config, 1_000_000, model.dtype.itemsize).without_recompute / 1_000_000
     tokens = int(2 * available_bytes(model.device) / per_token)
     assert f"rows of up to {tokens} tokens do not fit into memory" in said(model, tokens)
     assert recomputes(model) == [True, True]

@@ -12,7 +12,7 @@ from ramify.obs.metrics import MetricsLog, read_metrics
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import Batch
-from ramify.train.step import update_metrics, update_warnings, watched
+from ramify.train.step import update_guard_state, update_metrics, update_warnings
 from ramify.train.supervised import step_metrics
 from random_trees import PROBLEM, node
 
@@ -66,7 +66,7 @@ def test_importance_weights_are_told_where_they_masked_everything():
 def test_a_run_that_changed_nothing_says_so():
     rows = [update_metrics([EMPTY, SKIPPED]), update_metrics([])]
     (warning,) = update_warnings(rows)
-    assert warning.startswith("no optimizer step in 2 steps, the weights are what they were: ")
+    assert warning.startswith("No optimizer step was taken in 2 steps; the weights are unchanged: ")
     assert update_warnings([*rows, update_metrics([EMPTY, STEPPED])]) == ()
     assert update_warnings([]) == ()
 
@@ -96,7 +96,7 @@ def test_a_run_that_changed_nothing_says_so():
 )
 def test_why_nothing_was_learned_is_named(row, cause):
     assert update_warnings([row]) == (
-        f"no optimizer step in 1 step, the weights are what they were: {cause} (in 1)",
+        f"No optimizer step was taken in 1 step; the weights are unchanged: {cause} (in 1)",
     )
 
 
@@ -104,7 +104,7 @@ def test_the_most_frequent_cause_comes_first():
     dead, skipped = {"group/zero_variance": 1.0}, {"update/non_finite": 2.0}
     (warning,) = update_warnings([skipped, dead, dead])
     assert warning == (
-        "no optimizer step in 3 steps, the weights are what they were: rewards never differed within a group, so that "
+        "No optimizer step was taken in 3 steps; the weights are unchanged: rewards never differed within a group, so that "
         "all of them were dead (in 2); loss or gradient was not finite, lower learner.optimizer.rate (in 1)"
     )
 
@@ -118,5 +118,5 @@ def test_the_share_of_right_answers_is_over_problems_that_count():
     state = LoopState(guard=GuardState())
     for rewards in ([failed] * 64, [right] + [failed] * 63):
         batch = Batch(tuple(ScoredTree(tree, (reward,)) for reward in rewards), frozenset(), 1, DataCursor())
-        state, _ = watched(state, batch, tree_metrics(batch.trees))
+        state, _ = update_guard_state(state, batch, tree_metrics(batch.trees))
     assert state.guard == GuardState().after_batch(1.0, 1)

@@ -67,22 +67,22 @@ class Fit:
             ),
             (
                 info.logprobs_mode not in (None, "processed_logprobs"),
-                f"engine: {{url}} reports {info.logprobs_mode}, which leave out the temperature; start it with "
+                f"engine: {{url}} reports {info.logprobs_mode}, which leave out the temperature. Start it with "
                 "--logprobs-mode processed_logprobs",
             ),
             (
                 most is not None and 0 <= most < self.logprobs,
-                f"engine.top_k: {{url}} tells at most {most} logprobs, {self.logprobs} are needed; start it with "
+                f"engine.top_k: {{url}} returns at most {most} logprobs, {self.logprobs} are needed. Start it with "
                 f"--max-logprobs {self.logprobs}",
             ),
             (
                 info.splits_prompts_on_cpu,
-                "engine: {url} runs on a CPU, where vLLM dies of prompts that it computes in pieces; start it with "
+                "engine: {url} runs on a CPU, where vLLM crashes on chunked prefill. Start it with "
                 "--no-enable-chunked-prefill (engine.flags)",
             ),
             (
                 self.takes_weights and not info.label,
-                "engine: {url} takes no new weights; start it with VLLM_SERVER_DEV_MODE=1 in its environment",
+                "engine: {url} takes no new weights. Start it with VLLM_SERVER_DEV_MODE=1 in its environment",
             ),
             (
                 self.sleeps and info.can_sleep is False,

@@ -24,7 +24,7 @@ class CachedPrefixes:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def tokens(self, blocks: Iterable[int]) -> int:
-        """How many tokens of a context it has probably cached."""
+        """Return how many tokens of a context the server has probably cached."""
         return BLOCK_TOKENS * sum(1 for _ in takewhile(self._blocks.__contains__, blocks))
 
     def add(self, blocks: Iterable[int]) -> None:
@@ -42,30 +42,30 @@ class CachedPrefixes:
 
 def blocks_of(token_ids: Sequence[int]) -> list[int]:
     """A hash of each whole block of a context together with all before it."""
-    found, before = [], 0
+    hashes, before = [], 0
     for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         before = hash((before, tuple(token_ids[start : start + BLOCK_TOKENS])))
-        found.append(before)
-    return found
+        hashes.append(before)
+    return hashes
 
 
-class Place(Protocol):
+class Server(Protocol):
     """A server as far as routing knows it."""
 
     @property
     def prefixes(self) -> CachedPrefixes:
-        """What it has cached."""
+        """Return the contexts that it has probably cached."""
         ...
 
     @property
     def in_flight(self) -> int:
-        """Requests that it is answering."""
+        """Return the number of requests that it is answering."""
         ...
 
 
-AnyPlace = TypeVar("AnyPlace", bound=Place)
+AnyServer = TypeVar("AnyServer", bound=Server)
 
 
-def least_work(places: Sequence[AnyPlace], blocks: Sequence[int]) -> AnyPlace:
-    """The place with the fewest tokens to compute, requests in flight counted as tokens; the first of equals."""
-    return min(places, key=lambda place: place.in_flight * _LOAD_TOKENS - place.prefixes.tokens(blocks))
+def least_work(servers: Sequence[AnyServer], blocks: Sequence[int]) -> AnyServer:
+    """Return the server with the fewest tokens to compute, requests in flight counted as tokens; the first of equals."""
+    return min(servers, key=lambda server: server.in_flight * _LOAD_TOKENS - server.prefixes.tokens(blocks))
