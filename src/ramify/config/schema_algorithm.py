@@ -111,7 +111,7 @@ class AlgorithmSection(Section):
 
     @property
     def _hard_is_soft_where_linear(self) -> bool:
-        """Whether hard and soft advantages give the same gradient for a loss that is linear in the advantage.
+        """Return True if hard and soft advantages give the same gradient for a loss that is linear in the advantage.
 
         They differ if the trajectories through a token have different weights.
         """

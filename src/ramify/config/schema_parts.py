@@ -27,14 +27,14 @@ def refuse_all(*checks: Callable[[], None]) -> None:
     Raises:
         ValueError: Some check failed; one line for each.
     """
-    found = []
+    mistakes = []
     for check in checks:
         try:
             check()
         except ValueError as error:
-            found.append(str(error))
-    if found:
-        raise ValueError("\n".join(found))
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
 
 
 def _named_apart(rewriters: tuple[RewriterConfig, ...]) -> tuple[RewriterConfig, ...]:

@@ -44,10 +44,10 @@ TrainingEngine = Annotated[
 ]
 
 
-def _usable(place: str) -> str:
-    if not place.strip() or "\0" in place:
+def _usable(source: str) -> str:
+    if not source.strip() or "\0" in source:
         raise ValueError("expected a file, a folder or hf:org/name")
-    return place
+    return source
 
 
 class TrainDataSection(Section):
