@@ -49,7 +49,7 @@ class BalancedConfig(BranchingConfig):
 
     def __post_init__(self) -> None:
         if self.draw == "bernoulli" and self.tau is not None:
-            raise ValueError('tau: acts with draw = "threshold" only; leave it out')
+            raise ValueError('tau: has no effect without draw = "threshold". Remove it.')
 
     @property
     def needs_m(self) -> bool:

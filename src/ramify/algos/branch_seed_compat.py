@@ -87,7 +87,7 @@ class ReleasedAepoConfig(ReleasedConfig):
     def __post_init__(self) -> None:
         for key, default in (("budget_beta", 0.5), ("root_segment_in_average", True)):
             if not self.dynamic_rollouts and getattr(self, key) != default:
-                raise ValueError(f"{key}: acts with dynamic_rollouts = true only; leave it out")
+                raise ValueError(f"{key}: has no effect without dynamic_rollouts = true. Remove it.")
 
     @property
     def needs_m(self) -> bool:

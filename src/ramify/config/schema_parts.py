@@ -68,5 +68,5 @@ def refuse_idle_rates(optimizer: OptimizerConfig, trains_adapter: bool) -> None:
     for key in ("vector_rate", "embedding_rate"):
         if trains_adapter and getattr(optimizer, key) is not None:
             raise ValueError(
-                f"learner.optimizer.{key}: an adapter has matrices only; leave it out with model.lora"
+                f"learner.optimizer.{key}: an adapter has matrices only. Remove it or model.lora."
             )

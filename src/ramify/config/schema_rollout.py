@@ -76,13 +76,13 @@ class RolloutSection(LimitsConfig):
                 f'm: branching "none" starts all n = {self.n} from the prompt; leave m out, got {self.m}'
             )
         elif rule.branches and not rule.needs_m:
-            raise ValueError(f'm: branching "{rule.name}" finds m by itself; leave it out, got {self.m}')
+            raise ValueError(f'm: branching "{rule.name}" computes m itself, got {self.m}. Remove it.')
         if not rule.branches and self.branch_at != "before_probe":
-            raise ValueError('branch_at: branching "none" has no branches; leave it out')
+            raise ValueError('branch_at: branching "none" has no branches. Remove it.')
         if self.temperature <= 0:
             raise ValueError("temperature: training samples, so it must be above 0")
         if self.dynamic_sampling is not None and self.n == 1:
-            raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong; leave it out")
+            raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong. Remove it.")
 
     @property
     def shares_tokens(self) -> bool:
