@@ -46,13 +46,13 @@ _NOT_ALLOWED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0 if done, 1 if failed, 2 for a user's mistake, 128 + number after a signal."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    command = next((word for word in given if not word.startswith("-")), None)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    command = next((word for word in words if not word.startswith("-")), None)
     with Stops(f"ramify {command or ''}".strip(), owns_process=arguments is None) as stops:
         if arguments is None:
             sys.excepthook = _show_crash
         try:
-            status, message = _run(given, command)
+            status, message = _run(words, command)
         except BaseException:
             if stops.number is None:
                 raise
@@ -60,12 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if status in (1, 2) and stops.number is not None:
             # A library may have caught the signal's exception and failed with one of its own.
             status, message = 128 + stops.number, stops.line
-        if message and not _is_told_by_rank_0(command):
+        if message and not _is_other_rank(command):
             _tell(message)
     return status
 
 
-def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
+def _run(words: Sequence[str], command: str | None) -> tuple[int, str]:
     """The exit status and the message for the user, which may be empty."""
     from ramify.commands.parser import UsageError, make_parser, module_of
     from ramify.core.rank import SECRET_VARIABLE
@@ -75,7 +75,7 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
     # Waiting threads that spin make a step six times slower on cores shared with other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        options = make_parser(COMMANDS, command).parse_args(given)
+        options = make_parser(COMMANDS, command).parse_args(words)
     except UsageError as error:
         return 2, str(error)
     # This process holds keys and computes rewards, so no other program of the user may read or change its memory.
@@ -100,8 +100,8 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
     return 0, ""
 
 
-def _is_told_by_rank_0(command: str | None) -> bool:
-    """Whether this is another rank of a training run, of which rank 0 says what is wrong."""
+def _is_other_rank(command: str | None) -> bool:
+    """Return True on a rank other than 0 of a training run: rank 0 reports what is wrong."""
     from ramify.commands.parser import TRAINING
     from ramify.core.rank import launched
 

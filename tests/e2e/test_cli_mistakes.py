@@ -81,7 +81,7 @@ def test_a_doctor_meets_a_recipe_whose_tables_are_none(refused, tmp_path):
         ("rollout.m=7", "rollout.m: expected at most n = 6, got 7"),
         ("algorithm.name=grpo", "algorithm.name: unknown key"),
         ("algorithm.estimator.name=grpo", "algorithm.estimator.name: expected one of group, reinforce_pp"),
-        ("algorithm.overlong_margin=9", "algorithm.overlong_margin: acts with truncated"),
+        ("algorithm.overlong_margin=9", "algorithm.overlong_margin: has no effect without truncated"),
         (
             "rollout.dynamic_sampling={}",
             "rollout.dynamic_sampling: needs a reward that tells right from wrong",

@@ -49,7 +49,7 @@ class EntropyAwareAdvantage:
     source: Literal["behavior", "annotate"]
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """Of the entropies, then those of the inner estimator."""
+        """Return the sums of the entropies, then those of the inner estimator."""
         entropies = [array for tree in trees for array in self._of(tree)]
         weights = [array for tree in trees for array in token_weights(tree.tree, self.shared)]
         return (sums_of(entropies, weights), *self.inner.batch_statistics(trees))
@@ -80,9 +80,9 @@ class EntropyAwareAdvantage:
             missing = len(entropies) != len(node.token_ids)
             remedy = 'have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
         else:
-            found = annotations[node.id].entropies if node.id in annotations else None
-            missing = found is None and len(node.token_ids) > 0
-            entropies = np.empty(0) if found is None else found
+            annotated = annotations[node.id].entropies if node.id in annotations else None
+            missing = annotated is None and len(node.token_ids) > 0
+            entropies = np.empty(0) if annotated is None else annotated
             remedy = "ask the annotation pass for entropies"
         if missing:
             raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens; {remedy}")

@@ -49,7 +49,7 @@ class BalancedConfig(BranchingConfig):
 
     def __post_init__(self) -> None:
         if self.draw == "bernoulli" and self.tau is not None:
-            raise ValueError('tau: acts with draw = "threshold" only; leave it out')
+            raise ValueError('tau: has no effect without draw = "threshold". Remove it.')
 
     @property
     def needs_m(self) -> bool:
@@ -97,10 +97,10 @@ class BalancedBrancher(Memoryless, BalancedConfig):
             ConfigError: n is below 1.
         """
         least = self.first_roots(n)
-        seen = monitored_entropies(monitor[0])
-        if not seen.root or not seen.after_results:
+        entropies = monitored_entropies(monitor[0])
+        if not entropies.root or not entropies.after_results:
             return n
-        gap = seen.root[0].lower - mean_lower(seen.after_results)
+        gap = entropies.root[0].lower - mean_lower(entropies.after_results)
         return min(max(round(n * sigmoid(self.budget_beta * gap)), least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:

@@ -51,7 +51,7 @@ class BernoulliConfig(BranchingConfig):
 
     @property
     def never(self) -> bool:
-        """Whether both weights are 0."""
+        """Return True if both weights are 0."""
         return self.alpha == 0 and self.beta == 0
 
     def build(self, setup: RuleSetup) -> Brancher:

@@ -51,12 +51,12 @@ class RuleConfig(Config):
 
     @property
     def needs_m(self) -> bool:
-        """Whether the recipe must set m, the number of trajectories that start from the prompt."""
+        """Return True if the recipe must set m, the number of trajectories that start from the prompt."""
         return True
 
     @property
     def never(self) -> bool:
-        """Whether the probability of a branch is 0."""
+        """Return True if the probability of a branch is 0."""
         return False
 
     def build(self, setup: RuleSetup) -> Brancher:
@@ -217,7 +217,7 @@ class RandomConfig(BranchingConfig):
 
     @property
     def never(self) -> bool:
-        """Whether the rate is 0."""
+        """Return True if the rate is 0."""
         return self.rate == 0
 
     def build(self, setup: RuleSetup) -> Brancher:

@@ -87,7 +87,7 @@ class ReleasedAepoConfig(ReleasedConfig):
     def __post_init__(self) -> None:
         for key, default in (("budget_beta", 0.5), ("root_segment_in_average", True)):
             if not self.dynamic_rollouts and getattr(self, key) != default:
-                raise ValueError(f"{key}: acts with dynamic_rollouts = true only; leave it out")
+                raise ValueError(f"{key}: has no effect without dynamic_rollouts = true. Remove it.")
 
     @property
     def needs_m(self) -> bool:
@@ -135,8 +135,8 @@ class ReleasedStatistic:
         first = min(candidate.own_from, current) if self.config.child_baseline_after_branch else 0
         baseline = self.of(candidate.turns[first : first + 1])
         if self.config.baseline_never_reset:
-            place = _start(candidate.path) if self.config.child_baseline_after_branch else candidate.path[:1]
-            baseline = self._first_seen.setdefault((candidate.slot, place), baseline)
+            origin = _start(candidate.path) if self.config.child_baseline_after_branch else candidate.path[:1]
+            baseline = self._first_seen.setdefault((candidate.slot, origin), baseline)
         return self.of(candidate.turns[current : current + 1]) - baseline
 
     def state(self) -> Mapping[str, Json]:
@@ -156,9 +156,9 @@ class ReleasedStatistic:
             raise DataError(
                 f"branching: a state with {sorted(state)}, expected {sorted(self.state())}: it belongs to another rule"
             )
-        kept = _baselines(state)
+        baselines = _baselines(state)
         self._first_seen.clear()
-        self._first_seen.update(kept)
+        self._first_seen.update(baselines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,11 +252,11 @@ class ReleasedAepoBrancher:
         least = self.first_roots(n)
         if self.m is not None:
             return self.m
-        seen = monitored_entropies(monitor[0])
-        averaged = (seen.root if self.config.root_segment_in_average else ()) + seen.after_results
-        if not seen.root or not averaged:
+        entropies = monitored_entropies(monitor[0])
+        averaged = (entropies.root if self.config.root_segment_in_average else ()) + entropies.after_results
+        if not entropies.root or not averaged:
             return n
-        gap = self.statistic.of(seen.root) - self.statistic.of(averaged)
+        gap = self.statistic.of(entropies.root) - self.statistic.of(averaged)
         return min(max(int(n * sigmoid(self.config.budget_beta * gap)) + 1, least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:

@@ -28,7 +28,7 @@ class EstimatorConfig(Config):
 
     @property
     def needs_group(self) -> bool:
-        """Whether a trajectory is compared with the others of its tree."""
+        """Return True if a trajectory is compared with the others of its tree."""
         return True
 
     def build(self, shared: Shared, kl_coefficient: float) -> Estimator:

@@ -47,7 +47,7 @@ class ImportanceCorrection(Config):
 
     def __post_init__(self) -> None:
         if self.kind == "truncate" and self.floor is not None:
-            raise ValueError('floor: acts with kind = "mask" only; leave it out')
+            raise ValueError('floor: has no effect without kind = "mask". Remove it.')
         if self.floor == self.cap:
             raise ValueError("floor: expected a number below cap, or every weight but 1 is masked")
 

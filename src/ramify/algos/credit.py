@@ -48,8 +48,8 @@ class Weighting:
 
 def trained(tree: Tree, masks_truncated: bool) -> npt.NDArray[np.bool_] | None:
     """Return which trajectories carry a loss; None: all. With `masks_truncated` those that a limit cut carry none. [G]"""
-    kept = [not (masks_truncated and trajectory.stop.truncated) for trajectory in tree.trajectories]
-    return None if all(kept) else np.array(kept)
+    carries_loss = [not (masks_truncated and trajectory.stop.truncated) for trajectory in tree.trajectories]
+    return None if all(carries_loss) else np.array(carries_loss)
 
 
 def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
@@ -61,7 +61,7 @@ def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
     Raises:
         ValueError: The length of an array is not the number of the trajectory's written tokens.
     """
-    gathered: dict[str, _Gathered] = {}
+    contributions: dict[str, _Contributions] = {}
     lengths = num_trained(tree.tree)
     masses = leaf_weights(tree.tree, weighting.shared)
     for i, trajectory in enumerate(tree.tree.trajectories):
@@ -77,13 +77,13 @@ def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
         for (node, a), (_, r) in zip(by_node(trajectory, advantages), by_node(trajectory, rho), strict=True):
             # What lies above the start is there to be read, not to be learned.
             mass = 0.0 if node.id in tree.tree.inherited_ids else masses[i] * keep
-            gathered.setdefault(node.id, _Gathered([], [], [], [])).add(a, r, mass, scale)
+            contributions.setdefault(node.id, _Contributions([], [], [], [])).add(a, r, mass, scale)
     paths = num_paths(tree.tree)
-    return {key: part.credit(weighting, paths[key]) for key, part in gathered.items()}
+    return {key: part.credit(weighting, paths[key]) for key, part in contributions.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Gathered:
+class _Contributions:
     """Contributions to one node, one entry per trajectory: arrays [N] in the first two, numbers in the others."""
 
     advantages: list[Floats]

@@ -50,7 +50,7 @@ class DpoLoss:
             raise ValueError("a pair is a tree with two leaves, the chosen one first")
         rewards = self.beta * (inputs.policy_logprobs - inputs.ref_logprobs).reshape(-1, 2)
         margins = rewards[:, 0] - rewards[:, 1]
-        slope = self.beta * np.exp(-np.logaddexp(0.0, margins))
+        gradient = self.beta * np.exp(-np.logaddexp(0.0, margins))
         means = {
             "accuracy": margins > 0,
             "margin": margins,
@@ -59,7 +59,7 @@ class DpoLoss:
         }
         return SequenceOutput(
             loss=float(np.logaddexp(0.0, -margins).sum()),
-            gradients=np.stack([-slope, slope], axis=1).ravel(),
+            gradients=np.stack([-gradient, gradient], axis=1).ravel(),
             # Twice, because the sums are divided by the number of trajectories, and each pair has two.
             sums={name: 2.0 * float(values.sum()) for name, values in means.items()},
         )

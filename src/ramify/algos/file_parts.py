@@ -250,20 +250,22 @@ class FunctionLoss(LossConfig):
             kinds = (f"{list(v.shape)}, {v.dtype}, {v.device}" for v in (value, ratio))
             problem = f"with sign {sign} it returned a tensor {' for ratios '.join(kinds)}"
             raise self._own.refused(problem, "Return a number for each token, of the ratio's type")
-        slope = torch.zeros_like(ratio)
+        gradient = torch.zeros_like(ratio)
         if value.requires_grad:
             try:
-                (slope,) = torch.autograd.grad(value.sum(), ratio, retain_graph=True, materialize_grads=True)
+                (gradient,) = torch.autograd.grad(
+                    value.sum(), ratio, retain_graph=True, materialize_grads=True
+                )
             except RuntimeError as error:
                 problem = f"with sign {sign} its gradient raised {one_line(error)[:300]}"
                 raise self._own.refused(problem, "Change no tensor in place") from error
         # Ratios that are no numbers come from the model; the learner counts and skips such a step.
-        if (~(value.isfinite() & slope.isfinite()) & ratio.isfinite()).any():
+        if (~(value.isfinite() & gradient.isfinite()) & ratio.isfinite()).any():
             raise self._own.refused(
                 f"with sign {sign} a value or its gradient is not finite",
                 "Return finite numbers for all ratios from e^-20 to e^20",
             )
-        return value, (slope - 1).abs() > _SLOPE_ERROR
+        return value, (gradient - 1).abs() > _SLOPE_ERROR
 
     @property
     def _own(self) -> UserFunction:

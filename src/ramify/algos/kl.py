@@ -125,12 +125,12 @@ def k1_along(trajectory: Trajectory, annotations: Annotations) -> Floats:
 def _k1(node: Node, annotations: Annotations) -> Floats:
     if not node.token_ids:
         return np.empty(0)
-    found = annotations.get(node.id)
-    if found is None or found.ref_logprobs is None:
+    annotated = annotations.get(node.id)
+    if annotated is None or annotated.ref_logprobs is None:
         raise ConfigError(
             f"kl in the reward: node {node.id!r} has no reference logprobs; ask the annotation pass for them"
         )
-    difference: Floats = found.old_logprobs - found.ref_logprobs
+    difference: Floats = annotated.old_logprobs - annotated.ref_logprobs
     if not np.isfinite(difference).all():
         raise TrainingError(f"node {node.id!r}: a logprob is not finite, so this batch cannot be trained on")
     return difference

@@ -151,7 +151,7 @@ class Objective:
 
     @property
     def keeps_dead(self) -> bool:
-        """Whether a token without advantage still has a gradient."""
+        """Return True if a token without advantage still has a gradient."""
         return bool(self.penalties)
 
     def credit(self, tree: TrainingTree) -> CreditedTree:
@@ -159,7 +159,7 @@ class Objective:
         return CreditedTree(tree.tree, tree.annotations, credit(tree, self.weighting))
 
     def denominator(self, trees: Sequence[TrainingTree]) -> float:
-        """What the loss of an optimizer step on these trees is divided by: their number, or what the weighting says."""
+        """Return the divisor of an optimizer step's loss: the number of trees, or the weighting's denominator."""
         if getattr(self.surrogate, "is_mean_over_trees", False):
             return float(len(trees))
         return denominator([tree.tree for tree in trees], self.weighting)

@@ -29,11 +29,11 @@ def num_paths(tree: Tree) -> dict[str, int]:
 
 def leaves_below(tree: Tree) -> dict[str, Ints]:
     """Indices of the trajectories through each node, by node id. [d] each"""
-    found: dict[str, list[int]] = {node.id: [] for node in tree.nodes}
+    indices: dict[str, list[int]] = {node.id: [] for node in tree.nodes}
     for i, trajectory in enumerate(tree.trajectories):
         for node in trajectory.nodes:
-            found[node.id].append(i)
-    return {key: np.array(leaves, dtype=np.int64) for key, leaves in found.items()}
+            indices[node.id].append(i)
+    return {key: np.array(leaves, dtype=np.int64) for key, leaves in indices.items()}
 
 
 def leaf_masses(tree: Tree) -> Floats:

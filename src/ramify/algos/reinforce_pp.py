@@ -33,7 +33,7 @@ class ReinforcePlusPlusConfig(EstimatorConfig):
 
     @property
     def needs_group(self) -> bool:
-        """Whether the group's mean is subtracted."""
+        """Return True if the group's mean is subtracted."""
         return self.group_mean
 
     def build(self, shared: Shared, kl_coefficient: float) -> Estimator:
@@ -68,7 +68,7 @@ class ReinforcePlusPlus(ReinforcePlusPlusConfig):
     kl_coefficient: float = 0.0
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """Of the returns of all tokens."""
+        """Return the sums of the returns of all tokens."""
         returns = [array for tree in trees for array in self._returns(tree)]
         weights = [array for tree in trees for array in token_weights(tree.tree, self.shared)]
         return (sums_of(returns, weights),)

@@ -135,8 +135,8 @@ def _openai(
     from ramify.net.secrets import read_key
 
     key = None if section.key_variable is None else read_key(section.key_variable)
-    made = OpenAIChatEngine if section.api == "chat" else OpenAIEngine
-    return made(
+    engine_class = OpenAIChatEngine if section.api == "chat" else OpenAIEngine
+    return engine_class(
         http_client("engine", section.http, key),
         renderer,
         base_url=section.url,

@@ -66,7 +66,7 @@ def build_objective(section: AlgorithmSection) -> "Objective":
 
 
 def wanted_annotations(section: AlgorithmSection) -> "AnnotationRequest":
-    """What the annotation pass must compute; nothing if the engine provides all that the algorithm needs."""
+    """Return the values that the annotation pass must compute; none if the engine provides all that are needed."""
     from ramify.learner.annotate import AnnotationRequest
 
     entropy = section.entropy_advantage

@@ -149,11 +149,11 @@ def require_positions(path: Path, limit: int, context_tokens: int) -> None:
 def _adapt(model: "PreTrainedModel", section: AdapterConfig, path: Path, seed: int) -> None:
     from ramify.modeling.lora import adapter_settings, add_lora, spelt_out
 
-    found = adapter_settings(model)
-    if found is None:
+    trained = adapter_settings(model)
+    if trained is None:
         add_lora(model, section, seed)
-    elif found != spelt_out(model, section):
+    elif trained != spelt_out(model, section):
         raise ConfigError(
-            f"model.lora: expected the settings of the adapter at {path} (rank = {found.rank}, alpha = {found.alpha}, "
-            f"targets = {list(found.targets)}) or no such section"
+            f"model.lora: expected the settings of the adapter at {path} (rank = {trained.rank}, alpha = {trained.alpha}, "
+            f"targets = {list(trained.targets)}) or no such section"
         )

@@ -115,15 +115,15 @@ def build_eval_problems(
     if named is None:
         loaded = load_problems(Path(section.test))
         problems = loaded.problems[: section.limit]
-        said = (*loaded.notes, *duplicate_notes(problems))
+        source_notes = (*loaded.notes, *duplicate_notes(problems))
     else:
         loaded = load_benchmark(*named, limit=section.limit)
-        problems, said = loaded.problems, loaded.notes
+        problems, source_notes = loaded.problems, loaded.notes
     wants = named is not None if section.instructions is None else section.instructions
     shown = instructed(problems, _names(tools), model.dialect) if wants else problems
-    kept, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
-    notes = [f"{section.test}: {note}" for note in said]
-    return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
+    fitting, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
+    notes = [f"{section.test}: {note}" for note in source_notes]
+    return fitting, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +157,18 @@ def build_questions(
     from ramify.data.problems import load_problems
 
     loaded = load_problems(section.train)
-    asked = loaded.problems[: section.limit]
-    notes = [f"{section.train}: {note}" for note in (*loaded.notes, *duplicate_notes(asked))]
-    direct = asked
+    questions = loaded.problems[: section.limit]
+    notes = [f"{section.train}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
+    direct = questions
     if section.instructions:
-        direct = instructed([_without_system(problem) for problem in asked], (), dialect)
-        asked = instructed(asked, _names(tools), dialect)
-    kept, dropped = _fitting(section.train, asked, renderer, tools, section.max_prompt_tokens)
-    short = {problem.id for problem in kept}
+        direct = instructed([_without_system(problem) for problem in questions], (), dialect)
+        questions = instructed(questions, _names(tools), dialect)
+    fitting, dropped = _fitting(section.train, questions, renderer, tools, section.max_prompt_tokens)
+    short = {problem.id for problem in fitting}
     direct = tuple(problem for problem in direct if problem.id in short)
     kept_direct, dropped_direct = _fitting(section.train, direct, renderer, (), section.max_prompt_tokens)
     short = {problem.id for problem in kept_direct}
-    both = tuple(problem for problem in kept if problem.id in short)
+    both = tuple(problem for problem in fitting if problem.id in short)
     return Questions(both, kept_direct, tuple(dict.fromkeys((*notes, *dropped, *dropped_direct))))
 
 
@@ -179,34 +179,34 @@ def _without_system(problem: Problem) -> Problem:
 
 
 def _fitting(
-    place: Path | str,
+    source: Path | str,
     problems: Sequence[Problem],
     renderer: "ChatRenderer",
     tools: Sequence[ToolSpec],
     max_prompt_tokens: int,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
+    """Return the problems whose prompt is short enough, and notes on those dropped; `source` is named in messages.
 
     Raises:
         DataError: No prompt is short enough.
     """
     fits = renderer.fitting(problems, tools, max_prompt_tokens)
-    kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
-    if not kept:
+    fitting = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
+    if not fitting:
         texts = (renderer.prompt_text(problem, tools) for problem in problems)
         least = min(map(renderer.tokenizer.fewest_tokens, texts))
         raise DataError(
-            f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
+            f"{source}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
             f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
         )
     notes = []
-    if len(kept) < len(problems):
+    if len(fitting) < len(problems):
         notes.append(
-            f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
+            f"{source}: dropped {len(problems) - len(fitting)} of {len(problems)} problems whose prompt has more than "
             f"{max_prompt_tokens} tokens"
         )
-    notes += control_notes(place, [renderer.foreign_control(problem, tools) for problem in kept])
-    return kept, tuple(notes)
+    notes += control_notes(source, [renderer.foreign_control(problem, tools) for problem in fitting])
+    return fitting, tuple(notes)
 
 
 def _without(
@@ -214,8 +214,11 @@ def _without(
 ) -> tuple[tuple[Problem, ...], str]:
     from ramify.data.overlap import read_questions, without_questions
 
-    kept = without_questions(problems, read_questions(exclude))
+    remaining = without_questions(problems, read_questions(exclude))
     places = ", ".join(exclude)
-    if not kept:
-        raise DataError(f"{path}: no problem is left, data.exclude ({places}) asks all of them")
-    return kept, f"dropped {len(problems) - len(kept)} of {len(problems)} problems that stand in {places}"
+    if not remaining:
+        raise DataError(f"{path}: no problem is left, all of them are in data.exclude ({places})")
+    return (
+        remaining,
+        f"dropped {len(problems) - len(remaining)} of {len(problems)} problems that are in {places}",
+    )

@@ -82,9 +82,9 @@ def _build_environment(section: EnvironmentSection) -> Toolbox:
     if isinstance(section, OwnEnvironmentConfig):
         from ramify.tools.class_environment import load_environment
 
-        made, sha256 = load_environment(section)
+        environment, sha256 = load_environment(section)
         note = f"environment: {section.function} of {section.path}, sha256 {sha256[:16]}"
-        return Toolbox(made, notes=(note,), identities={"environment": {"sha256": sha256}})
+        return Toolbox(environment, notes=(note,), identities={"environment": {"sha256": sha256}})
     if isinstance(section, OpenEnvConfig):
         from ramify.tools.openenv_environment import open_openenv
 
@@ -124,7 +124,7 @@ def show_tools(
     environment: EnvironmentSection | None = None,
     environments: Mapping[str, EnvironmentSection] = MappingProxyType({}),
 ) -> ShownTools:
-    """What prompts show of the tools that `build_tools` would open; only the files of the user's own are read.
+    """Return what prompts show of the tools that `build_tools` would open. Only files of user-defined tools are read.
 
     Raises:
         ConfigError: Two tools have the same name, or a file cannot be used.
@@ -171,8 +171,10 @@ class _Build:
         self.resources.append(provider)
         self.identities["search"] = {"provider": provider.name, **provider.identity}
         source = None if browser is None else page_source(browser)
-        asked = None if browser is None else browser.summary
-        model = None if asked is None else chat_model("tools.browser.summary", asked, offline)
+        summary_config = None if browser is None else browser.summary
+        model = (
+            None if summary_config is None else chat_model("tools.browser.summary", summary_config, offline)
+        )
         cache = None if section.cache is None else build_cache(section.cache)
         self.resources.extend(each for each in (source, model, cache) if each is not None)
         plain = SearchTool(provider, cache, config)
@@ -183,7 +185,9 @@ class _Build:
         from ramify.tools.pages import Pages
 
         pages = Pages(source, cache)
-        summary = None if asked is None or model is None else PageSummary(model, asked, cache)
+        summary = (
+            None if summary_config is None or model is None else PageSummary(model, summary_config, cache)
+        )
         self._add("search", BrowsingSearch(plain, pages, browser, summary))
         if browser.open_page:
             self._add("open_page", OpenPage(pages, browser))

@@ -124,8 +124,8 @@ class WorkerPlan:
 
             return base
         if mesh is None or mesh.size() == 1:
-            place = str(compute_device(model))
-            frozen = load_model(self.model.folder, self.model.dtype, place).requires_grad_(False)
+            device = str(compute_device(model))
+            frozen = load_model(self.model.folder, self.model.dtype, device).requires_grad_(False)
         else:
             frozen = load_model(self.model.folder, self.model.dtype).requires_grad_(False)
             self._split(frozen, mesh)
@@ -139,7 +139,7 @@ def _device(section: TrainedModelConfig) -> str:
 
 
 def _keeps_its_base(section: TrainedModelConfig) -> bool:
-    """Whether an adapter is trained, and the rest is frozen."""
+    """Return True if an adapter is trained and the base is frozen."""
     from ramify.modeling.model_config import is_adapter_folder
 
     return section.lora is not None or is_adapter_folder(section.folder)

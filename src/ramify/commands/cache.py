@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: A file or a setting is wrong.
     """
-    said: str = options.does(options)
-    sys.stdout.write(shown(said, keep="\n") + "\n")
+    report: str = options.does(options)
+    sys.stdout.write(shown(report, keep="\n") + "\n")
 
 
 def _import(options: argparse.Namespace) -> str:

@@ -83,11 +83,11 @@ def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:
         kinds = reversed(type(settings).__mro__)
         hints = {name: hint for kind in kinds for name, hint in vars(kind).get("__annotations__", {}).items()}
         for name, value in settings.values().items() if isinstance(settings, Config) else settings:
-            place = f"{key}.{name}" if key else name
+            path_key = f"{key}.{name}" if key else name
             if value is not None and InputFile in (hints[name], *get_args(hints[name])):
-                yield place, value
+                yield path_key, value
             else:
-                yield from input_files(place, value)
+                yield from input_files(path_key, value)
 
 
 def _acting(recipe: AnyRecipe, trains: bool) -> TrainRecipe | EvalRecipe | SynthRecipe | None:
@@ -173,19 +173,19 @@ def require_dataset(key: str, dataset: str) -> None:
     from ramify.data.benchmarks import parse_dataset
 
     named = parse_dataset(dataset)
-    place = dataset if named is None else named[1]
-    if place.startswith(HUB_PREFIX):
+    source = dataset if named is None else named[1]
+    if source.startswith(HUB_PREFIX):
         return
-    if not (Path(place).is_file() or (named is not None and Path(place).is_dir())):
-        raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {place}")
+    if not (Path(source).is_file() or (named is not None and Path(source).is_dir())):
+        raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {source}")
 
 
-def require_excluded(places: Sequence[str]) -> None:
+def require_excluded(sources: Sequence[str]) -> None:
     """Raise ConfigError unless the files and folders of `data.exclude` exist; data sets of the hub are not checked."""
-    for place in places:
-        if not place.startswith("hf:") and not Path(place).exists():
+    for source in sources:
+        if not source.startswith("hf:") and not Path(source).exists():
             raise ConfigError(
-                f"data.exclude: expected a file, a folder or hf:org/name, found nothing at {place}"
+                f"data.exclude: expected a file, a folder or hf:org/name, found nothing at {source}"
             )
 
 

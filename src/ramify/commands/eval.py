@@ -71,8 +71,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     console = RunConsole()
     evaluation = run_eval(recipe, console, resume=options.resume)
     for k in recipe.sampling.k:
-        found = evaluation.pass_at(k)
-        console.result(f"pass@{k} {found.value:.3f}  95 % [{found.low:.3f}, {found.high:.3f}]  n = {found.n}")
+        estimate = evaluation.pass_at(k)
+        console.result(
+            f"pass@{k} {estimate.value:.3f}  95 % [{estimate.low:.3f}, {estimate.high:.3f}]  n = {estimate.n}"
+        )
     for name, tool in tool_table(evaluation).items():
         if tool["failed"]:
             console.result(
@@ -91,13 +93,13 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
         name: getattr(options, name)
         for name in ("model", "dataset", "limit", "attempts", "k", "engine", "out")
     }
-    given = [f"--{name}" for name, value in plain.items() if value is not None]
+    flags = [f"--{name}" for name, value in plain.items() if value is not None]
     if options.metric is not None:
         raise ConfigError("--metric: belongs to --compare")
     if options.recipe is not None:
-        if given:
+        if flags:
             raise ConfigError(
-                f"{given[0]}: expected a recipe or --model and --dataset, not both; use -s with a recipe"
+                f"{flags[0]}: expected a recipe or --model and --dataset, not both; use -s with a recipe"
             )
         return load_recipe(EvalRecipe, options.recipe, options.overrides)
     if options.model is None or options.dataset is None:
@@ -143,7 +145,7 @@ def _default_evaluation(
     from ramify.config.other_runs import trained_dialect
     from ramify.data.benchmarks import parse_dataset
 
-    prompt, rest = _room(model)
+    prompt, response = _room(model)
     data: dict[str, Any] = {"test": dataset, "max_prompt_tokens": prompt}
     if limit is not None:
         data["limit"] = limit
@@ -156,7 +158,7 @@ def _default_evaluation(
         "sampling": {
             "attempts": attempts,
             "k": list(ks),
-            "max_tokens": rest,
+            "max_tokens": response,
             "max_calls": _MAX_CALLS,
             "temperature": _TEMPERATURE,
         },
@@ -191,14 +193,14 @@ def _compare(options: argparse.Namespace) -> None:
     others = {
         name: getattr(options, name) for name in ("model", "dataset", "limit", "attempts", "k", "engine")
     }
-    given = [f"--{name}" for name, value in others.items() if value is not None]
+    flags = [f"--{name}" for name, value in others.items() if value is not None]
     if (
         options.recipe is not None
         or options.overrides
         or options.resume
         or options.dry_run
         or options.rows
-        or given
+        or flags
     ):
         raise ConfigError("--compare: takes folders, --metric and --out only")
     if len(options.compare) < 2:
@@ -214,12 +216,12 @@ def _compare(options: argparse.Namespace) -> None:
             f"{name}: {comparison.metric} {score.value:.3f}  95 % [{score.low:.3f}, {score.high:.3f}]"
         )
     for pair in comparison.pairs:
-        found = pair.difference
+        difference = pair.difference
         adjusted = f"; {pair.adjusted:.3g} among all pairs" if len(comparison.pairs) > 1 else ""
         console.result(
-            f"{pair.second} minus {pair.first}: {found.value:+.3f}  95 % [{found.low:+.3f}, {found.high:+.3f}]  "
-            f"p {found.p_value:.3g} ({found.method}{adjusted})  better on {found.better}, "
-            f"worse on {found.worse} of {found.n}"
+            f"{pair.second} minus {pair.first}: {difference.value:+.3f}  95 % [{difference.low:+.3f}, {difference.high:+.3f}]  "
+            f"p {difference.p_value:.3g} ({difference.method}{adjusted})  better on {difference.better}, "
+            f"worse on {difference.worse} of {difference.n}"
         )
     for warning in comparison.warnings:
         console.result(f"warning: {warning}")

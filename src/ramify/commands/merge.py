@@ -170,24 +170,24 @@ def _verify(options: argparse.Namespace) -> None:
         raise RamifyError(
             f"{options.first} and {options.second} hold different models: {'; '.join(differing)}"
         )
-    found = compare_logprobs(options.first, options.second, options.tokens)
+    comparison = compare_logprobs(options.first, options.second, options.tokens)
     console.result(
-        f"logprobs of {found.tokens} tokens differ by {found.largest:.2g} nats at most, {found.mean:.2g} on average; "
-        f"tolerance for {found.kind}: {found.tolerance:g}"
+        f"logprobs of {comparison.tokens} tokens differ by {comparison.largest:.2g} nats at most, {comparison.mean:.2g} on average; "
+        f"tolerance for {comparison.kind}: {comparison.tolerance:g}"
     )
-    if not found.largest <= found.tolerance:
+    if not comparison.largest <= comparison.tolerance:
         raise RamifyError(
-            f"{options.first} and {options.second} hold different models: logprobs differ by up to {found.largest:.2g} nats, "
-            f"expected at most {found.tolerance:g}"
+            f"{options.first} and {options.second} hold different models: logprobs differ by up to {comparison.largest:.2g} nats, "
+            f"expected at most {comparison.tolerance:g}"
         )
 
 
-def _dtype_of(place: Path, config: dict[str, Any]) -> str:
+def _dtype_of(path: Path, config: dict[str, Any]) -> str:
     from ramify.core.errors import DataError
 
     named = config.get("dtype", config.get("torch_dtype"))
     if named not in _DTYPES:
-        raise DataError(f"{place}: dtype = {named!r:.80}; give --dtype with one of {', '.join(_DTYPES)}")
+        raise DataError(f"{path}: dtype = {named!r:.80}; give --dtype with one of {', '.join(_DTYPES)}")
     return str(named)
 
 

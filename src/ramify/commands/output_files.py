@@ -67,12 +67,12 @@ def _unfinished(target: Path) -> Path:
 
 
 def _is_replaced(path: Path) -> bool:
-    """Whether the file is replaced as a whole; pipes and terminals are written to directly."""
+    """Return True if the file is replaced as a whole; pipes and terminals are written to directly."""
     return path.is_file() or not path.exists()
 
 
-def _are_one(one: Path, other: Path) -> bool:
-    return _target(one) == _target(other) or (one.exists() and other.exists() and one.samefile(other))
+def _are_one(first: Path, other: Path) -> bool:
+    return _target(first) == _target(other) or (first.exists() and other.exists() and first.samefile(other))
 
 
 @contextmanager

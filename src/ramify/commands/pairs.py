@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out.exists():
         raise ConfigError(f"--out: {options.out} exists; name a new file")
     # A file that is named twice is read once.
-    files = list({file.resolve(): file for place in options.places for file in _files(place)}.values())
+    files = list({file.resolve(): file for source in options.places for file in _files(source)}.values())
     decode = ChatTokenizer(options.model or _model_of(options.places[0])).decode
     chosen = choose_pairs(_trees(files), PairRule(options.per_question, options.max_tokens), decode)
     if not chosen.count:
@@ -59,19 +59,19 @@ def run(options: argparse.Namespace) -> None:
     RunConsole().result(f"{chosen.line()}: {options.out}")
 
 
-def _files(place: Path) -> list[Path]:
-    """The files of trees at a place, in order.
+def _files(source: Path) -> list[Path]:
+    """Return the files of trees of a run folder, in order, or the file itself.
 
     Raises:
         ConfigError: There is none.
     """
-    if place.is_file():
-        return [place]
-    found = sorted((place / "trees").glob("*.jsonl")) if (place / "trees").is_dir() else []
-    found += [place / "trees.jsonl"] if (place / "trees.jsonl").is_file() else []
-    if not found:
-        raise ConfigError(f"{place}: expected a run folder with trees, or a file of trees, found none")
-    return found
+    if source.is_file():
+        return [source]
+    files = sorted((source / "trees").glob("*.jsonl")) if (source / "trees").is_dir() else []
+    files += [source / "trees.jsonl"] if (source / "trees.jsonl").is_file() else []
+    if not files:
+        raise ConfigError(f"{source}: expected a run folder with trees, or a file of trees, found none")
+    return files
 
 
 def _trees(files: list[Path]) -> "Iterator[tuple[str, ScoredTree]]":
@@ -82,7 +82,7 @@ def _trees(files: list[Path]) -> "Iterator[tuple[str, ScoredTree]]":
             yield f"{file}", traced
 
 
-def _model_of(place: Path) -> Path:
+def _model_of(run: Path) -> Path:
     """The model of a run's recipe.
 
     Raises:
@@ -92,7 +92,7 @@ def _model_of(place: Path) -> Path:
     from ramify.files.durable import RECIPE
     from ramify.modeling.hub import local_folder
 
-    recipe = (place if place.is_dir() else place.parent.parent) / RECIPE
+    recipe = (run if run.is_dir() else run.parent.parent) / RECIPE
     if not recipe.is_file():
         raise ConfigError(f"--model: expected the folder of the tokenizer, since {recipe} is not there")
     path = read_toml(recipe).get("model", {}).get("path")

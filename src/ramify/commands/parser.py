@@ -34,8 +34,8 @@ class _Parser(argparse.ArgumentParser):
     """All commands, and the options of the given one."""
 
     def error(self, message: str) -> NoReturn:
-        given = _GIVEN.match(message)
-        word = (given[1] or given[2]).partition("=")[0] if given else ""
+        match = _GIVEN.match(message)
+        word = (match[1] or match[2]).partition("=")[0] if match else ""
         near = difflib.get_close_matches(word, self.words, n=1)
         meant = f", did you mean {near[0]}?" if near else ""
         raise UsageError(f"{self.prog}: {message}{meant} (see {self.prog} --help)")

@@ -65,10 +65,10 @@ def run(options: argparse.Namespace) -> None:
             stopped.number, f"{out} is unfinished, start again with a new --out"
         ) from None
     width = max(map(len, measured))
-    for stage, found in measured.items():
-        low, high = found["ci95"]
+    for stage, estimate in measured.items():
+        low, high = estimate["ci95"]
         console.result(
-            f"pass@1 {stage:{width}}  {found['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {found['n']}"
+            f"pass@1 {stage:{width}}  {estimate['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {estimate['n']}"
         )
     if options.smoke:
         console.note("a smoke run is far too short to learn anything: it shows that every part works")
@@ -93,7 +93,7 @@ def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") ->
     from ramify.quickstart.tool_star import run_tool_star
 
     report = run_tool_star(out, options.seed, console, smoke=options.smoke)
-    return {stage: found["pass_at_1"] for stage, found in report["pass_at_1"]["sampled"].items()}
+    return {stage: scores["pass_at_1"] for stage, scores in report["pass_at_1"]["sampled"].items()}
 
 
 def seed(text: str) -> int:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--from",
         dest="start",
-        type=_place,
+        type=_start_node,
         metavar="RUN:STEP:TREE/NODE",
         help="go on from a node of a tree in RUN/trees/STEP.jsonl; calls on the way there are made again",
     )
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _place(text: str) -> "Place":
+def _start_node(text: str) -> "Place":
     from ramify.train.rollout import Place
 
     run, step, where = ["", "", *text.rsplit(":", 2)][-3:]
@@ -64,13 +64,13 @@ def run(options: argparse.Namespace) -> None:
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
-    found = run_rollout(recipe, console, options.problems, options.start)
+    metrics = run_rollout(recipe, console, options.problems, options.start)
     # Where no trajectory counts, there is no mean.
-    mean, left_out = found.get("reward/mean"), found["reward/not_counted"]
+    mean, left_out = metrics.get("reward/mean"), metrics["reward/not_counted"]
     console.result(
         f"reward/mean {'none' if mean is None else f'{mean:.4g}'}  "
-        f"{f'not counted {left_out:.0%}  ' if left_out else ''}branches {found['branch/taken']:.0f} taken of "
-        f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory "
-        f"({found['calls/executed_per_trajectory']:.3g} executed)  "
+        f"{f'not counted {left_out:.0%}  ' if left_out else ''}branches {metrics['branch/taken']:.0f} taken of "
+        f"{metrics['branch/planned']:.0f} planned  calls {metrics['calls/per_trajectory']:.3g} a trajectory "
+        f"({metrics['calls/executed_per_trajectory']:.3g} executed)  "
         f"trees in {recipe.run.dir}"
     )

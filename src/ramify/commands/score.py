@@ -53,12 +53,12 @@ def run(options: argparse.Namespace) -> None:
     if options.golden:
         if options.task or options.compat or options.out:
             raise DataError("--golden: it takes no --task, --compat or --out; every vector says what it is")
-        found: Mapping[str, Any] = {path.name: _golden(path) for path in options.files}
+        result: Mapping[str, Any] = {path.name: _golden(path) for path in options.files}
     elif options.task is None:
         raise DataError("--task: expected math, qa or reward")
     else:
-        found = _scored(options.files, options.task, options.compat, options.out)
-    sys.stdout.write(json.dumps(found) + "\n")
+        result = _scored(options.files, options.task, options.compat, options.out)
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def _golden(path: Path) -> Mapping[str, Any]:
@@ -104,10 +104,10 @@ def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) 
             if not isinstance(response, str):
                 raise DataError(f"{where}: expected a text as its response, got {type(response).__name__}")
             try:
-                found = row_scores(response, gold, task, compat)
+                scores = row_scores(response, gold, task, compat)
             except (TypeError, IndexError) as error:
                 raise DataError(f"{where}: the released code fails on this gold: {error}") from None
-            rows.append({"id": row.get("id", where), **found})
+            rows.append({"id": row.get("id", where), **scores})
             without_gold += not _is_gold(gold)
     if out is not None:
         # ASCII, because ids and answers may contain lone surrogates, which UTF-8 cannot encode.
@@ -116,7 +116,7 @@ def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) 
 
 
 def _is_gold(gold: object) -> bool:
-    """Whether an answer can match this gold. Others make every score 0, so counting them reveals a broken file."""
+    """Return True if an answer can match this gold. Others score 0 always, so their count reveals a broken file."""
     if isinstance(gold, list):
         return any(map(_is_gold, gold))
     return bool(gold.strip()) if isinstance(gold, str) else type(gold) in (int, float)

@@ -41,15 +41,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def in_words(summary: Mapping[str, Any]) -> list[str]:
-    """What came out, for a user."""
+    """Describe the result to a user, line by line."""
     lines = []
-    for stage, found in summary["stages"].items():
-        cost = f", cost {found['cost']:.4g}" if "cost" in found else ""
+    for stage, counts in summary["stages"].items():
+        cost = f", cost {counts['cost']:.4g}" if "cost" in counts else ""
         lines.append(
-            f"{stage}: {found['answers']} answers, {found['right']:.1%} right, {found['calls']} calls, "
-            f"{found['tokens']['written']} tokens written{cost}"
+            f"{stage}: {counts['answers']} answers, {counts['right']:.1%} right, {counts['calls']} calls, "
+            f"{counts['tokens']['written']} tokens written{cost}"
         )
-        lines += [f"{stage}: {name} {count} times" for name, count in found.get("repairs", {}).items()]
+        lines += [f"{stage}: {name} {count} times" for name, count in counts.get("repairs", {}).items()]
     classes = ", ".join(f"{name} {count}" for name, count in summary["classes"].items())
     rows = sum(summary["rows"].values())
     lines.append(f"questions: {classes}")

@@ -94,7 +94,7 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
 
 
 def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
-    """What all ranks must have in common, as fingerprints."""
+    """Return fingerprints of everything that all ranks must have in common."""
     from hashlib import sha256
     from importlib import metadata
 
@@ -120,7 +120,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
 
 
 def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole") -> "Layout":
-    """How split weights lie on GPUs: as the estimate of their memory says.
+    """Choose the layout of sharded weights on GPUs by the estimate of their memory.
 
     Raises:
         MachineError: The recipe does not fit these GPUs.

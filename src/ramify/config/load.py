@@ -94,12 +94,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         shipped = (
             [recipe.stem for recipe in shipped_recipes().glob("*.toml")] if path.parent == Path() else []
         )
-        found = "none"
+        actual = "none"
         if inside.is_file():
-            found = f"a folder; the recipe of its run is {inside}"
+            actual = f"a folder; the recipe of its run is {inside}"
         elif near := get_close_matches(path.stem, shipped, 1):
-            found = f"none, did you mean {near[0]}?"
-        raise ConfigError(f"{path}: expected a recipe file, found {found}") from None
+            actual = f"none, did you mean {near[0]}?"
+        raise ConfigError(f"{path}: expected a recipe file, found {actual}") from None
     except OSError as error:
         raise ConfigError(f"{path}: expected a recipe file: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -136,9 +136,9 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
         _take_form(schema, names[:-1], table, names[-1])
 
 
-def _take_form(schema: type[BaseModel], place: Sequence[str], table: dict[str, Any], form_key: str) -> None:
+def _take_form(schema: type[BaseModel], names: Sequence[str], table: dict[str, Any], form_key: str) -> None:
     """After a change of `name`, `provider` or `type`, remove keys of the table that only its old form has."""
-    _, forms = locate((schema,), place)
+    _, forms = locate((schema,), names)
     known = {key for form in forms for key in annotations_of(form)}
     for form in forms:
         if table[form_key] in form_of(form)[1]:

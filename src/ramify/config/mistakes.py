@@ -50,35 +50,35 @@ children: beam_size
 
 def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
     """One line for each wrong key: unknown keys first, then in the order of the schema."""
-    told: dict[str, list[str]] = {}
+    lines_by_key: dict[str, list[str]] = {}
     meant: set[str] = set()
     # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
     for item in sorted(error.errors(), key=lambda item: item["type"] not in _UNKNOWN):
-        place, schemas = locate((schema,), item["loc"])
-        key = ".".join(place) or "recipe"
+        names, schemas = locate((schema,), item["loc"])
+        key = ".".join(names) or "recipe"
         if item["type"] in _UNKNOWN:
-            near = _near_key(schema, locate((schema,), item["loc"][:-1])[1], place)
+            near = _near_key(schema, locate((schema,), item["loc"][:-1])[1], names)
             lines = [f"{key}: unknown key" + (f", did you mean {near}?" if near else "")]
-            meant |= {str(near), ".".join([*place[:-1], str(near)])}
+            meant |= {str(near), ".".join([*names[:-1], str(near)])}
         elif item["type"] == "missing" and key in meant:
             continue
         else:
-            lines = _described(schemas, place, item)
+            lines = _described(schemas, names, item)
         # If a value fits none of several types, pydantic reports a mistake for each type; the first is enough.
-        if not any(key == other or key.startswith(f"{other}.") for other in told):
-            told[key] = lines
-    return [line for lines in told.values() for line in lines]
+        if not any(key == other or key.startswith(f"{other}.") for other in lines_by_key):
+            lines_by_key[key] = lines
+    return [line for lines in lines_by_key.values() for line in lines]
 
 
-def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) -> list[str]:
+def _described(schemas: Schemas, path: Sequence[str], mistake: ErrorDetails) -> list[str]:
     if mistake["type"].startswith("union_tag"):
         names = ", ".join(name for s in schemas for name in form_of(s)[1])
         form_key = form_of(schemas[0])[0]
-        given = (
+        actual = (
             f"got {mistake['input'][form_key]!r}" if mistake["type"] == "union_tag_invalid" else "found none"
         )
-        return [f"{'.'.join(place) or 'recipe'}.{form_key}: expected one of {names}, {given}"]
-    return in_words(".".join(place), mistake)
+        return [f"{'.'.join(path) or 'recipe'}.{form_key}: expected one of {names}, {actual}"]
+    return in_words(".".join(path), mistake)
 
 
 def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
@@ -111,27 +111,27 @@ def form_of(schema: Schema) -> tuple[str, tuple[str, ...]]:
     return FORM_KEYS[0], ()
 
 
-def _near_key(recipe: Schema, table: Schemas, place: Sequence[str]) -> str | None:
-    """The key closest to the last name of `place`: in the same table, or else anywhere in the recipe.
+def _near_key(recipe: Schema, table: Schemas, path: Sequence[str]) -> str | None:
+    """The key closest to the last name of `path`: in the same table, or else anywhere in the recipe.
 
     Args:
         recipe: The schema of the whole recipe.
         table: The possible schemas of the table with the unknown key.
-        place: Names of the tables and, last, of the unknown key.
+        path: Names of the tables and, last, of the unknown key.
 
     Returns:
         A key of the table, or a dotted key of the recipe; None if nothing is close.
     """
-    name = place[-1]
+    name = path[-1]
     known = [key for schema in table for key in annotations_of(schema)]
     ours = _ELSEWHERE.get(name, name)
     if ours in known:
         return ours
     if near := difflib.get_close_matches(name, known, n=1):
         return near[0]
-    inside = ".".join(place[:-1])
-    found = {key for key in _keys(recipe) if key.rpartition(".")[2] == ours} - {".".join(place)}
-    others = sorted(found, key=lambda key: (len(key), key))
+    inside = ".".join(path[:-1])
+    namesakes = {key for key in _keys(recipe) if key.rpartition(".")[2] == ours} - {".".join(path)}
+    others = sorted(namesakes, key=lambda key: (len(key), key))
     # Keys below the user's table come first.
     others.sort(key=lambda key: not key.startswith(f"{inside}."))
     return others[0] if others else None
@@ -148,7 +148,7 @@ def schemas_in(annotation: Any) -> list[Schema]:  # noqa: ANN401 - any annotatio
     """The schemas of tables in a field's annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | Config):
         return [annotation]
-    return [found for option in get_args(annotation) for found in schemas_in(option)]
+    return [schema for option in get_args(annotation) for schema in schemas_in(option)]
 
 
 def annotations_of(schema: Schema) -> dict[str, Any]:

@@ -112,19 +112,19 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
     """
     from ramify.data.overlap import read_questions, without_questions
 
-    found = _training_data(model)
-    if found is None:
+    data = _training_data(model)
+    if data is None:
         return ()
-    train, exclude = found
+    train, exclude = data
     try:
         folded = read_questions([train]) - read_questions(exclude)
     except DataError as error:
         return (f"not checked whether {model} was trained on these problems: {error}",)
-    seen = len(problems) - len(without_questions(problems, folded))
-    if not seen:
+    overlap = len(problems) - len(without_questions(problems, folded))
+    if not overlap:
         return ()
     return (
-        f"{seen} of {len(problems)} problems are in {train}, which {model} was trained on; their scores measure "
+        f"{overlap} of {len(problems)} problems are in {train}, which {model} was trained on; their scores measure "
         "memory too",
     )
 

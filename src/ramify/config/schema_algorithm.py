@@ -85,12 +85,12 @@ class AlgorithmSection(Section):
         _belongs("overlong_margin", self.overlong_margin, 'truncated = "shape"', self.truncated == "shape")
         if self.correction is not None and self.old == "behavior":
             raise ValueError(
-                'correction: with old = "behavior" the weight old / behavior is 1; set old = "recompute" or leave it out'
+                'correction: with old = "behavior" the weight old / behavior is 1; set old = "recompute" or remove it'
             )
         if self.max_mismatch is not None and self.old == "recompute":
-            raise ValueError('max_mismatch: acts with old = "behavior" only; leave it out')
+            raise ValueError('max_mismatch: has no effect without old = "behavior". Remove it.')
         if self.max_mismatch_kl is not None and self.old == "behavior":
-            raise ValueError('max_mismatch_kl: acts with old = "recompute" only; leave it out')
+            raise ValueError('max_mismatch_kl: has no effect without old = "recompute". Remove it.')
         if self.advantage == "hard":
             self._hard_differs()
         if self.loss.sequence_loss:
@@ -102,16 +102,16 @@ class AlgorithmSection(Section):
         if self.estimator.per_node:
             raise ValueError(
                 f'advantage: estimator "{self.estimator.name}" gives all trajectories through a token the same, so "hard" '
-                "cannot act; leave it out"
+                "has no effect. Remove it."
             )
         if self.loss.linear and self._hard_is_soft_where_linear:
             raise ValueError(
-                f'advantage: loss "{self.loss.name}" clips both signs alike, so "hard" is the same as "soft"; leave it out'
+                f'advantage: loss "{self.loss.name}" clips both signs alike, so "hard" is the same as "soft". Remove it.'
             )
 
     @property
     def _hard_is_soft_where_linear(self) -> bool:
-        """Whether hard and soft advantages give the same gradient for a loss that is linear in the advantage.
+        """Return True if hard and soft advantages give the same gradient for a loss that is linear in the advantage.
 
         They differ if the trajectories through a token have different weights.
         """
@@ -163,7 +163,7 @@ class AlgorithmSection(Section):
         for key, is_set in needs_branches:
             if is_set and not rollout.shares_tokens:
                 raise ValueError(
-                    f"algorithm.{key}: no trajectory of this rollout branches, so it cannot act; leave it out or branch"
+                    f"algorithm.{key}: no trajectory of this rollout branches, so it has no effect. Remove it or branch."
                 )
         if entropy is not None and entropy.source == "behavior" and not has_exact_entropy:
             raise ValueError(
@@ -205,4 +205,4 @@ def _belongs(key: str, value: object, where: str, is_there: bool) -> None:
     if is_there and value is None:
         raise ValueError(f"{key}: expected a value with {where}, found none")
     if not is_there and value is not None:
-        raise ValueError(f"{key}: acts with {where} only; leave it out")
+        raise ValueError(f"{key}: has no effect without {where}. Remove it.")

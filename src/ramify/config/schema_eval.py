@@ -95,14 +95,14 @@ def refuse_rewriting_chats(
     """Refuse what goes on inside a turn, with an endpoint that writes whole turns (ValueError)."""
     if engine.continues_turns:
         return
-    asked = ["sampling.rewriters"] if rewriters else []
-    asked += [
+    keys = ["sampling.rewriters"] if rewriters else []
+    keys += [
         f"repair.{name}" for name in ("backtracer", "refiner") if getattr(repair, name, None) is not None
     ]
-    asked += ["hints"] if hints else []
-    if asked:
+    keys += ["hints"] if hints else []
+    if keys:
         raise ValueError(
-            f'{", ".join(asked)}: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; '
+            f'{", ".join(keys)}: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; '
             'set engine.api = "completions"'
         )
 

@@ -27,14 +27,14 @@ def refuse_all(*checks: Callable[[], None]) -> None:
     Raises:
         ValueError: Some check failed; one line for each.
     """
-    found = []
+    mistakes = []
     for check in checks:
         try:
             check()
         except ValueError as error:
-            found.append(str(error))
-    if found:
-        raise ValueError("\n".join(found))
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
 
 
 def _named_apart(rewriters: tuple[RewriterConfig, ...]) -> tuple[RewriterConfig, ...]:
@@ -68,5 +68,5 @@ def refuse_idle_rates(optimizer: OptimizerConfig, trains_adapter: bool) -> None:
     for key in ("vector_rate", "embedding_rate"):
         if trains_adapter and getattr(optimizer, key) is not None:
             raise ValueError(
-                f"learner.optimizer.{key}: an adapter has matrices only; leave it out with model.lora"
+                f"learner.optimizer.{key}: an adapter has matrices only. Remove it or model.lora."
             )

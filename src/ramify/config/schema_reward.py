@@ -45,5 +45,5 @@ def refuse_idle_bonus(reward: RewardSection, tools: ToolsSection) -> None:
     has_both = tools.search is not None and tools.python is not None
     if not has_both and getattr(reward, "bonus", None) and reward.is_changed("bonus"):
         raise ValueError(
-            "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
+            "reward.bonus: has no effect without both [tools.search] and [tools.python]. Remove it."
         )

@@ -31,7 +31,7 @@ def _min_entropy_delta(table: dict[str, Any]) -> dict[str, Any]:
     """The paper's `alpha`, `beta` and `tau` (ARPO, section 3.1) as min_entropy_delta = (tau - alpha) / beta."""
     if not {"alpha", "beta", "tau"} & table.keys():
         return table
-    rest = {key: value for key, value in table.items() if key not in ("alpha", "beta", "tau")}
+    others = {key: value for key, value in table.items() if key not in ("alpha", "beta", "tau")}
     try:
         alpha, beta, tau = _PAPER.validate_python((table.get("alpha"), table.get("beta"), table.get("tau")))
     except ValidationError:
@@ -40,7 +40,7 @@ def _min_entropy_delta(table: dict[str, Any]) -> dict[str, Any]:
         ) from None
     if "min_entropy_delta" in table or beta <= 0:
         raise ValueError("expected min_entropy_delta or alpha, beta > 0 and tau, not both")
-    return {**rest, "min_entropy_delta": (tau - alpha) / beta}
+    return {**others, "min_entropy_delta": (tau - alpha) / beta}
 
 
 BranchingSection = Annotated[AnyRule, Field(discriminator="name"), BeforeValidator(_written_out)]
@@ -76,17 +76,17 @@ class RolloutSection(LimitsConfig):
                 f'm: branching "none" starts all n = {self.n} from the prompt; leave m out, got {self.m}'
             )
         elif rule.branches and not rule.needs_m:
-            raise ValueError(f'm: branching "{rule.name}" finds m by itself; leave it out, got {self.m}')
+            raise ValueError(f'm: branching "{rule.name}" computes m itself, got {self.m}. Remove it.')
         if not rule.branches and self.branch_at != "before_probe":
-            raise ValueError('branch_at: branching "none" has no branches; leave it out')
+            raise ValueError('branch_at: branching "none" has no branches. Remove it.')
         if self.temperature <= 0:
             raise ValueError("temperature: training samples, so it must be above 0")
         if self.dynamic_sampling is not None and self.n == 1:
-            raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong; leave it out")
+            raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong. Remove it.")
 
     @property
     def shares_tokens(self) -> bool:
-        """Whether trajectories of a tree can share tokens of the policy."""
+        """Return True if trajectories of a tree can share tokens of the policy."""
         # A rule that computes m starts at least one trajectory.
         return self.branching.branches and (self.m or 1) != self.n and self.max_calls > 0
 
@@ -100,11 +100,11 @@ class RolloutSection(LimitsConfig):
             raise ValueError(
                 f'rollout.branching: "{rule.name}" can never branch with {reason}; set branching to "none" or change that'
             )
-        asked, left = getattr(rule, "children", 1), self.n - (self.m or 1)
-        if asked > left:
+        children, left = getattr(rule, "children", 1), self.n - (self.m or 1)
+        if children > left:
             total = f"rollout.n - {'rollout.m' if self.m else 1} = {left}"
             raise ValueError(
-                f"rollout.branching.children: expected at most {total}, the trajectories that are left to branch, got {asked}"
+                f"rollout.branching.children: expected at most {total}, the trajectories that are left to branch, got {children}"
             )
         if rule.never:
             raise ValueError(

@@ -59,12 +59,12 @@ class SelfCriticRecipe(TrainRecipe):
 
     def _one_length(self) -> None:
         if self.run.steps is not None:
-            raise ValueError("run.steps: selfcritic.steps says how many steps a cycle has; leave it out")
+            raise ValueError("run.steps: selfcritic.steps says how many steps a cycle has. Remove it.")
 
     def _one_adapter(self) -> None:
         if self.dpo.lora is not None and self.model.lora is not None:
             raise ValueError(
-                "dpo.lora: RL trains an adapter (model.lora), and DPO trains it further; leave it out"
+                "dpo.lora: RL trains an adapter (model.lora), and DPO trains it further. Remove it."
             )
 
     def _tells_right_in_pairs(self) -> None:

@@ -59,12 +59,12 @@ class ToolsSection(Section):
                 "browser: reads the pages that a web search finds; expected such a [tools.search]"
             )
         if self.cache is not None and self.search is None:
-            raise ValueError("cache: there is no search whose answers could be cached; leave it out")
+            raise ValueError("cache: there is no search whose answers could be cached. Remove it.")
         idle = [("hedge_seconds", "cache"), ("hedge_seconds", "browser")]
         idle += [("snippet_chars", "browser"), ("page_labels", "browser")]
         for key, other in idle:
             if self.search is not None and getattr(self, other) is not None and self.search.is_changed(key):
-                raise ValueError(f"search.{key}: acts without {other} only; leave it out")
+                raise ValueError(f"search.{key}: has no effect with {other}. Remove it.")
         return self
 
 
@@ -101,9 +101,7 @@ def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:
     """Refuse settings of the sandbox without the Python tool, the only one that uses it (ValueError)."""
     has_tools = tools.search is not None or bool(tools.own)
     if has_tools and tools.python is None and sandbox != SandboxSection():
-        raise ValueError(
-            "sandbox: only [tools.python] uses it, and the recipe has no such tool; leave it out"
-        )
+        raise ValueError("sandbox: only [tools.python] uses it, and the recipe has no such tool. Remove it.")
 
 
 class SandboxSection(Section):
@@ -121,7 +119,7 @@ class SandboxSection(Section):
     def _acting(self) -> "SandboxSection":
         for key in ("level", "key_variable"):
             if self.url is None and getattr(self, key) is not None:
-                raise ValueError(f"{key}: acts with url only; leave it out")
+                raise ValueError(f"{key}: has no effect without url. Remove it.")
         if self.url is not None and (self.level or 0) < self.min_level:
             raise ValueError(
                 f"level: expected what the service promises, at least min_level = {self.min_level}"

@@ -44,10 +44,10 @@ TrainingEngine = Annotated[
 ]
 
 
-def _usable(place: str) -> str:
-    if not place.strip() or "\0" in place:
+def _usable(source: str) -> str:
+    if not source.strip() or "\0" in source:
         raise ValueError("expected a file, a folder or hf:org/name")
-    return place
+    return source
 
 
 class TrainDataSection(Section):
@@ -176,8 +176,8 @@ class TrainRecipe(Section):
     def _tells_right(self) -> None:
         if self.rollout.dynamic_sampling is not None and not self.reward.tells_right:
             raise ValueError(
-                f'rollout.dynamic_sampling: needs a reward that tells right from wrong, "{self.reward.name}" does not; '
-                "leave it out"
+                f'rollout.dynamic_sampling: needs a reward that tells right from wrong, "{self.reward.name}" does not. '
+                "Remove it."
             )
 
     def _evaluates(self) -> None:
@@ -191,7 +191,7 @@ class TrainRecipe(Section):
             if own is not None and own > most:
                 raise ValueError(f"eval.{key}: expected at most {table}.{key} = {most}, got {own}")
         if self.environments:
-            raise ValueError("eval: acts with [tools] or one [environment] only. Remove it.")
+            raise ValueError("eval: has no effect without [tools] or one [environment]. Remove it.")
         if not self.reward.tells_right:
             raise ValueError(
                 f'eval: needs a reward that tells right from wrong, "{self.reward.name}" does not. Remove it.'
@@ -201,4 +201,4 @@ class TrainRecipe(Section):
         names = tuple(own.name or own.function for own in self.rollout.rewriters)
         refuse_idle_repairs(self.repair, self.tools, names, has_environment=self.environment is not None)
         if self.repair is not None and self.environments:
-            raise ValueError("repair: acts with [tools] or one [environment] only. Remove it.")
+            raise ValueError("repair: has no effect without [tools] or one [environment]. Remove it.")

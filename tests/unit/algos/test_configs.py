@@ -36,7 +36,7 @@ def test_a_dual_clip_is_above_one(schema):
         ("truncate", 0.9, None, "cap"),
         ("mask", math.nan, None, "cap"),
         ("mask", math.inf, None, "cap"),
-        ("truncate", 2.0, 0.5, "floor: acts with"),
+        ("truncate", 2.0, 0.5, "floor: has no effect without"),
         ("mask", 2.0, 0.0, "floor"),
         ("mask", 2.0, 1.5, "floor"),
         ("mask", 1.0, 1.0, "floor: expected a number below cap"),

@@ -43,11 +43,11 @@ def test_excluded_questions_are_dropped_and_counted(tmp_path, renderer):
     assert [problem.id for problem in problems] == ["Why?"]
     assert notes == (
         f"{train}: 1 of 4 problems ask what an earlier one asks: where",
-        f"{train}: dropped 3 of 4 problems that stand in {held_out}",
+        f"{train}: dropped 3 of 4 problems that are in {held_out}",
     )
     assert len(read(train, renderer)[0]) == 4
     with pytest.raises(
-        DataError, match=r"no problem is left, data\.exclude \(.*train\.jsonl\) asks all of them"
+        DataError, match=r"no problem is left, all of them are in data\.exclude \(.*train\.jsonl\)"
     ):
         read(train, renderer, exclude=(str(train),))
 
@@ -59,7 +59,7 @@ def test_the_release_without_the_benchmarks_that_it_holds(shared_dir, renderer):
     assert len(problems) == 180 - 81
     assert (
         notes[-1]
-        == f"{folder / 'rl/valid.parquet'}: dropped 81 of 180 problems that stand in {folder / 'eval'}"
+        == f"{folder / 'rl/valid.parquet'}: dropped 81 of 180 problems that are in {folder / 'eval'}"
     )
 
 

@@ -29,9 +29,12 @@ def algorithm(recipe, *settings):
     ("overrides", "told"),
     [
         # the algorithm by itself
-        (["algorithm.fixed_length=9"], "algorithm.fixed_length: acts with aggregation = "),
+        (["algorithm.fixed_length=9"], "algorithm.fixed_length: has no effect without aggregation = "),
         (["algorithm.aggregation=fixed_length"], "algorithm.fixed_length: expected a value with aggregation"),
-        (["algorithm.overlong_margin=9"], 'algorithm.overlong_margin: acts with truncated = "shape" only'),
+        (
+            ["algorithm.overlong_margin=9"],
+            'algorithm.overlong_margin: has no effect without truncated = "shape"',
+        ),
         (
             ["algorithm.truncated=shape"],
             'algorithm.overlong_margin: expected a value with truncated = "shape"',
@@ -42,15 +45,15 @@ def algorithm(recipe, *settings):
         ),
         (
             ["algorithm.old=recompute", "algorithm.correction={level='token', kind='truncate', floor=0.5}"],
-            'algorithm.correction.floor: acts with kind = "mask" only',
+            'algorithm.correction.floor: has no effect without kind = "mask"',
         ),
         (
             ["algorithm.max_mismatch_kl=0.1"],
-            'algorithm.max_mismatch_kl: acts with old = "recompute" only',
+            'algorithm.max_mismatch_kl: has no effect without old = "recompute"',
         ),
         (
             ["algorithm.old=recompute", "algorithm.max_mismatch=0.1"],
-            'algorithm.max_mismatch: acts with old = "behavior" only',
+            'algorithm.max_mismatch: has no effect without old = "behavior"',
         ),
         (
             ["algorithm.kl={place='loss', estimator='k1', coefficient=0.1}"],
@@ -171,7 +174,10 @@ def algorithm(recipe, *settings):
             'reward.name: "compat" reads tags only',
         ),
         (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] uses it"),
-        (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
+        (
+            ["tools.python=", "reward.bonus=0.2"],
+            "reward.bonus: has no effect without both [tools.search] and [tools.python]",
+        ),
         (
             ["learner.optimizer.vector_rate=0.1"],
             'learner.optimizer.vector_rate: has no effect without name = "muon"',

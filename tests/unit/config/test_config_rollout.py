@@ -40,7 +40,7 @@ def test_rules_that_are_told_the_number_of_roots(branching):
 @pytest.mark.parametrize("branching", FOUND)
 def test_rules_that_find_the_number_of_roots(branching):
     assert rollout(branching).m is None
-    with pytest.raises(ConfigError, match="finds m by itself; leave it out, got 4"):
+    with pytest.raises(ConfigError, match="computes m itself, got 4"):
         rollout(branching, m=4)
 
 
@@ -69,7 +69,7 @@ def test_tau_belongs_to_the_draw_that_compares_with_it():
     assert BRANCHING.validate_python("balanced").tau == 0.5
     assert BRANCHING.validate_python({"name": "balanced", "tau": 0.3}).tau == 0.3
     assert BRANCHING.validate_python({"name": "balanced", "draw": "bernoulli"}).tau is None
-    with pytest.raises(ValidationError, match="tau: acts with draw"):
+    with pytest.raises(ValidationError, match="tau: has no effect without draw"):
         BRANCHING.validate_python({"name": "balanced", "draw": "bernoulli", "tau": 0.5})
 
 
@@ -81,7 +81,7 @@ def test_the_control_takes_its_rate_from_one_place(rates):
 
 @pytest.mark.parametrize(("key", "value"), [("root_segment_in_average", False), ("budget_beta", 0.6)])
 def test_a_switch_that_cannot_act_is_refused(key, value):
-    with pytest.raises(ValidationError, match=f"{key}: acts with dynamic_rollouts"):
+    with pytest.raises(ValidationError, match=f"{key}: has no effect without dynamic_rollouts"):
         BRANCHING.validate_python({"name": "seed_compat_aepo", key: value})
     dynamic = {"name": "seed_compat_aepo", "dynamic_rollouts": True, key: value}
     assert getattr(BRANCHING.validate_python(dynamic), key) == value
