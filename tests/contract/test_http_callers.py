@@ -381,7 +381,7 @@ LIBRARIES = {
         "ramify.net.websocket",
         "ramify.tools.openenv_session",
     },  # the second catches what it raises
-    "huggingface_hub": {"ramify.net.hub"},  # reads its settings
+    "huggingface_hub": {"ramify.net.hub", "ramify.net.hub_cache"},  # both read its settings
     "mcp.client.streamable_http": {"ramify.tools.mcp_transports"},
 }
 """Which modules may import what could make requests."""
