@@ -1,5 +1,6 @@
 """Functions in files as parts of an algorithm: they equal ramify's own, and each mistake is one line with its place."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -147,6 +148,14 @@ def function(tmp_path):
     return write
 
 
+def test_an_interrupt_that_a_function_raises_in_a_thread_is_its_own_error(function):
+    """A rule is asked in the thread of the agent, which an interrupt would end without a word."""
+    rule = FileRule(**function("candidate", "raise KeyboardInterrupt")).build(SETUP)
+    with ThreadPoolExecutor(1) as thread:
+        line = refusal(thread.submit(rule.propose, candidate(0.3), ()).result)
+    assert "it raised KeyboardInterrupt. Correct the function." in line
+
+
 def refusal(call):
     with pytest.raises(ConfigError) as raised:
         call()
@@ -163,6 +172,7 @@ def refusal(call):
             "line 4: f: tree 1 of the step, node '0.0': it returned nan. Return a finite number, a probability.",
         ),
         ("return float('inf')", "it returned inf. Return a finite number"),
+        ("return 10**400", "Return a finite number"),
         ("return None", "it returned a value of type NoneType. Return a finite number"),
         ("return [0.5]", "it returned a value of type list. Return a finite number"),
         ("return 1 / 0", "line 5: f: tree 1 of the step, node '0.0': it raised ZeroDivisionError: division by zero."),
@@ -210,15 +220,20 @@ def test_an_estimator_may_return_a_list_or_whole_numbers(function):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return ratio[:1]", "line 4: f: with sign 1 it returned a tensor [1], torch.float64, cpu for ratios [5]"),
-        ("return ratio.float()", "a tensor [5], torch.float32, cpu for ratios [5], torch.float64, cpu. Return a number"),
-        ("return ratio.sum()", "a tensor [], torch.float64"),
+        ("return ratio[:1]", "line 4: f: with sign 1 it returned a tensor [1], torch.float32, cpu for ratios [64]"),
+        ("return ratio.half()", "a tensor [64], torch.float16, cpu for ratios [64], torch.float32, cpu. Return a number"),
+        ("return ratio.sum()", "a tensor [], torch.float32"),
         ("return ratio.tolist()", "with sign 1 it returned a value of type list. Return a tensor."),
         ("return ratio.detach()", "no gradient reaches the ratio, so nothing can be learned. Compute with ratio."),
         ("return (ratio - 2).log()", "with sign 1 a value or its gradient is not finite. Return finite numbers"),
         ("return ratio if sign > 0 else (ratio - ratio).sqrt()", "with sign -1 a value or its gradient is not finite."),
-        ("return ratio - ratio.mean()", "the value of a token depends on the other tokens or on chance."),
-        ("return ratio * torch.rand_like(ratio)", "the value of a token depends on the other tokens or on"),
+        ("return ratio - ratio.mean()", "the value of a token depends on the other tokens, its position, or chance."),
+        ("return ratio * torch.rand_like(ratio)", "the value of a token depends on the other tokens, its position"),
+        ("return ratio.log().cumsum(0).exp()", "the value of a token depends on the other tokens, its position"),
+        ("return ratio * (torch.arange(len(ratio)) + 1)", "the value of a token depends on the other tokens, its"),
+        ("return ratio + torch.cat([ratio[:1], ratio[:-1]])", "the value of a token depends on the other tokens, its"),
+        ("return ratio if len(ratio) < 6 else ratio / len(ratio)", "the value of a token depends on the other tokens"),
+        ("return ratio.double()", "with sign 1 it returned a tensor [64], torch.float64, cpu for ratios [64], torch.float32"),
         ("return ratio.exp().add_(0).sqrt().mul_(2)", "with sign 1 its gradient raised RuntimeError: one of the variables"),
         ("return ratio.nothing()", "line 5: f: it raised AttributeError: 'Tensor' object has no attribute 'nothing'."),
     ],

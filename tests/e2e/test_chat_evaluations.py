@@ -97,7 +97,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, dialect
     assert "I look." in policy[0].text
     tree = traced[0].tree
     credit = {node.id: None for node in tree.trajectories[0].policy_nodes}
-    with pytest.raises(DataError, match="train on trees of an engine that gives ids"):
+    with pytest.raises(DataError, match="Train on trees of an engine that returns token ids"):
         pack(credited((tree,), (credit,)), 100)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["model"] == {

@@ -287,7 +287,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     assert not any(node.exact_ids for node in policy)
     tree = traced[0].tree
     credit = {node.id: None for node in tree.trajectories[0].policy_nodes}
-    with pytest.raises(DataError, match="train on trees of an engine that gives ids"):
+    with pytest.raises(DataError, match="Train on trees of an engine that returns token ids"):
         pack(credited((tree,), (credit,)), 100)
     assert json.loads((run / "manifest.json").read_text())["scores"]["weights"] is None
     assert f"m at {server.url}/v1 (tokenizer " in (run / "report.html").read_text()

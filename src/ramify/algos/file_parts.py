@@ -28,6 +28,9 @@ from ramify.files.user_code import LoadedFunction, UserFunction, load_function, 
 if TYPE_CHECKING:
     import torch
 
+_TRIED = 64
+"""Ratios that a loss is tried on, from 1/e to e."""
+
 
 class FromFile:
     """Settings that name a function in a file."""
@@ -92,7 +95,10 @@ class FunctionBrancher(FixedRoots):
     def _probability(self, candidate: BranchCandidate) -> float:
         about = f"tree {candidate.slot} of the step, node {node_id(candidate.path)!r}: "
         returned = self.probability_of.call(candidate, about=about)
-        probability = float(returned) if isinstance(returned, Real) else math.nan
+        try:
+            probability = float(returned) if isinstance(returned, Real) else math.nan
+        except OverflowError:
+            probability = math.inf
         if not math.isfinite(probability):
             problem = f"it returned {_shown(returned)}"
             raise self.probability_of.refused(problem, "Return a finite number, a probability", about)
@@ -214,18 +220,22 @@ class FunctionLoss(LossConfig):
         return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(plus_is_clipped, minus_is_clipped)})
 
     def require_tokenwise(self) -> None:
-        """Try the function on a few ratios.
+        """Try the function on a few ratios, on the same in another order, and on one of them alone.
 
         Raises:
-            ConfigError: As from a call; or the value of a token depends on other tokens.
+            ConfigError: As from a call; or the value of a token depends on other tokens, its position, or chance.
         """
         import torch
 
-        log_ratio = torch.tensor([-1.0, -0.1, 0.0, 0.1, 1.0], dtype=torch.float64).requires_grad_()
-        whole, part = (self._values(bounded_exp(tokens)) for tokens in (log_ratio, log_ratio[:2]))
-        if not all(torch.equal(a[:2], b) for (a, _), (b, _) in zip(whole, part, strict=True)):
+        log_ratio = torch.linspace(-1.0, 1.0, _TRIED)
+        whole, reverse, alone = (
+            torch.stack([value for value, _ in self._values(bounded_exp(part.clone().requires_grad_()))])
+            for part in (log_ratio, log_ratio.flip(0), log_ratio[-1:])
+        )
+        # Kernels may differ in the last bits where a vector ends.
+        if not (torch.allclose(whole.flip(1), reverse) and torch.allclose(whole[:, -1:], alone)):
             raise self._own.refused(
-                "the value of a token depends on the other tokens or on chance",
+                "the value of a token depends on the other tokens, its position, or chance",
                 "Compute each token's value from its own ratio, as batches are cut in many ways",
             )
 

@@ -196,7 +196,7 @@ def _fitting(
         texts = (renderer.prompt_text(problem, tools) for problem in problems)
         least = min(map(renderer.tokenizer.fewest_tokens, texts))
         raise DataError(
-            f"{source}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
+            f"{source}: no problem is left, all prompts have more than max_prompt_tokens = {max_prompt_tokens} tokens "
             f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
         )
     notes = []

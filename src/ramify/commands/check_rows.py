@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ramify.algos.file_parts import FileLoss
 from ramify.commands.work import AnyRecipe, loads_weights
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -93,6 +94,8 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
     _check_tools(recipe)
     computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
     files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
+    if isinstance(recipe, TrainRecipe) and isinstance(recipe.algorithm.loss, FileLoss):
+        recipe.algorithm.loss.build()
     if isinstance(recipe, TrainRecipe) and recipe.eval is not None:
         if HUB_PREFIX in recipe.eval.test:
             notes.append("eval.test: the rows of the hub were not read")

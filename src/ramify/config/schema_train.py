@@ -194,7 +194,7 @@ class TrainRecipe(Section):
             raise ValueError("eval: has no effect without [tools] or one [environment]. Remove it.")
         if not self.reward.tells_right:
             raise ValueError(
-                f'eval: needs a reward that tells right from wrong, "{self.reward.name}" does not. Remove it.'
+                f'eval: needs a reward that tells right from wrong, "{self.reward.name}" does not. Remove [eval] or set another reward.'
             )
 
     def _repairs(self) -> None:

@@ -140,7 +140,9 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
     if folder.name.casefold() in BENCHMARKS and path.exists() and (path.is_dir() or path.stem == "test"):
         return folder.name.casefold(), dataset
     if dataset.casefold() in BENCHMARKS:
-        raise DataError(f"{dataset}: expected {dataset.casefold()}=PLACE, a file, a folder or hf:org/name")
+        raise DataError(
+            f"{dataset}: expected {dataset.casefold()}=PLACE, and PLACE is a file, a folder or hf:org/name"
+        )
     return None
 
 

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,10 @@ class UserFunction:
         """
         try:
             return self.loaded.function(*values, **self.args)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            # Ctrl-C and signals are raised in the main thread only; elsewhere the function raised it, which would end the loop.
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             line = _line(error, self.loaded.path) or self._line
             reason = f"it raised {one_line(error)[:300]}. Correct the function."
             raise ConfigError(f"{self.loaded.path}{line}: {self.name}: {about}{reason}") from error
