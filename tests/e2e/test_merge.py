@@ -278,7 +278,7 @@ def test_numbers_beyond_float16_are_refused(tmp_path, tensors, model_folder, ref
     large = tensors | {"model.norm.weight": tensors["model.norm.weight"] + 1e5}
     write_plain(tmp_path / "save", large, model_folder)
     told = refused("merge", "verl", tmp_path / "save", "--out", tmp_path / "out", "--dtype", "float16")
-    assert "give --dtype bfloat16" in told
+    assert "Use --dtype bfloat16 or float32" in told
 
 
 def test_the_configuration_of_another_model_is_refused(tmp_path, actor, refused):
