@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tm
     [
         *((key, "none.py", "rule", f"{key}.path: expected a file, found none at none.py") for key in PARTS),
         *((key, "other.py", "other", "other.py: other: expected other(") for key in PARTS),
-        ("algorithm.loss", "other.py", "clip", "other.py: no function or class 'clip'; it has other"),
+        ("algorithm.loss", "other.py", "clip", "other.py: no function or class 'clip'. It has other"),
         ("algorithm.estimator", "broken.py", "f", "broken.py, line 1: not Python: "),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_dry_run_finds_what_cannot_be_loaded(task, tmp_path, capsys, key, path
 @pytest.mark.parametrize(
     ("key", "parameters", "body", "told"),
     [
-        ("rollout.branching", "candidate", "return 2", "line 1: f: tree "),
+        ("rollout.branching", "candidate", "return None", "line 1: f: tree "),
         ("rollout.branching", "candidate", "raise OSError('no')", "it raised OSError: no. Correct the function."),
         ("algorithm.estimator", "rewards, tree", "return [0]", "it returned an array of shape [1] for 6 trajectories"),
         ("algorithm.loss", "ratio, sign", "return 1", "line 1: f: with sign 1 it returned 1. Return a tensor."),

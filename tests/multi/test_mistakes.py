@@ -106,7 +106,7 @@ def test_a_rank_that_never_comes(monkeypatch):
     ):
         pass
     with (
-        pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s; start it"),
+        pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s\. Start it"),
         parallel.connect_ranks(Rank(0, 2, local_size=2, is_supervised=True), {}),
     ):
         pass

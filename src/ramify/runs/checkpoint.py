@@ -183,6 +183,6 @@ def _cleanup_on_error(folder: Path) -> Iterator[None]:
             # A rank that is gone; it has said so.
             raise
         raise TrainingError(
-            f"checkpoint {folder}: cannot be written ({first_line(error)}); earlier checkpoints are whole: fix that and go on "
+            f"checkpoint {folder}: cannot be written ({first_line(error)}). Earlier checkpoints are whole: fix that and go on "
             "with --resume"
         ) from error
