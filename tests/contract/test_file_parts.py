@@ -282,7 +282,7 @@ def test_another_rank_refuses_another_file(function, tmp_path):
     [
         ("ratio", "return ratio", "f: expected f(ratio, sign): too many positional arguments. Give it these parameters."),
         ("ratio, sign, edge", "return ratio", "f: expected f(ratio, sign): missing a required argument: 'edge'."),
-        ("ratio, sign", "yield ratio", "f: expected a function that returns, found a class or a generator"),
+        ("ratio, sign", "yield ratio", "f: expected a function that returns, got a class or a generator"),
     ],
 )  # fmt: skip
 def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(function, parameters, body, told):

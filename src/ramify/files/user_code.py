@@ -113,7 +113,7 @@ def check_signature(
         ConfigError: It is a class or a generator, or has other parameters.
     """
     if any(is_kind(function) for is_kind in _WITHOUT_RESULT):
-        raise ConfigError(f"{what}: expected a function that returns, found a class or a generator")
+        raise ConfigError(f"{what}: expected a function that returns, got a class or a generator")
     try:
         inspect.signature(function).bind(*parameters, **args)
     except (TypeError, ValueError) as error:
