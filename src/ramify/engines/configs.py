@@ -41,7 +41,7 @@ _VLLM_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class GpuTurns:
-    """How an engine's servers and the learner take turns on the same GPUs.
+    """The way in which an engine's servers and the learner take turns on the same GPUs.
 
     Attributes:
         share: Of each GPU's memory, that a server takes while it is awake.
@@ -54,7 +54,7 @@ class GpuTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig(Config):
-    """What a recipe may know of any engine. A new engine overrides what differs, and `assemble.agent` builds it."""
+    """All that a recipe may know of any engine. A new engine overrides what differs, and `assemble.agent` builds it."""
 
     computes_here: ClassVar[bool] = False
     """The model runs in this process."""

@@ -26,7 +26,7 @@ _NodeValues: TypeAlias = dict[str, dict[str, Floats]]
 
 @dataclass(frozen=True, slots=True)
 class AnnotationRequest:
-    """Which per-token values to compute; passes that none of them needs are skipped.
+    """The per-token values to compute; passes that none of them needs are skipped.
 
     Attributes:
         old: Whose logprobs are the old ones: "behavior" the engine's, "recompute" the learner's, from a pass.
