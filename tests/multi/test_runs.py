@@ -155,7 +155,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, 
 
 def opens_elsewhere(checkpoint):
     """transformers reads the folder as it is, and computes what we do."""
-    from learners import learner_with
+    import build
     from ramify.modeling.load import load_model
 
     ids = list(range(10, 40))
@@ -163,7 +163,7 @@ def opens_elsewhere(checkpoint):
     with torch.no_grad():
         logprobs = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1], -1)
     theirs = logprobs.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double().numpy()
-    assert np.abs(theirs - learner_with(load_model(checkpoint)).score(ids)).max() <= 1e-5
+    assert np.abs(theirs - build.learner(load_model(checkpoint)).score(ids)).max() <= 1e-5
     assert math.isfinite(theirs.sum())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners import learner_with
+import build
 from loopback import Reply, as_json, serve
 from model_folders import write_model
 from ramify.assemble.vllm import build_vllm
@@ -180,7 +180,7 @@ def new_weights(folder, engine, version, seed=1):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    write_weights(learner_with(model), version_folder(engine.info().weights_folder, version), "float32")
+    write_weights(build.learner(model), version_folder(engine.info().weights_folder, version), "float32")
     return model
 
 

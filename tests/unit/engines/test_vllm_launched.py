@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from learners import learner_with
+import build
 from model_folders import write_model
 from other_user import refuses_another_user
 from ramify.assemble.vllm import build_vllm
@@ -59,7 +59,7 @@ def play(engine, work):
 
 async def step(engine, folder, version):
     weights = version_folder(engine.info().weights_folder, version)
-    write_weights(learner_with(load_model(folder)), weights, "float32")
+    write_weights(build.learner(load_model(folder)), weights, "float32")
     await engine.load_weights(version)
     return await engine.generate(Request((5, 9, 33, 60), 1, 4))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners import learner_with
+import build
 from loopback import Reply, as_json
 from model_folders import write_model
 from ramify.assemble.vllm import build_vllm
@@ -72,7 +72,7 @@ async def step(engine, folder, version):
     model = load_model(folder)
     with torch.no_grad():
         model.model.norm.weight.mul_(1 + version / 10)
-    write_weights(learner_with(model), version_folder(engine.info().weights_folder, version), "float32")
+    write_weights(build.learner(model), version_folder(engine.info().weights_folder, version), "float32")
     await engine.load_weights(version)
     completion = await engine.generate(REQUEST)
     assert {number for number, _ in completion.version_runs} == {version}

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learners import learner_with
+import build
 from model_folders import write_model
 from ramify.algos.sft import demonstrated
 from ramify.assemble.vllm import build_vllm
@@ -42,7 +42,7 @@ def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
         add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
-    return learner_with(model)
+    return build.learner(model)
 
 
 def step(learner, seed=0):
@@ -142,7 +142,7 @@ def test_the_folder_holds_the_whole_model_under_its_own_names(folder, tmp_path, 
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_()
-    write_weights(learner_with(model), tmp_path / "new", "float32")
+    write_weights(build.learner(model), tmp_path / "new", "float32")
     files = sorted((tmp_path / "new").glob("*.safetensors"))
     assert (len(files) > 1) == (largest < 5_000_000_000)
     found = {name: tensor for file in files for name, tensor in load_file(file).items()}
@@ -158,7 +158,7 @@ def test_the_folder_holds_the_whole_model_under_its_own_names(folder, tmp_path, 
 def test_sixteen_bits_are_half_of_it(folder, tmp_path):
     model = load_model(folder)
     for dtype in ("float32", "bfloat16"):
-        write_weights(learner_with(model), tmp_path / dtype, dtype)
+        write_weights(build.learner(model), tmp_path / dtype, dtype)
     sizes = [
         sum(f.stat().st_size for f in (tmp_path / d).glob("*.safetensors")) for d in ("float32", "bfloat16")
     ]

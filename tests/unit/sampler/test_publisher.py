@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners import learner_with
+import build
 from model_folders import write_model
 from ramify.algos.sft import demonstrated
 from ramify.assemble.worker import build_engine_model
@@ -39,7 +39,7 @@ def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
         add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
-    return learner_with(model)
+    return build.learner(model)
 
 
 def step(learner, seed=0):

@@ -3,7 +3,7 @@ import io
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from learners import learner_with
+import build
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.optimizer import Optimizers
 from ramify.modeling.load import load_model, save_model
@@ -18,7 +18,7 @@ SIZES = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2,
 
 def said(model, tokens):
     out = io.StringIO()
-    prepare_rows(learner_with(model), tokens, 100, RunConsole(out, stamp=str))
+    prepare_rows(build.learner(model), tokens, 100, RunConsole(out, stamp=str))
     return " ".join(out.getvalue().split())
 
 
