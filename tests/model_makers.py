@@ -2,8 +2,8 @@
 
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.learner.annotate import annotate
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
+from ramify.learner.learning import annotate
 from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3

@@ -9,7 +9,7 @@ from ramify.assemble.tools import show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.quickstart.evaluations import peak_memory_bytes
-from ramify.train import sft  # noqa: F401 - torch and all that a run has in memory by then
+from ramify.train import supervised  # noqa: F401 - torch and all that a run has in memory by then
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:

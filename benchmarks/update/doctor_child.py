@@ -22,9 +22,9 @@ from ramify.learner.update import Learner
 from ramify.learner.worker import Reference
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.configs import AdapterConfig
-from ramify.modeling.host_memory import map_large_tensors
 from ramify.modeling.lora import add_lora
 from ramify.modeling.memory import set_checkpointing
+from ramify.modeling.numerics import map_large_tensors
 from ramify.modeling.recompute import recompute_activations
 
 _SHORT = 64

@@ -12,7 +12,7 @@ from ramify.commands.memory import adapter_parameters
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import shapes_of
 from ramify.modeling.memory_plan import Job, ModelSize, plan_of
-from ramify.modeling.published_sizes import published_config
+from ramify.modeling.model_config import published_config
 
 _CHILD = "benchmarks.update.doctor_child"
 _MEBI = 2**20
@@ -78,7 +78,7 @@ def estimate_against_growth() -> Sequence[Row]:
             {
                 "shapes": [asdict(shape) for shape in SHAPES],
                 "errors": {shape.name: error for shape, error in zip(SHAPES, errors, strict=True)},
-                "peer": "VmHWM of a fresh process less its VmRSS after imports; large tensors mapped (modeling/host_memory.py)",
+                "peer": "VmHWM of a fresh process less its VmRSS after imports; large tensors mapped (modeling/numerics.py)",
             },
         )
     ]

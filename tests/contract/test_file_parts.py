@@ -20,9 +20,8 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
-from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import Learning
+from ramify.learner.learning import AnnotationRequest, Learning
 from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.learner.wire import decode, encode

@@ -400,7 +400,7 @@ BUILDERS = {
     "ramify.assemble.vllm",
     "ramify.engines.text_service",  # the base of two engines
     # They ask through ramify.net.hub alone.
-    "ramify.modeling.hub",
+    "ramify.modeling.model_path",
     "ramify.data.benchmark_files",
     "ramify.tools.search_dense",
 }

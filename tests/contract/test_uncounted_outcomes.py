@@ -20,9 +20,8 @@ from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey, make_tree
-from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import Learning
+from ramify.learner.learning import AnnotationRequest, Learning
 from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3

@@ -19,7 +19,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.runs.checkpoint_files import checkpoint_folder
 from ramify.runs.run_folder import claim_run_folder
-from ramify.sampler.session import sampling
+from ramify.sampler.sampler import sampling
 from ramify.train.rl import rl_step, start_new
 
 REPETITION = ("guard.max_repetition=0.6", "guard.patience=2", "guard.max_fallbacks=1")

@@ -14,8 +14,7 @@ from ramify.cli import main
 from ramify.commands.memory import job_here
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.modeling.memory_plan import plan_of
-from ramify.modeling.row_bytes import row_bytes
+from ramify.modeling.memory_plan import plan_of, row_bytes
 from wide_rows import random_model, tree, update
 
 

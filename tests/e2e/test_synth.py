@@ -14,7 +14,7 @@ from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
-from ramify.runs.claims import SYNTHESIS
+from ramify.runs.run_folder import SYNTHESIS
 
 SYNTH = """\
 [model]

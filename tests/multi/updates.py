@@ -15,12 +15,12 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Source
-from ramify.learner.annotate import AnnotationRequest, annotate
 from ramify.learner.configs import ScheduleConfig
 from ramify.learner.deal import Shares
+from ramify.learner.learning import AnnotationRequest, annotate
 from ramify.learner.pack import tree_rows
 from ramify.learner.update import Learner
-from ramify.train.dpo import prefer
+from ramify.train.supervised import prefer
 from random_trees import (
     credited,
     node,

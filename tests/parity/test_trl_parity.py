@@ -43,7 +43,7 @@ from ramify.learner.learning import Learning
 from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.train.dpo import prefer
+from ramify.train.supervised import prefer
 
 TRL = json.loads((Path(__file__).parent / "trl_figures.json").read_text())
 PRECISION = 1e-5

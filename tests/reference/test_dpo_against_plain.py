@@ -16,7 +16,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import adapters_off, add_lora
 from ramify.modeling.tiny import make_tiny_qwen3
-from ramify.train.dpo import prefer
+from ramify.train.supervised import prefer
 from random_trees import node, tree_of
 
 BETA = 0.3

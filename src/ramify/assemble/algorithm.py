@@ -11,8 +11,7 @@ from ramify.core.protocols import Estimator, RewardFn
 
 if TYPE_CHECKING:
     from ramify.algos.losses import Objective, TokenLoss
-    from ramify.learner.annotate import AnnotationRequest
-    from ramify.learner.learning import Learning
+    from ramify.learner.learning import AnnotationRequest, Learning
     from ramify.learner.update import Learner
 
 MISMATCH_TOLERANCE = 1e-4
@@ -67,7 +66,7 @@ def build_objective(section: AlgorithmSection) -> "Objective":
 
 def wanted_annotations(section: AlgorithmSection) -> "AnnotationRequest":
     """Return the values that the annotation pass must compute; none if the engine provides all that are needed."""
-    from ramify.learner.annotate import AnnotationRequest
+    from ramify.learner.learning import AnnotationRequest
 
     entropy = section.entropy_advantage
     return AnnotationRequest(

@@ -24,11 +24,10 @@ from ramify.obs.metrics import TimingLog
 from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import Recorder
 from ramify.sampler.publisher import build_publisher
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
+from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import Task
 from ramify.train.configs import EvaluationConfig
-from ramify.train.evaluations import TrainingEvaluation
+from ramify.train.loop import TrainingEvaluation
 
 if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer

@@ -20,9 +20,8 @@ from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import ScoreName
 from ramify.runs.checkpoint_files import check_model_folder
-from ramify.runs.claims import EVALUATION
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
+from ramify.runs.run_folder import EVALUATION
+from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import Task
 
 if TYPE_CHECKING:

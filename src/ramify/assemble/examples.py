@@ -21,16 +21,13 @@ from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.runs.recorder import open_recorder
-from ramify.runs.resume import Start, begin_run, restore, starting_point
+from ramify.runs.resume import Start, begin_run, make_manifest, restore, starting_point
 from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.sampler.task import ShownTools
-from ramify.train.dpo import dpo_task
 from ramify.train.examples import ExampleReader, RenderedExample, RowRenderer
-from ramify.train.manifest import make_manifest
 from ramify.train.row_memory import prepare_rows
-from ramify.train.sft import sft_task
-from ramify.train.supervised import SupervisedRun, SupervisedTask, train_on_examples
+from ramify.train.supervised import SupervisedRun, SupervisedTask, dpo_task, sft_task, train_on_examples
 
 _LARGE_FILE = 10_000_000
 """Bytes of a file that takes seconds to read."""

@@ -20,7 +20,7 @@ def answering_identity(
     weights, device = None, "none"
     if engine.loads_weights:
         # Only weights that are read here need torch.
-        from ramify.modeling.adapter_files import checksums
+        from ramify.modeling.lora import checksums
         from ramify.modeling.numerics import device_name
 
         weights = checksums(model.folder)

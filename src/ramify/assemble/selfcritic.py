@@ -27,7 +27,7 @@ from ramify.obs.console import RunConsole
 from ramify.runs.run_folder import claim_run_folder
 from ramify.runtime.agent_loop import agent_loop
 from ramify.sampler.recorded import TreeRecorder
-from ramify.sampler.session import sampling
+from ramify.sampler.sampler import sampling
 from ramify.synth.pairs import PairRule
 from ramify.train.rollout import first_step
 from ramify.train.selfcritic import DPO, RL, SAMPLING, Cycle, SelfCritic

@@ -17,9 +17,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
-from ramify.runs.claims import SYNTHESIS
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
+from ramify.runs.run_folder import SYNTHESIS
+from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import Task
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.run import SynthPlan, synthesize

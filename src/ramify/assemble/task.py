@@ -25,8 +25,7 @@ from ramify.core.protocols import ContextRewriter
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.rewriting import load_rewriter
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
+from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import BuiltReward, ShownTools, Task
 
 if TYPE_CHECKING:

@@ -22,20 +22,18 @@ from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.runs.claims import ROLLOUT
 from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import open_recorder
-from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
-from ramify.runs.run_folder import RunFolder, claim_run_folder
+from ramify.runs.resume import TrainingSetup, begin_run, make_manifest, restore, starting_point
+from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.task import Task
-from ramify.train.evaluations import TrainingEvaluation
-from ramify.train.manifest import make_manifest
+from ramify.train.loop import TrainingEvaluation
 from ramify.train.rl import run_to_end
-from ramify.train.rl_run import RlRun
 from ramify.train.rollout import Place, first_step, grow_rollout, recorded_start
 from ramify.train.row_memory import prepare_rows
+from ramify.train.step import RlRun
 
 
 def run_rl(

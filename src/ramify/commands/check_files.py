@@ -26,8 +26,8 @@ from ramify.config.sizes import longest_sequence
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.configs import ModelConfig
-from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
+from ramify.modeling.model_path import fetch_model, is_fetched
 from ramify.modeling.weight_files import stored_tensors
 from ramify.runs.loggers import require_loggers
 from ramify.tools.configs import CacheConfig

@@ -19,7 +19,7 @@ from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
 from ramify.files.user_code import load_function
-from ramify.modeling.hub import is_fetched
+from ramify.modeling.model_path import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
 from ramify.rollout.configs import OwnHelperConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig

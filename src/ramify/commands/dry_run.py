@@ -12,7 +12,7 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import refuse_large_steps
 from ramify.core.errors import ConfigError
-from ramify.modeling.hub import is_fetched
+from ramify.modeling.model_path import is_fetched
 
 _NOT_READ = (
     "rows were not read: add --rows to find rows that cannot be used, prompts that are too long, and tools, rewards, "

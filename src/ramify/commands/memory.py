@@ -22,11 +22,9 @@ from ramify.config.sizes import largest_row, longest_sequence
 from ramify.core.errors import ConfigError, MachineError
 from ramify.engines.configs import GpuTurns
 from ramify.modeling.configs import AdapterConfig, ModelConfig
-from ramify.modeling.hub import fetch_model, is_fetched
-from ramify.modeling.memory_plan import Job, MemoryPlan, ModelSize, choose
-from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
-from ramify.modeling.published_sizes import published_config
-from ramify.modeling.row_bytes import Config, row_bytes, store_bytes
+from ramify.modeling.memory_plan import Config, Job, MemoryPlan, ModelSize, choose, row_bytes, store_bytes
+from ramify.modeling.model_config import is_adapter_folder, published_config, read_model_config, whole_folder
+from ramify.modeling.model_path import fetch_model, is_fetched
 from ramify.modeling.weight_files import stored_tensors
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]

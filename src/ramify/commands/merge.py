@@ -106,8 +106,8 @@ def _merge_verl(options: argparse.Namespace) -> None:
     console = RunConsole()
     with new_output_folder("--out", options.out) as folder:
         console.note(f"reading {checkpoint.folder}: {len(checkpoint.shards)} ranks")
-        from ramify.modeling.verl_model import verl_weights
         from ramify.modeling.verl_pickles import require_intact
+        from ramify.modeling.verl_shards import verl_weights
 
         with console.phase("files", len(checkpoint.shards)) as phase:
             for shard in checkpoint.shards:

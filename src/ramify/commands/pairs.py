@@ -90,7 +90,7 @@ def _model_of(run: Path) -> Path:
     """
     from ramify.config.load import read_toml
     from ramify.files.durable import RECIPE
-    from ramify.modeling.hub import local_folder
+    from ramify.modeling.model_path import local_folder
 
     recipe = (run if run.is_dir() else run.parent.parent) / RECIPE
     if not recipe.is_file():

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
-    from ramify.runs.claims import ROLLOUT
+    from ramify.runs.run_folder import ROLLOUT
 
     require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)

@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_synth import SynthRecipe
-    from ramify.runs.claims import SYNTHESIS
+    from ramify.runs.run_folder import SYNTHESIS
 
     require_dry_run(options)
     recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)

@@ -24,10 +24,10 @@ from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import MachineError
-from ramify.modeling.hub import is_fetched
+from ramify.modeling.model_path import is_fetched
 from ramify.net.secrets import read_key
 from ramify.rewards.configs import RewardConfig
-from ramify.runs.claims import EVALUATION, SYNTHESIS, TRAINING
+from ramify.runs.run_folder import EVALUATION, SYNTHESIS, TRAINING
 from ramify.sandbox.levels import MAX_LEVEL, shortfall, why_not
 
 Row: TypeAlias = tuple[str, str]

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.other_runs import record_of
-    from ramify.runs.claims import TRAINING
+    from ramify.runs.run_folder import TRAINING
 
     require_dry_run(options)
     rank = launched(os.environ)
@@ -101,7 +101,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
     import ramify
     from ramify.config.load import resolved
     from ramify.config.schema_train import TrainRecipe
-    from ramify.modeling.adapter_files import checksums
+    from ramify.modeling.lora import checksums
     from ramify.runs.manifest import file_sha256
 
     code = sha256()

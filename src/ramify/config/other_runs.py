@@ -14,8 +14,7 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.engines.configs import SERVER_KEYS
 from ramify.modeling.configs import ModelConfig
-from ramify.runs.manifest import MANIFEST
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import MANIFEST, RecipeRecord
 
 MAY_CHANGE = frozenset(
     {

@@ -38,15 +38,12 @@ from ramify.obs.metrics import TimingLog
 from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rollout.plan import TreeRequest
-from ramify.runs.claims import EVALUATION
 from ramify.runs.keyed_lines import Key
-from ramify.runs.manifest import MANIFEST, note_session, refuse_other, write_manifest
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import MANIFEST, RecipeRecord, note_session, refuse_other, write_manifest
+from ramify.runs.run_folder import EVALUATION
 from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.recorded import done_in, grow_in_groups, in_groups
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
-from ramify.sampler.session import sampling
+from ramify.sampler.sampler import Sampler, Scoring, sampling
 from ramify.sampler.task import Task
 
 

@@ -7,7 +7,7 @@ keys a block of queries sees in part or in full is counted from the segments, so
 Nothing is padded: the kernels check the ends of queries and keys themselves.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -60,7 +60,11 @@ class FlexTreeAttention:
             block_mask=self._mask,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
-            kernel_options=_kernel_options(query.dtype),
+            # One kernel for all numbers of queries: that for few would be compiled too, and not for all numbers of heads.
+            kernel_options={
+                "FORCE_USE_FLEX_ATTENTION": True,
+                **(_FLOAT32_KERNEL if query.dtype == torch.float32 else {}),
+            },
         )
         return output.transpose(1, 2)
 
@@ -77,11 +81,6 @@ def _flash_can(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
     """Return True if the flash kernel takes these: 16-bit types on a GPU. Any other kernel would compute all scores at once."""
     gqa = query.shape[1] != key.shape[1]
     return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, gqa))
-
-
-def _kernel_options(dtype: torch.dtype) -> Mapping[str, int | bool]:
-    # One kernel for all numbers of queries: that for few queries would be compiled too, and not for all numbers of heads.
-    return {"FORCE_USE_FLEX_ATTENTION": True, **(_FLOAT32_KERNEL if dtype == torch.float32 else {})}
 
 
 @cache

@@ -91,7 +91,14 @@ class Optimizers:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._named = named
         if config.name == "adamw":
-            self._optimizers = _adamw(list(named.values()), config)
+            adamw = torch.optim.AdamW(
+                list(named.values()),
+                lr=config.rate,
+                betas=config.betas,
+                weight_decay=config.weight_decay,
+                fused=True,
+            )
+            self._optimizers: list[torch.optim.Optimizer] = [adamw]
         else:
             self._optimizers = _muon(model, named, config)
         groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
@@ -191,14 +198,6 @@ class Optimizers:
 
 def _described(head: TensorHead) -> str:
     return f"{str(head.dtype).removeprefix('torch.')} {list(head.shape)}"
-
-
-def _adamw(parameters: list[torch.Tensor], config: OptimizerConfig) -> list[torch.optim.Optimizer]:
-    return [
-        torch.optim.AdamW(
-            parameters, lr=config.rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
-        )
-    ]
 
 
 def _muon(

@@ -179,21 +179,9 @@ class _Arrays:
         return np.frombuffer(data, dtype, count).reshape(shape)
 
 
-def _path(content: Node, _: _Arrays) -> Path:
-    return Path(content)
-
-
-def _array(content: Node, arrays: _Arrays) -> np.ndarray[Any, Any]:
-    return arrays.take(content)
-
-
-def _list(content: Node, arrays: _Arrays) -> list[Any]:
-    return list(_parts(content, arrays))
-
-
 _KINDS: Mapping[str, Callable[[Node, _Arrays], Any]] = {
-    "list": _list,
+    "list": lambda content, arrays: list(_parts(content, arrays)),
     "map": _map,
-    "path": _path,
-    "array": _array,
+    "path": lambda content, _: Path(content),
+    "array": lambda content, arrays: arrays.take(content),
 }

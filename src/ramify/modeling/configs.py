@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from ramify.core.config import Config, Length, Magnitude, Reserved, UserPath, ValueCheck
 from ramify.core.messages import Dialect
-from ramify.modeling.hub import local_folder
+from ramify.modeling.model_path import local_folder
 
 
 def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value

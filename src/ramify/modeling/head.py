@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import torch
 
-from ramify.modeling.row_bytes import CACHED_LOGITS
+from ramify.modeling.memory_plan import CACHED_LOGITS
 
 PartLoss: TypeAlias = Callable[[slice, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """The loss of a part of the tokens: (slice of the part, logprobs [P], entropies [P] or None) -> scalar."""

@@ -25,9 +25,8 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from ramify.core.errors import DataError, RamifyError
-from ramify.modeling.adapter_files import load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.modeling.lora import adapter_tensors, has_adapters
+from ramify.modeling.lora import adapter_tensors, has_adapters, load_adapter, save_adapter
 from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
 from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.weight_files import StoredTensor, stored_tensors

@@ -13,11 +13,10 @@ from safetensors import safe_open
 
 from ramify.core.errors import DataError
 from ramify.core.json_text import MAX_ECHO
-from ramify.modeling.adapter_files import read_adapter_settings, require_base
-from ramify.modeling.lora import PREFIX
+from ramify.modeling.lora import PREFIX, read_adapter_settings, require_base
 from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, read_object_file, whole_folder
 from ramify.modeling.plain_folder import Weights, write_settings, write_weights
-from ramify.modeling.weight_checksums import weights_checksum
+from ramify.modeling.tensor_files import weights_checksum
 from ramify.modeling.weight_files import stored_tensors
 
 _BASE = ".base_layer."

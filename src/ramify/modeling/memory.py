@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ramify.modeling.memory_plan import SHARES, row_bytes
 from ramify.modeling.numerics import compute_device, compute_dtype
-from ramify.modeling.row_bytes import SHARES, row_bytes
 
 
 def available_bytes(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""Writes safetensors files one tensor at a time, and reads them.
+"""Writes safetensors files one tensor at a time, reads them, and computes a checksum over the weights of a folder.
 
 So a GPU's state is never held a second time, and a model that does not fit into memory can be written; safetensors' own
 writer takes all tensors at once, and copies everything that is not on the CPU first. The format
@@ -6,14 +6,19 @@ writer takes all tensors at once, and copies everything that is not on the CPU f
 """
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+
+from ramify.core.errors import DataError
+from ramify.files.untrusted import require_readable
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
@@ -124,3 +129,34 @@ def _opened(path: Path) -> Iterator[Any]:
 def all_finite(tensor: torch.Tensor) -> bool:
     """Return True if no number is NaN or infinite; avoids the copies that `torch.isfinite` makes of a whole tensor."""
     return not tensor.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach()))
+
+
+def weights_checksum(folder: Path) -> str:
+    """Return a CRC-32 over the names, types, shapes and bytes of all tensors in a folder's safetensors files.
+
+    It tells apart models of the same shape. It does not depend on how tensors are spread over files, nor on metadata. Reads all tensors, but only once per
+    process as long as the files do not change.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    return _checksum(tuple((file, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=8)
+def _checksum(files: tuple[tuple[Path, int, int], ...]) -> str:
+    checksums: list[str] = []
+    for path, _, _ in files:
+        require_readable(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - not a mapping
+                    tensor = file.get_tensor(name)
+                    content: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+                    crc = f"{zlib.crc32(content):08x}"
+                    checksums.append(f"{name} {tensor.dtype} {list(tensor.shape)} {crc}")
+        # Foreign files: report anything that is wrong with them in one line.
+        except Exception as error:
+            raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+    return f"{zlib.crc32(chr(10).join(sorted(checksums)).encode()):08x}"

@@ -47,7 +47,9 @@ def find_checkpoint(path: Path) -> VerlCheckpoint:
     if not path.is_dir():
         raise DataError(f"{path}: {'is a file' if path.exists() else 'no such folder'}, expected {_EXPECTED}")
     folder = _folder_of_shards(path)
-    step = next((int(m[1]) for name in _names(folder) if (m := _STEP.fullmatch(name))), None)
+    resolved = folder.resolve()
+    names = (resolved.name, resolved.parent.name)
+    step = next((int(m[1]) for name in names if (m := _STEP.fullmatch(name))), None)
     return VerlCheckpoint(folder, step, _shards(folder))
 
 
@@ -167,11 +169,6 @@ def _shard_files(folder: Path) -> dict[tuple[int, int], Path]:
     """Return the files of shards by world size and rank."""
     matches = ((_SHARD.fullmatch(file.name), file) for file in folder.iterdir())
     return {(int(match[1]), int(match[2])): file for match, file in matches if match and file.is_file()}
-
-
-def _names(folder: Path) -> tuple[str, str]:
-    resolved = folder.resolve()
-    return resolved.name, resolved.parent.name
 
 
 def _steps(folder: Path) -> list[str]:

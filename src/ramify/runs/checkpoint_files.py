@@ -20,7 +20,7 @@ from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, Reader, count, mapping, one_of, part, text
 from ramify.core.protocols import Json
 from ramify.files import durable
-from ramify.modeling.run_models import checkpoints
+from ramify.modeling.model_path import checkpoints
 
 SCHEMA = 5
 _LAST_READERS = {4: "0.1.0 at commit c7758c3"}

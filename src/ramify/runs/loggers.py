@@ -1,6 +1,6 @@
-"""TensorBoard, Weights & Biases, trackio and MLflow: who can follow a run. Each package is imported with the first step.
+"""TensorBoard, Weights & Biases, trackio and MLflow: who can follow a run, and trajectories as they show them.
 
-All of them work without a network. Only the environment (`WANDB_MODE`, `TRACKIO_SPACE_ID`, `MLFLOW_TRACKING_URI`) sends
+Each package is imported with the first step. All of them work without a network. Only the environment (`WANDB_MODE`, `TRACKIO_SPACE_ID`, `MLFLOW_TRACKING_URI`) sends
 anything to a service, and only from there come the keys. A step that is done again after a resume is logged again.
 """
 
@@ -8,18 +8,78 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import astuple, dataclass
 from importlib.util import find_spec
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from ramify.core.errors import ConfigError
-from ramify.net.secrets import read_optional_key
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source, Trajectory
+from ramify.net.secrets import read_optional_key, shown
+from ramify.rewards.extract import answer_of
 from ramify.runs.configs import LogConfig, LoggerName
-from ramify.runs.logged_trees import LoggedTrajectory, LoggedTrees
+
+LoggedTrees: TypeAlias = Mapping[str, "Sequence[LoggedTrajectory]"]
+"""Trajectories by the name under which they are logged: "trees", "eval/trees"."""
+
+_ROLES: Mapping[Source, str] = {Source.POLICY: "assistant", Source.TOOL: "tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTrajectory:
+    """A trajectory of a tree.
+
+    Attributes:
+        problem: Id of the problem.
+        prompt: Its last message.
+        answer: The final answer; "" if there is none.
+        reward: Value of its reward.
+        turns: Turns that the policy wrote.
+        messages: Role and text of all messages, those of the problem first.
+    """
+
+    problem: str
+    prompt: str
+    answer: str
+    reward: float
+    turns: int
+    messages: tuple[tuple[str, str], ...]
+
+
+def logged_trajectories(trees: Sequence[ScoredTree]) -> tuple[LoggedTrajectory, ...]:
+    """Return all trajectories of the trees, in order."""
+    return tuple(
+        _logged(trajectory, reward)
+        for scored in trees
+        for trajectory, reward in zip(scored.tree.trajectories, scored.rewards, strict=True)
+    )
+
+
+def _logged(trajectory: Trajectory, reward: Reward) -> LoggedTrajectory:
+    problem = trajectory.problem
+    prompt = [(message.role, message.text) for message in problem.messages]
+    nodes = [node for node in trajectory.nodes if node.source is not Source.PROMPT]
+    # A turn that branches is several nodes.
+    runs = groupby(nodes, lambda node: _ROLES.get(node.source, "user"))
+    spoken = [(role, "".join(node.text for node in run)) for role, run in runs]
+    return LoggedTrajectory(
+        problem=problem.id,
+        prompt=_clean(prompt[-1][1]) if prompt else "",
+        answer=_clean(answer_of(trajectory)),
+        reward=reward.value,
+        turns=sum(role == "assistant" for role, _ in spoken),
+        messages=tuple((role, _clean(text)) for role, text in (*prompt, *spoken)),
+    )
+
+
+def _clean(text: str) -> str:
+    return shown(text, keep="\n")
+
 
 _PROJECT = "ramify"
 _PACKAGES: Mapping[LoggerName, tuple[str, ...]] = {

@@ -14,9 +14,8 @@ from ramify.core.records import ScoredTree
 from ramify.net.secrets import shown
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.runs.configs import LogConfig, TrainingLogConfig
-from ramify.runs.logged_trees import logged_trajectories
-from ramify.runs.loggers import LOGGERS, LoggedRun, Logger, Opener
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.loggers import LOGGERS, LoggedRun, Logger, Opener, logged_trajectories
+from ramify.runs.manifest import RecipeRecord
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import Saver
 

@@ -1,27 +1,204 @@
-"""The folder of one run: its recipe, what it is made from, metrics, traces, timings and checkpoints.
+"""Folders of runs: who may use one, and what a training run holds: recipe, manifest, metrics, traces, timings and checkpoints.
 
 RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
     evals.jsonl  evals/STEP.jsonl
 
-A run has begun once it has a step or a checkpoint. Until then its folder is free for the next start, with any recipe.
+A run has begun once it has a step or a checkpoint. Until then its folder is free for the next start, with any recipe: a
+claim marks it as the run's own while it is still empty, in its lock. Whatever a start that failed or was killed leaves
+there (logs of servers, caches, a recipe without a manifest) then never blocks the next one, and a folder with files of
+somebody else is refused.
 """
 
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import part, text
-from ramify.files.durable import RECIPE, make_folder, read_record, replace_file
+from ramify.files.durable import (
+    LOCK,
+    RECIPE,
+    entries,
+    locked_folder,
+    make_folder,
+    naming,
+    read_record,
+    replace_file,
+    require_plain_files,
+)
 from ramify.obs.metrics import MetricsLog
-from ramify.runs.claims import TRAINING
-from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, shown, write_manifest
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import (
+    MANIFEST,
+    RecipeRecord,
+    note_session,
+    read_manifest,
+    refuse_other,
+    shown,
+    write_manifest,
+)
+
+_MOST_MARK = 64
+"""Bytes of a lock that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunKind:
+    """A kind of run folder, and what belongs to it besides its recipe and its manifest; a `*` stands for any characters.
+
+    Attributes:
+        name: Word in the mark; a folder that another kind of run has marked is not free.
+        what: Its content, for messages.
+        results: Files and folders that are results. From a folder with a result only a resumed run may go on.
+        lines: Files whose first line is a result.
+        files: Its other files.
+        folders: Its folders.
+        can_resume: The command has --resume.
+    """
+
+    name: str
+    what: str
+    results: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    can_resume: bool = True
+
+    def has_begun(self, path: Path) -> bool:
+        """Return True if the folder holds a result."""
+        lines = (file for pattern in self.lines for file in path.glob(pattern))
+        return any(file.is_file() and file.stat().st_size > 0 for file in lines) or any(
+            any(path.glob(pattern)) for pattern in self.results
+        )
+
+    def check(self, path: Path, resume: bool, recipe: RecipeRecord | None = None) -> None:
+        """Check that a run may use the folder `run.dir`; writes nothing.
+
+        Raises:
+            ConfigError: It holds results and `resume` is false, it holds something else, it holds links, or the recipe of a run
+                that has begun differs from `recipe` in a key that must not change.
+        """
+        if not path.exists():
+            return
+        if not path.is_dir():
+            raise ConfigError(f"run.dir: {path} is a file; expected a new or empty folder")
+        begun = self.has_begun(path)
+        if begun and not (path / RECIPE).exists():
+            raise ConfigError(
+                f"run.dir: {path} holds {self.what} without its {RECIPE}; put that file back, or name a new folder"
+            )
+        if begun and not resume:
+            advice = "go on with --resume or name a new folder" if self.can_resume else "name a new folder"
+            raise ConfigError(f"run.dir: {path} holds {self.what}; {advice}")
+        if not begun and entries(path) and _read_mark(path) != self._mark:
+            raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
+        require_plain_files("run.dir", path)
+        files = (RECIPE, MANIFEST, *self.lines, *self.results, *self.files)
+        for names, is_right, kind in ((self.folders, Path.is_dir, "folder"), (files, Path.is_file, "file")):
+            for file in (path / name for name in names if "/" not in name):
+                if file.exists() and not is_right(file):
+                    raise ConfigError(f"run.dir: {file} is no {kind}; put it back from a copy, or remove it")
+        if begun and recipe is not None:
+            recipe.changes(path / RECIPE)
+
+    @contextmanager
+    def claim(self, path: Path, resume: bool, recipe: RecipeRecord | None = None) -> Iterator[None]:
+        """Make the folder `run.dir`, mark it, and hold it for this process alone while the block runs.
+
+        It is checked before anything is written, and again once it is held, since another process may have used it in between.
+        A run that has left nothing but its recipe removes that too.
+
+        Raises:
+            ConfigError: As for `check`; the folder cannot be made or written, or another process holds it.
+        """
+        self.check(path, resume, recipe)
+        is_new = not path.exists()
+        make_folder("run.dir", path)
+        with locked_folder("run.dir", path):
+            self.check(path, resume, recipe)
+            try:
+                if not self.has_begun(path):
+                    _write_mark(path, self._mark)
+                yield
+            finally:
+                if not self.has_begun(path):
+                    _clean_up(path, is_new)
+
+    @property
+    def _mark(self) -> bytes:
+        return f"ramify {self.name}\n".encode()
+
+
+def _read_mark(path: Path) -> bytes:
+    # A lock that is a link, a pipe or a folder is none of ours.
+    with suppress(OSError):
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.read(lock, _MOST_MARK)
+        finally:
+            os.close(lock)
+    return b""
+
+
+def _write_mark(path: Path, mark: bytes) -> None:
+    lock_path = path / LOCK
+    with naming(lock_path):
+        lock = os.open(lock_path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(lock, mark, 0)
+            os.ftruncate(lock, len(mark))
+            # Before anything else is in the folder: after a power cut it must still be known as ours.
+            os.fsync(lock)
+        finally:
+            os.close(lock)
+
+
+def _clean_up(path: Path, is_new: bool) -> None:
+    """Remove a recipe that nothing was made with; other things stay for the user to read, and so does the mark."""
+    if entries(path) - {RECIPE, MANIFEST}:
+        return
+    for name in (RECIPE, MANIFEST, LOCK):
+        (path / name).unlink(missing_ok=True)
+    if is_new:
+        # Not if an unfinished file is left there, or another process has come meanwhile.
+        with suppress(OSError):
+            path.rmdir()
+
+
+_STEPS = ("checkpoints/step-*", f"trees/{'[0-9]' * 6}*.jsonl")
+TRAINING = RunKind(
+    name="run",
+    what="a run",
+    lines=("metrics.jsonl", "cycle-*/rl/metrics.jsonl"),
+    results=(*_STEPS, *(f"cycle-*/rl/{steps}" for steps in _STEPS), "cycle-*/done.json"),
+    files=("evals.jsonl",),
+    folders=("checkpoints", "trees", "timing", "evals", "preflight"),
+)
+ROLLOUT = RunKind(
+    name="rollout",
+    what="trees",
+    results=("trees/000001.jsonl",),
+    folders=("trees", "timing"),
+    can_resume=False,
+)
+EVALUATION = RunKind(
+    name="evaluation",
+    what="an evaluation",
+    lines=("results.jsonl",),
+    results=("summary.json",),
+    files=("times.jsonl", "trees.jsonl", "times.json", "results.csv", "report.html"),
+)
+SYNTHESIS = RunKind(
+    name="synthesis",
+    what="a synthesis",
+    lines=("trees/direct.jsonl", "trees/tools.jsonl", "trees/hints.jsonl"),
+    results=("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json"),
+    folders=("trees",),
+)
 
 _OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
 

@@ -80,7 +80,8 @@ class TreeRecorder:
             DataError: Nothing was there, and no problem worked.
             RunInterruptedError: Ctrl-C or SIGTERM.
         """
-        lines, old_notes = _tree_lines(path), sampler.timing.failure_notes()
+        lines = KeyedLines(path, lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]))
+        old_notes = sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
         recorded = lines.keys()
         # Also drops a last line that was cut off.
@@ -116,10 +117,6 @@ class TreeRecorder:
 
     def _size(self, sampler: Sampler) -> int:
         return GROUP if self.whole is None else max(1, self.whole // sampler.agent.limits.n)
-
-
-def _tree_lines(path: Path) -> KeyedLines:
-    return KeyedLines(path, lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]))
 
 
 def _key(planned: TreeRequest) -> Key:

@@ -11,14 +11,19 @@ from ramify.core.messages import Problem
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.token_counts import PriceConfig
-from ramify.runs.claims import SYNTHESIS
 from ramify.runs.configs import LogConfig
-from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import (
+    MANIFEST,
+    RecipeRecord,
+    note_session,
+    read_manifest,
+    refuse_other,
+    write_manifest,
+)
 from ramify.runs.recorder import open_loggers
+from ramify.runs.run_folder import SYNTHESIS
 from ramify.sampler.recorded import TreeRecorder
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.session import SamplingSession, sampling
+from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.folder import read_stage, stage_file

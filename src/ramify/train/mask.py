@@ -4,7 +4,6 @@ from itertools import groupby, islice
 from pathlib import Path
 
 from ramify.algos.sft import counted_once
-from ramify.chat.renderer import ChatRenderer
 from ramify.core.tree import Tree, TreeKey
 from ramify.learner.pack import pack
 from ramify.obs.console import RunConsole
@@ -26,7 +25,8 @@ def show_mask(path: Path, rows: RowRenderer, reader: ExampleReader, console: Run
             trained = trained_tokens(tree)
             sizes.append((len(trained), sum(on for _, on in trained)))
             console.result(f"{path} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}")
-            console.masked(_pieces(rows.renderer, trained))
+            runs = groupby(trained, lambda token: token[1])
+            console.masked([(rows.renderer.decode([token for token, _ in run]), on) for on, run in runs])
     reader.require_usable()
     for note in reader.notes:
         console.note(note)
@@ -34,16 +34,10 @@ def show_mask(path: Path, rows: RowRenderer, reader: ExampleReader, console: Run
 
 
 def trained_tokens(tree: Tree) -> list[tuple[int, bool]]:
-    """The tokens of a tree with one leaf, as they are packed, and whether the policy wrote each: only those carry a loss."""
+    """Return the tokens of a tree with one leaf, as they are packed, and whether the policy wrote each: only those carry a loss."""
     (row,) = pack([counted_once(tree)], token_budget=1)
     written = set(row.written.tolist())
     return [(token, index in written) for index, token in enumerate(row.token_ids.tolist())]
-
-
-def _pieces(renderer: ChatRenderer, trained: list[tuple[int, bool]]) -> list[tuple[str, bool]]:
-    """Runs of tokens that are all trained or all not, as text."""
-    runs = groupby(trained, lambda token: token[1])
-    return [(renderer.decode([token for token, _ in run]), on) for on, run in runs]
 
 
 def _shares(size: int, trained: int) -> str:

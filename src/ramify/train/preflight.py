@@ -15,8 +15,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.rollout.plan import step_requests
 from ramify.runs.run_folder import RunFolder
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.session import SamplingSession
+from ramify.sampler.sampler import Sampler, SamplingSession
 from ramify.train.configs import PreflightConfig
 
 ATTEMPT = 1_000_000

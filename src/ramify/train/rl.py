@@ -7,12 +7,18 @@ from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import take_batch
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.session import SamplingSession, sampling
+from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.train.loop import run_steps
 from ramify.train.preflight import run_preflight
-from ramify.train.rl_run import RlRun
-from ramify.train.step import after_step, apply_guard_action, closing_notes, learn, record, update_guard_state
+from ramify.train.step import (
+    RlRun,
+    after_step,
+    apply_guard_action,
+    closing_notes,
+    learn,
+    record,
+    update_guard_state,
+)
 
 
 def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Path:

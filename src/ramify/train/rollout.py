@@ -12,10 +12,9 @@ from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import RecipeRecord
 from ramify.runs.run_folder import RunFolder
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.session import sampling
+from ramify.sampler.sampler import Sampler, sampling
 
 
 @dataclass(frozen=True, slots=True)

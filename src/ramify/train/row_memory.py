@@ -1,11 +1,22 @@
-"""How the rows of a run are computed: decided once, at the start of the run, and reported."""
+"""How the rows of a run are computed: decided once, at the start of the run, and reported.
 
-from ramify.learner.dry_step import dry_step
-from ramify.learner.update import Learner
+On a GPU a row of the largest size is computed before the first real one: what does not fit is found now, not hours later.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ramify.core.errors import MachineError, TrainingError
+from ramify.learner.pack import pack
+from ramify.learner.update import Learner, written
 from ramify.modeling.load import packs_trees
 from ramify.modeling.memory import available_bytes, needs_checkpointing
 from ramify.modeling.numerics import compute_device
 from ramify.obs.console import RunConsole
+
+_TOKEN = 1
 
 
 def prepare_rows(learner: Learner, row_tokens: int, context_tokens: int, console: RunConsole) -> None:
@@ -39,3 +50,31 @@ def prepare_rows(learner: Learner, row_tokens: int, context_tokens: int, console
         )
     if compute_device(model).type == "cuda":
         dry_step(learner, row_tokens, context_tokens)
+
+
+def dry_step(learner: Learner, row_tokens: int, context_tokens: int) -> None:
+    """Compute gradients for a row on every rank, and drop them.
+
+    Args:
+        learner: What trains; nothing of it is changed.
+        row_tokens: Unique tokens of the row.
+        context_tokens: Length of the longest sequence; the row has as many of that length as fit into it.
+
+    Raises:
+        MachineError: The row does not fit into a GPU's memory.
+    """
+    full, rest = divmod(row_tokens, context_tokens)
+    sizes = [context_tokens] * full + [rest] * (rest > 1)
+    sequences = [written([_TOKEN] * size) for size in sizes]
+    packed = pack(sequences, row_tokens, share_prefixes=packs_trees(learner.model))[0]
+    # Every loss takes it.
+    row = replace(packed, ref_logprobs=np.zeros(len(packed.written)))
+    try:
+        learner.try_row(row)
+    except (torch.OutOfMemoryError, TrainingError) as error:
+        if "out of memory" not in str(error):
+            raise
+        raise MachineError(
+            f"a row of {row_tokens:,} tokens does not fit into the GPU's memory. Lower learner.token_budget or the longest "
+            "sequence, train an adapter, or take more GPUs (`ramify doctor RECIPE --gpus N --gpu-memory GB` says what fits)"
+        ) from None

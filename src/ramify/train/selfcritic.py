@@ -17,7 +17,7 @@ from ramify.core.records import ScoredTree
 from ramify.files.durable import read_record, replace_file
 from ramify.modeling.lora_merge import write_merged
 from ramify.modeling.model_config import is_adapter_folder
-from ramify.modeling.run_models import cycle_model
+from ramify.modeling.model_path import cycle_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import each_tree

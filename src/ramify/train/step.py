@@ -1,4 +1,4 @@
-"""The second half of a step of RL: the update as far as the collapse detector allows it, the new state, the record."""
+"""The parts of an RL run, and the second half of its step: update (if the collapse detector allows it), new state, record."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,19 +6,67 @@ from dataclasses import dataclass, replace
 
 from ramify.core.errors import TrainingError
 from ramify.core.outcomes import counted_trees
+from ramify.core.protocols import Publisher
 from ramify.core.records import TrainingTree
 from ramify.core.tree import Tree
-from ramify.learner.guard import Action, Violation
+from ramify.data.order import ProblemOrder
+from ramify.learner.guard import Action, Guard, Violation
+from ramify.learner.learning import Learning
 from ramify.learner.report import UpdateReport
 from ramify.obs.branch_metrics import branch_notes, entropy_warnings
-from ramify.obs.console import Phase
+from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree
 from ramify.runs.checkpoint_files import checkpoint_folder
-from ramify.runs.state import LoopState
+from ramify.runs.recorder import Recorder
+from ramify.runs.run_folder import RunFolder
+from ramify.runs.state import LoopState, Saver
 from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.batch import Batch
-from ramify.train.rl_run import RlRun
+from ramify.sampler.configs import DynamicSamplingConfig
+from ramify.sampler.sampler import Sampler
+from ramify.train.configs import PreflightConfig
+from ramify.train.loop import TrainingEvaluation
+
+
+@dataclass(frozen=True, slots=True)
+class RlRun:
+    """All parts of a run: sampler, publisher and learner, which know nothing of each other, and what keeps its state.
+
+    Attributes:
+        console: Shows the progress.
+        folder: Where the run is recorded.
+        recorder: Records the steps, and has loggers follow them.
+        sampler: Grows and scores trees.
+        order: The order of its problems.
+        publisher: Hands the learner's weights to the sampler's engine.
+        learning: The algorithm and the learner.
+        saver: Writes checkpoints.
+        guard: The collapse detector, if there is one.
+        total_steps: Steps of the whole run.
+        problems_per_step: Problems that a step learns from.
+        dynamic_sampling: Which of them are refused, if any are.
+        preflight: What is tried before the first step.
+        evaluation: What is evaluated during training, if anything is.
+        is_new: The run starts from a model, not from a checkpoint of its own.
+    """
+
+    console: RunConsole
+    folder: RunFolder
+    recorder: Recorder
+    sampler: Sampler
+    order: ProblemOrder
+    publisher: Publisher
+    learning: Learning
+    saver: Saver
+    guard: Guard | None
+    total_steps: int
+    problems_per_step: int
+    dynamic_sampling: DynamicSamplingConfig | None
+    preflight: PreflightConfig
+    evaluation: TrainingEvaluation | None
+    is_new: bool
+
 
 NOTHING_COUNTS = (
     "no trajectory counted, since the environment failed, time ran out, or the judge gave no verdict"

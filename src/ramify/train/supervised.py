@@ -1,4 +1,7 @@
-"""The training loop for files of examples (demonstrations, preference pairs), shuffled anew each epoch."""
+"""The training loop for files of examples, shuffled anew each epoch, and its two kinds.
+
+Demonstrations (SFT) are trees with one leaf; preference pairs (direct preference optimization) are trees with two.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -6,8 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
+from ramify.core.records import ScoredTree
+from ramify.core.tree import Tree, TreeKey
 from ramify.data.order import ProblemOrder
+from ramify.learner.learning import AnnotationRequest, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
@@ -15,9 +23,9 @@ from ramify.obs.metrics import finite
 from ramify.runs.recorder import Recorder
 from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
-from ramify.sampler.session import sampling
-from ramify.train.evaluations import TrainingEvaluation
-from ramify.train.loop import run_steps
+from ramify.sampler.sampler import sampling
+from ramify.train.examples import RenderedExample, RowRenderer
+from ramify.train.loop import TrainingEvaluation, run_steps
 
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 """Trains on the examples with these indices; the second argument is the step."""
@@ -116,7 +124,7 @@ def _stopping(evaluation: TrainingEvaluation | None) -> Iterator[StopOnSignal]:
 
 
 def step_metrics(report: UpdateReport) -> dict[str, float | None]:
-    """The metrics that every kind of example has; None where a value is not finite."""
+    """Return the metrics that every kind of example has; None where a value is not finite."""
     return {
         "loss": finite(report.loss),
         "grad_norm": finite(report.grad_norm),
@@ -124,3 +132,52 @@ def step_metrics(report: UpdateReport) -> dict[str, float | None]:
         "tokens/written": float(report.num_written),
         "tokens/unique": float(report.num_tokens - report.num_repeated),
     }
+
+
+def sft_task(rows: RowRenderer, demonstrations: Sequence[RenderedExample]) -> SupervisedTask:
+    """Return the task of learning from demonstrations: a tree with one leaf each."""
+
+    def make_update(learner: Learner) -> Update:
+        def update(indices: Sequence[int], step: int) -> UpdateReport:
+            trees = [
+                rows.trees(demonstrations[index], TreeKey(step, slot)) for slot, index in enumerate(indices)
+            ]
+            return learner.update([demonstrated(tree) for (tree,) in trees])
+
+        return update
+
+    return SupervisedTask(
+        title="SFT",
+        num_examples=len(demonstrations),
+        objective=Objective(NegativeLogLikelihood(), weighting=SUPERVISED),
+        make_update=make_update,
+        metrics=lambda _: {},
+    )
+
+
+def dpo_task(beta: float, rows: RowRenderer, pairs: Sequence[RenderedExample]) -> SupervisedTask:
+    """Return the task of learning from preference pairs: a tree with two leaves each. `beta` keeps the policy near its start."""
+
+    def make_update(learner: Learner) -> Update:
+        def update(indices: Sequence[int], step: int) -> UpdateReport:
+            sides = [rows.trees(pairs[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
+            return prefer(learner, [pair(chosen, rejected) for chosen, rejected in sides])
+
+        return update
+
+    return SupervisedTask(
+        title="DPO",
+        num_examples=len(pairs),
+        objective=Objective(DpoLoss(beta)),
+        make_update=make_update,
+        metrics=lambda report: report.metrics,
+        # The reference is the recipe's model, not the checkpoint that a resumed run starts from.
+        with_reference=True,
+    )
+
+
+def prefer(learner: Learner, trees: Sequence[Tree]) -> UpdateReport:
+    """Take one optimizer step on the mean loss of the pairs, after one pass of the reference model."""
+    scored = [ScoredTree(tree, PREFERENCE) for tree in trees]
+    pairs = annotate(learner, scored, AnnotationRequest(ref_logprobs=True), temperature=1.0)
+    return learner.update([preferred(pair) for pair in pairs])

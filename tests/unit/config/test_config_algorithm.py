@@ -12,7 +12,7 @@ from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
-from ramify.learner.annotate import AnnotationRequest
+from ramify.learner.learning import AnnotationRequest
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 from train_recipes import load, refusal
 

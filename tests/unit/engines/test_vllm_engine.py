@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError, EngineError, MachineError, ServiceDo
 from ramify.core.records import Finish, Request, version_folder
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm import replica
-from ramify.learner.served_weights import write_weights
 from ramify.modeling.load import load_model
+from ramify.sampler.publisher import write_weights
 from vllm_stand_in import sent, stand_in
 
 pytestmark = pytest.mark.integration

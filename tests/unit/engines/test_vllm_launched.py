@@ -15,8 +15,8 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import Request, version_folder
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm.replica import ServerState
-from ramify.learner.served_weights import write_weights
 from ramify.modeling.load import load_model
+from ramify.sampler.publisher import write_weights
 from vllm_stand_in import install
 
 pytestmark = pytest.mark.integration

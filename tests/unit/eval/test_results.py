@@ -7,8 +7,8 @@ from eval_records import attempt
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.eval.results import read_manifest, read_records, read_times, results_lines, times_lines
-from ramify.runs.claims import EVALUATION
 from ramify.runs.manifest import write_manifest
+from ramify.runs.run_folder import EVALUATION
 
 MADE = [attempt(f"caf\u00e9 {i}", 0, "\ud800", True, (("search", "ok", False),)) for i in range(3)]
 

@@ -7,7 +7,7 @@ import torch
 from model_makers import annotations_of, learner_for, tiny
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
-from ramify.learner.annotate import AnnotationRequest
+from ramify.learner.learning import AnnotationRequest
 from ramify.learner.pack import pack
 from random_trees import credited, node, random_tree, supervised_credit, tree_of, with_behavior
 

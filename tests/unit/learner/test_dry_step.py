@@ -9,8 +9,8 @@ from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import MachineError
-from ramify.learner.dry_step import dry_step
 from ramify.learner.worker import Worker
+from ramify.train.row_memory import dry_step
 
 
 @pytest.mark.parametrize(

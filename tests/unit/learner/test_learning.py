@@ -13,9 +13,8 @@ from ramify.algos.losses import Objective
 from ramify.core.errors import TrainingError
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
-from ramify.learner.annotate import AnnotationRequest
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import Learning
+from ramify.learner.learning import AnnotationRequest, Learning
 from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qw
 from model_folders import write_model
 from ramify.core.errors import DataError
 from ramify.modeling.load import load_model, save_model
+from ramify.modeling.tensor_files import weights_checksum
 from ramify.modeling.tiny import make_tiny_qwen3
-from ramify.modeling.weight_checksums import weights_checksum
 from ramify.modeling.weight_files import stored_tensors
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}

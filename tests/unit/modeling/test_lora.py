@@ -20,7 +20,7 @@ from ramify.modeling.lora import (
     spelt_out,
 )
 from ramify.modeling.model_config import read_model_config
-from ramify.modeling.weight_checksums import weights_checksum
+from ramify.modeling.tensor_files import weights_checksum
 
 IDS = torch.arange(3, 40)[None]
 SETTINGS = AdapterConfig(rank=4, alpha=6)

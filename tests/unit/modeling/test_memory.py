@@ -12,8 +12,8 @@ from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
 from ramify.modeling.memory import available_bytes, needs_checkpointing, set_checkpointing
+from ramify.modeling.memory_plan import row_bytes
 from ramify.modeling.recompute import recompute_activations
-from ramify.modeling.row_bytes import row_bytes
 from wide_rows import FAMILIES, WIDE_HEAD, WIDE_LAYERS, chain, random_model, tree, update
 
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from ramify.modeling.load import shapes_of
-from ramify.modeling.memory_plan import Job, Layout, ModelSize, choose, plan_of
-from ramify.modeling.published_sizes import published_config
-from ramify.modeling.row_bytes import row_bytes
+from ramify.modeling.memory_plan import Job, Layout, ModelSize, choose, plan_of, row_bytes
+from ramify.modeling.model_config import published_config
 
 GIB = 1 << 30
 ROOM = int(73.6 * GIB)

@@ -5,7 +5,7 @@ from math import prod
 import pytest
 
 from ramify.modeling.load import shapes_of
-from ramify.modeling.published_sizes import PUBLISHED, published_config
+from ramify.modeling.model_config import PUBLISHED, published_config
 
 PARAMETERS = {
     "Qwen2.5-0.5B": 494_032_768,

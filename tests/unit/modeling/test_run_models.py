@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ramify.core.errors import DataError
-from ramify.modeling.run_models import model_of
+from ramify.modeling.model_path import model_of
 from ramify.runs.checkpoint_files import latest_checkpoint
 
 

@@ -14,7 +14,7 @@ from ramify.net import secrets
 from ramify.obs.metrics import read_metrics
 from ramify.runs.configs import LogConfig, TrainingLogConfig
 from ramify.runs.loggers import LOGGERS, LoggedRun, require_loggers
-from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import RecipeRecord
 from ramify.runs.recorder import Loggers, Recorder, open_loggers
 from ramify.runs.run_folder import RunFolder
 from random_trees import PROBLEM, node

@@ -10,9 +10,8 @@ from ramify.config.other_runs import record_of
 from ramify.core.errors import ConfigError, DataError
 from ramify.files.durable import LOCK, replace_lines
 from ramify.obs.metrics import read_metrics
-from ramify.runs.claims import EVALUATION, ROLLOUT, SYNTHESIS, TRAINING
 from ramify.runs.manifest import read_manifest, write_manifest
-from ramify.runs.run_folder import RunFolder, claim_run_folder
+from ramify.runs.run_folder import EVALUATION, ROLLOUT, SYNTHESIS, TRAINING, RunFolder, claim_run_folder
 
 MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 

@@ -16,8 +16,7 @@ from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward
 from ramify.sampler.batch import is_mixed, take_batch
 from ramify.sampler.configs import DynamicSamplingConfig
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
+from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import BuiltReward, Task, Toolbox
 from scripted_agents import agent, problem, with_latencies
 

@@ -18,12 +18,11 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import EngineError
 from ramify.core.records import version_folder
 from ramify.engines.configs import VllmEngineConfig
-from ramify.learner.served_weights import write_weights
 from ramify.modeling import plain_folder
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
-from ramify.sampler.publisher import FolderPublisher
+from ramify.sampler.publisher import FolderPublisher, write_weights
 from random_trees import random_tree
 from vllm_stand_in import stand_in
 

@@ -9,8 +9,7 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
-from ramify.sampler.sampler import Sampler
-from ramify.sampler.scoring import Scoring
+from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import Task
 from scripted_agents import WrappedEngine, agent
 

@@ -8,7 +8,7 @@ from ramify.learner.configs import OptimizerConfig
 from ramify.learner.optimizer import Optimizers
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.memory import available_bytes
-from ramify.modeling.row_bytes import row_bytes
+from ramify.modeling.memory_plan import row_bytes
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.row_memory import prepare_rows

@@ -1,6 +1,6 @@
-"""A model of the Hugging Face hub by its id, `org/name` or `org/name@revision`: fetched into the hub's own cache.
+"""The folder that `model.path` stands for: itself, what a run of that folder made, or a model of the Hugging Face hub.
 
-`ramify.net.hub` says which settings of the environment act, and what is checked.
+An id of the hub, `org/name` or `org/name@revision`, is fetched into the hub's own cache; `ramify.net.hub` says which settings of the environment act, and what is checked.
 """
 
 import functools
@@ -10,7 +10,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ramify.core.errors import DataError, MachineError
-from ramify.modeling.run_models import model_of
+from ramify.core.json_text import MAX_ECHO, parse_json
+from ramify.core.json_types import part, text
+from ramify.files.untrusted import read_small_file
 from ramify.net.hub_cache import HubRepo, cached_snapshot, forget, hub_cache
 
 _ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@(?P<revision>[\w.-]+))?", re.ASCII)
@@ -134,3 +136,57 @@ def _check_heads(path: Path, folder: Path) -> None:
             raise DataError(
                 f"{path}: {file.name} {reason} and was removed from the hub's cache. Ask another mirror (HF_ENDPOINT)"
             ) from None
+
+
+_READ_DONE = part(model=text)
+
+
+def checkpoints(run_dir: Path) -> dict[int, Path]:
+    """Return the checkpoint folders of a run by step, ascending."""
+    return _numbered(run_dir / "checkpoints", "step")
+
+
+def model_of(folder: Path) -> Path:
+    """Return the last checkpoint of a run, or the model of a self-critic run's last cycle; any other folder itself.
+
+    A run's folder has checkpoints/step-NNNNNN, a self-critic run's cycle-NN/done.json with the place of the cycle's model.
+
+    Raises:
+        DataError: The last done.json is damaged.
+    """
+    if (folder / "config.json").exists():
+        return folder
+    cycles = _numbered(folder, "cycle").values()
+    done = [cycle / "done.json" for cycle in cycles if (cycle / "done.json").exists()]
+    if done:
+        return cycle_model(done[-1])
+    return next(reversed(checkpoints(folder).values()), folder)
+
+
+def cycle_model(done: Path) -> Path:
+    """Return the model that the done.json of a self-critic cycle names: a folder within the cycle's own.
+
+    Raises:
+        DataError: The file is damaged, or names something else.
+    """
+    advice = "put the file back from a copy, or name the model's own folder as model.path"
+    try:
+        model: str = _READ_DONE(parse_json(read_small_file(done)))["model"]
+        inside = (done.parent / model).resolve().is_relative_to(done.parent.resolve())
+    except ValueError as error:
+        raise DataError(f"{done}: {error}; {advice}") from None
+    if not inside:
+        raise DataError(
+            f"{done}: model: expected a folder within {done.parent}, got {model[:MAX_ECHO]!r}; {advice}"
+        )
+    return done.parent / model
+
+
+def _numbered(folder: Path, name: str) -> dict[int, Path]:
+    """Return the entries NAME-NUMBER of a folder by number, ascending."""
+    entries = [
+        (int(match[1]), path)
+        for path in folder.glob(f"{name}-*")
+        if (match := re.fullmatch(rf"{name}-([0-9]{{1,15}})", path.name))
+    ]
+    return dict(sorted(entries))
