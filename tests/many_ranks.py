@@ -10,11 +10,11 @@ import torch.multiprocessing as mp
 
 from ramify.core.rank import Rank
 from ramify.learner.parallel import Ranks, connect_ranks, serve
-from watched import Made
+from watched import WorkerPlan
 
 
 def with_ranks(size, work, scratch, *arguments):
-    """What `work(ranks, *arguments)` returns on rank 0 of `size` processes; of one process, on this one."""
+    """Return `work(ranks, *arguments)` of rank 0 of `size` processes; of one process, it runs in this one."""
     if size == 1:
         return work(Ranks(Rank()), *arguments)
     result = scratch / f"of_{size}"
@@ -27,6 +27,6 @@ def _rank(number, size, run, work, result, arguments):
     torch.set_num_threads(1)
     rank = Rank(number, size, local=number, local_size=size, is_supervised=True)
     if number:
-        sys.exit(serve(rank, dict, Made.read))
+        sys.exit(serve(rank, dict, WorkerPlan.read))
     with connect_ranks(rank, {}) as ranks:
         result.write_bytes(pickle.dumps(work(ranks, *arguments)))

@@ -20,16 +20,27 @@ def spans(seed):
 
 def random_spans(size, longest, seed):
     """Depth-first, at most 8 deep, in several trees."""
-    rng, found, above = np.random.default_rng(seed), [], []
+    rng, segments, above = np.random.default_rng(seed), [], []
     start = 0
     while start < size:
         stop = min(start + int(rng.integers(1, longest)), size)
         above = above[: int(rng.integers(len(above) + 1))]
         parent = above[-1] if above else -1
-        found.append(SegmentSpan(parent, start, stop))
-        above = [*above, len(found) - 1][:8]
+        segments.append(SegmentSpan(parent, start, stop))
+        above = [*above, len(segments) - 1][:8]
         start = stop
-    return found
+    return segments
+
+
+def random_forest(rng, count, longest):
+    """So many segments of fewer than `longest` tokens, each below any one before it, or a root."""
+    segments, start = [], 0
+    for number in range(count):
+        parent = int(rng.integers(-1, number)) if number else -1
+        stop = start + int(rng.integers(1, longest))
+        segments.append(SegmentSpan(parent, start, stop))
+        start = stop
+    return segments
 
 
 def chain(*sizes):
@@ -49,7 +60,7 @@ def states(size, kv_heads, heads=4, head_dim=16, dtype=torch.float32, device="cp
 
 
 def dense_mask(segments):
-    """Which key each query sees. [R, R]"""
+    """The keys that each query sees. [R, R]"""
     mask = torch.zeros(segments[-1].stop, segments[-1].stop, dtype=torch.bool)
     for number, segment in enumerate(segments):
         above = number

@@ -53,7 +53,7 @@ def write_small_model(folder, *, tied=True, **sizes):
 
 
 def whole_tensors(model):
-    """What the state dict of a model folder holds; a tied head is in it too."""
+    """The tensors of a model folder's state dict; a tied head is in it too."""
     tensors = load_file(model / "model.safetensors")
     return {"lm_head.weight": tensors["model.embed_tokens.weight"], **tensors}
 

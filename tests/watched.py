@@ -26,7 +26,7 @@ class WatchedWorker(Worker):
     """Keeps the whole gradients of its last step, before clipping."""
 
     def step(self, factor, max_norm):
-        self.seen = {
+        self.whole_gradients = {
             name: whole(p.grad).double().numpy().copy()
             for name, p in self.model.named_parameters()
             if p.grad is not None
@@ -34,14 +34,14 @@ class WatchedWorker(Worker):
         super().step(factor, max_norm)
 
     def gradients_of_step(self):
-        return self.seen
+        return self.whole_gradients
 
     def weights(self):
         return {name: whole(p.detach()).double().numpy().copy() for name, p in self.model.named_parameters()}
 
 
 @dataclass(frozen=True)
-class Made:
+class WorkerPlan:
     """Makes a rank's worker from a model's folder; `dtype` is what it computes in."""
 
     folder: str

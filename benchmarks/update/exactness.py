@@ -92,12 +92,12 @@ def _tasks(folder: Path, count: int) -> Iterator[_Task]:
 def _worst(task: _Task) -> tuple[str, Mapping[str, float]]:
     """The largest error in each layout."""
     import torch
-    from exactness_cases import Packed, Plain, all_cases
+    from exactness_cases import PackedUpdate, Plain, all_cases
     from exactness_world import World
 
     torch.set_num_threads(1)
     world = World(task.folder, getattr(torch, task.dtype), task.seed)
-    plain, packed, cases = Plain(world), Packed(world), all_cases()
+    plain, packed, cases = Plain(world), PackedUpdate(world), all_cases()
     worst = dict.fromkeys(task.layouts, 0.0)
     for number in task.numbers:
         expected: Any = plain(cases[number])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import build
 import own_parts
 from branch_cases import candidate
 from doc_pages import read_page
@@ -20,12 +21,7 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import AnnotationRequest, Learning
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.learner.wire import decode, encode
-from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import annotated, node, random_tree, sampled, some_rewards, tree_of
 
 SETUP = RuleSetup(4, 1000, lambda _: 0.5)
@@ -45,31 +41,14 @@ def gradients(loss, dtype, budget):
     section = AlgorithmSection(
         estimator={"name": "group"}, loss=LOSSES[loss], shared="mass", truncated="mask"
     )
-    sizes = {"vocab_size": 50, "hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8}
-    model = make_tiny_qwen3(
-        **sizes, intermediate=16, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
-    ).to(dtype)
-    learner = Learner(
-        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=1,
-        objective=build_objective(section),
-        temperature=1.0,
-        max_grad_norm=1e9,
-        token_budget=budget,
-    )
-    run = Learning(
-        learner, build_estimator(section), None, masks_truncated=True, wanted=AnnotationRequest("behavior", False, False),
-        problems_per_minibatch=9, minibatches=1, temperature=1.0, max_mismatch=None,
-    )  # fmt: skip
+    model = build.tiny_model(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16).to(dtype)
+    learner = build.learner(model, build_objective(section), still=True, token_budget=budget)
+    run = build.learning(learner, estimator=build_estimator(section), masks_truncated=True)
     rng = np.random.default_rng(3)
     trees = [sampled(rng, random_tree(rng, contexts=False), -3.9) for _ in range(4)]
-    caught = []
-    learner.optimizers._optimizers[0].register_step_pre_hook(
-        lambda *_: caught.extend(p.grad.clone() for p in learner.model.parameters())
-    )
-    (report,) = run.update(run.credit([ScoredTree(tree, some_rewards(rng, tree)) for tree in trees]))
-    return caught, report
+    learned = run.credit([ScoredTree(tree, some_rewards(rng, tree)) for tree in trees])
+    (report,), caught = build.collect_gradients(learner, lambda: run.update(learned))
+    return list(caught.values()), report
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

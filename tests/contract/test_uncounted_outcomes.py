@@ -14,17 +14,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import build
 import own_parts
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey, make_tree
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import AnnotationRequest, Learning
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
-from ramify.modeling.tiny import make_tiny_qwen3
+from ramify.learner.learning import AnnotationRequest
 from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.synth.pairs import PairRule
@@ -62,40 +59,22 @@ VALUES = st.floats(-1e6, 1e6)
 @pytest.fixture(scope="module")
 def models():
     """A policy and a reference model."""
-    sizes = {"vocab_size": 50, "hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8}
-    return [
-        make_tiny_qwen3(
-            **sizes, intermediate=16, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=seed
-        )
-        for seed in (0, 1)
-    ]
+    sizes = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16}
+    return [build.tiny_model(seed, **sizes) for seed in (0, 1)]
 
 
 def learning(models, algorithm):
     section = AlgorithmSection.model_validate(algorithm)
     reference = models[1].requires_grad_(False)
-    learner = Learner(
-        # The weights stay, so that both batches meet the same ones.
-        single_process(
-            models[0], OptimizerConfig(rate=1e-12, weight_decay=0.0), lambda: nullcontext(reference)
-        ),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=10,
-        objective=build_objective(section),
-        temperature=1.0,
-        max_grad_norm=1e9,
-        token_budget=10_000,
+    # The weights stay, so that both batches meet the same ones.
+    learner = build.learner(
+        models[0], build_objective(section), still=True, reference=lambda: nullcontext(reference)
     )
-    return Learning(
-        learner=learner,
+    return build.learning(
+        learner,
         estimator=build_estimator(section),
         correction=ImportanceCorrection("sequence", "truncate", 2.0),
-        masks_truncated=False,
         wanted=AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True),
-        problems_per_minibatch=9,
-        minibatches=1,
-        temperature=1.0,
-        max_mismatch=None,
     )
 
 
@@ -153,14 +132,10 @@ def with_others(rng, tree, values, paid: Sequence[float]):
 
 
 def gradients(run, trees):
-    """All gradients of an optimizer step, and its report."""
-    caught = []
-    hook = run.learner.optimizers._optimizers[0].register_step_pre_hook(
-        lambda *_: caught.extend(p.grad.numpy().tobytes() for p in run.learner.model.parameters())
-    )
-    reports = run.update(trees)
-    hook.remove()
-    return caught, [(report.outcome, report.loss) for report in reports]
+    """All gradients of an optimizer step in every bit, and its report."""
+    reports, caught = build.collect_gradients(run.learner, lambda: run.update(trees))
+    bits = [gradient.numpy().tobytes() for gradient in caught.values()]
+    return bits, [(report.outcome, report.loss) for report in reports]
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -73,14 +73,14 @@ def ramify(size, *arguments, **settings):
     return finish(start(size, *arguments, **settings))
 
 
-def ours(said):
+def ours(output):
     """The lines that ramify itself wrote."""
-    return [line for line in said.splitlines() if re.match(r"ramify \w+: |20\d\d-", line)]
+    return [line for line in output.splitlines() if re.match(r"ramify \w+: |20\d\d-", line)]
 
 
 def ranks_of(process):
     """Process ids of the ranks that torchrun has running, by rank."""
-    found = {}
+    ranks = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -92,8 +92,8 @@ def ranks_of(process):
         except (OSError, ValueError):
             continue
         if parent == process.pid and "RANK" in environment:
-            found[int(environment["RANK"])] = int(entry.name)
-    return found
+            ranks[int(environment["RANK"])] = int(entry.name)
+    return ranks
 
 
 def wait_until(condition, process):

@@ -73,8 +73,8 @@ def disturb(store, values, is_persistent):
 
 def targets(key, is_persistent):
     """The keys of messages that could come, or are read again and again."""
-    generation, _, rest = key.partition(".")
-    kind, _, ends = rest.partition(".")
+    generation, _, tail = key.partition(".")
+    kind, _, ends = tail.partition(".")
     number, _, between = ends.partition(".")
     if number.isdigit():
         yield f"{generation}.{kind}.{int(number) + 1}.{between}"

@@ -12,7 +12,7 @@ from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.core.rank import Rank
 from ramify.learner.parallel import Ranks
 from ramify.modeling.load import save_model
-from watched import Made, write_tiny
+from watched import WorkerPlan, write_tiny
 
 LOWEST_COSINE = 0.99
 """Of the angle between the gradients; measured here: 0.998."""
@@ -25,20 +25,23 @@ def trained(tmp_path_factory):
     write_tiny(folder / "start", 3)
     write_tiny(folder / "reference", 4)
     ranks = Ranks(Rank())
-    learner = updates.learner_of(ranks, Made(str(folder / "start")), NegativeLogLikelihood())
+    learner = updates.learner_of(ranks, WorkerPlan(str(folder / "start")), NegativeLogLikelihood())
     for _ in range(20):
         learner.update([demonstrated(updates.chain(number)) for number in range(5)])
     save_model(learner.model, folder / "trained")
-    return Made(str(folder / "trained"), reference=str(folder / "reference"))
+    return WorkerPlan(str(folder / "trained"), reference=str(folder / "reference"))
 
 
-def two_steps(ranks, made, name):
+def two_steps(ranks, plan, name):
     """Updates of a recipe's algorithm on two batches."""
-    return [updates.reinforced(ranks, made, name, number) for number in (3, 4)]
+    return [updates.reinforced(ranks, plan, name, number) for number in (3, 4)]
 
 
-def cosine(one, other):
-    a, b = (np.concatenate([step.gradients[name].ravel() for name in one.gradients]) for step in (one, other))
+def cosine(ours, reference):
+    a, b = (
+        np.concatenate([step.gradients[name].ravel() for name in ours.gradients])
+        for step in (ours, reference)
+    )
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
@@ -47,8 +50,8 @@ def cosine(one, other):
 def test_gradients_point_where_those_of_float32_do(trained, size, lora, tmp_path):
     wide = replace(trained, lora=lora)
     expected = with_ranks(1, two_steps, None, wide, "grpo")
-    found = with_ranks(size, two_steps, tmp_path, replace(wide, dtype=torch.bfloat16), "grpo")
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = with_ranks(size, two_steps, tmp_path, replace(wide, dtype=torch.bfloat16), "grpo")
+    for ours, theirs in zip(actual, expected, strict=True):
         assert LOWEST_COSINE <= cosine(theirs, ours) < 1 - 1e-7
         assert ours.report.loss == pytest.approx(theirs.report.loss, abs=0.01)
         assert ours.report.mismatch_mean == pytest.approx(theirs.report.mismatch_mean, abs=0.02)
@@ -57,8 +60,8 @@ def test_gradients_point_where_those_of_float32_do(trained, size, lora, tmp_path
 @pytest.mark.parametrize("gather", ["once", "by_layer"])
 def test_weights_stay_in_float32_and_move_by_less_than_bfloat16_can_tell(trained, gather):
     ranks = Ranks(Rank())
-    made = replace(trained, dtype=torch.bfloat16, gather=gather)
-    updates.reinforced(ranks, made, "grpo", 3)
+    plan = replace(trained, dtype=torch.bfloat16, gather=gather)
+    updates.reinforced(ranks, plan, "grpo", 3)
     parameters = dict(ranks.worker.model.named_parameters())
     assert {parameter.dtype for parameter in parameters.values()} == {torch.float32}
     states = ranks.worker.optimizers.state_tensors()

@@ -29,26 +29,26 @@ def alone(request, folders):
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_kind_of_step_is_that_of_one_process(folders, alone, size, tmp_path):
     dtype, expected = alone
-    found = with_ranks(size, updates.all_steps, tmp_path, folders, dtype)
-    assert found.keys() == expected.keys()
-    errors = {name: updates.difference(expected[name].gradients, found[name].gradients) for name in expected}
+    actual = with_ranks(size, updates.all_steps, tmp_path, folders, dtype)
+    assert actual.keys() == expected.keys()
+    errors = {name: updates.difference(expected[name].gradients, actual[name].gradients) for name in expected}
     worst = max(errors, key=errors.get)
 
     assert errors[worst] <= BOUND[dtype], (worst, errors[worst])
     for name, step in expected.items():
-        ours, theirs = found[name].report, step.report
+        ours, theirs = actual[name].report, step.report
         assert ours.num_written == theirs.num_written, name
         assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4), name
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-4, abs=1e-6), name
-        moved = updates.difference(step.weights, found[name].weights)
+        moved = updates.difference(step.weights, actual[name].weights)
         assert moved <= MOVED[dtype], name
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_annotations_are_those_of_one_process(folders, size, tmp_path):
     expected = with_ranks(1, updates.annotations, None, folders)
-    found = with_ranks(size, updates.annotations, tmp_path, folders)
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = with_ranks(size, updates.annotations, tmp_path, folders)
+    for ours, theirs in zip(actual, expected, strict=True):
         assert ours.keys() == theirs.keys()
         for name, note in theirs.items():
             for kind in ("old_logprobs", "entropies", "ref_logprobs"):

@@ -25,8 +25,8 @@ def steps_done(run):
 
 def test_ten_kills_change_nothing(tmp_path, model_folder):
     quiet = write_task(tmp_path / "quiet", model_folder, COPY)
-    status, said = ramify(2, "train", quiet)
-    assert status == 0, said
+    status, output = ramify(2, "train", quiet)
+    assert status == 0, output
     recipe = write_task(tmp_path / "killed", model_folder, COPY)
     run, draw = recipe.parent / "run", random.Random(5)
     process = start(2, "train", recipe, restarts=KILLS)
@@ -39,12 +39,12 @@ def test_ten_kills_change_nothing(tmp_path, model_folder):
         os.kill(victim, signal.SIGKILL)
         killed.append(rank)
         wait_until(lambda victim=victim: victim not in ranks_of(process).values(), process)
-    status, said = finish(process)
-    assert status == 0, said
+    status, output = finish(process)
+    assert status == 0, output
     assert set(killed) == {0, 1}
-    assert said.count("going on from") >= KILLS // 2
-    found, expected = (weights(last_checkpoint(r.parent / "run")) for r in (recipe, quiet))
-    assert all((found[name] == expected[name]).all() for name in expected)
+    assert output.count("going on from") >= KILLS // 2
+    actual, expected = (weights(last_checkpoint(r.parent / "run")) for r in (recipe, quiet))
+    assert all((actual[name] == expected[name]).all() for name in expected)
     assert trees(run) == trees(quiet.parent / "run")
     rows, others = (
         [dict(row, time=0) for row in read_metrics(r.parent / "run" / "metrics.jsonl")]
@@ -60,11 +60,11 @@ def test_ctrl_c_saves_and_ends_without_a_restart(tmp_path, model_folder):
     process = start(2, "train", recipe, restarts=3)
     wait_until(lambda: steps_done(run) >= 2, process)
     os.kill(process.pid, signal.SIGINT)
-    _, said = finish(process)
-    assert sum("state saved in" in line for line in ours(said)) == 1, said
+    _, output = finish(process)
+    assert sum("state saved in" in line for line in ours(output)) == 1, output
     assert len(read_metrics(run / "metrics.jsonl")) == int(last_checkpoint(run).name[-6:])
-    status, said = ramify(2, "train", recipe, "--resume", "--max-steps", 4)
-    assert status == 0, said
+    status, output = ramify(2, "train", recipe, "--resume", "--max-steps", 4)
+    assert status == 0, output
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -83,17 +83,17 @@ def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_fold
     os.kill(ranks[lost], signal.SIGKILL)
     done = [finish(agent) for agent in agents]
     assert [status for status, _ in done] == [0, 0], done
-    said = "".join(told for _, told in done)
-    assert "going on from" in said
-    assert said.count("model written to") == 1
+    output = "".join(written for _, written in done)
+    assert "going on from" in output
+    assert output.count("model written to") == 1
     assert len(read_metrics(run / "metrics.jsonl")) == 4
 
 
 def test_a_restart_does_not_go_on_with_a_run_of_somebody_else(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, COPY)
-    status, said = ramify(2, "train", recipe, "--max-steps", 1)
-    assert status == 0, said
-    status, said = ramify(2, "train", recipe, restarts=1)
+    status, output = ramify(2, "train", recipe, "--max-steps", 1)
+    assert status == 0, output
+    status, output = ramify(2, "train", recipe, restarts=1)
     assert status != 0
-    assert "holds a run; go on with --resume" in said
+    assert "holds a run; go on with --resume" in output
     assert steps_done(recipe.parent / "run") == 1

@@ -53,15 +53,15 @@ def by_hand(recipes, port, *, size=None, wait=60, secrets=(SECRET, SECRET)):
 
 
 def test_a_world_size_that_does_not_divide(recipe):
-    status, said = ramify(3, "sft", recipe, "-s", "learner.copies=2")
+    status, output = ramify(3, "sft", recipe, "-s", "learner.copies=2")
     assert status != 0
-    assert [line for line in ours(said) if "learner.copies" in line] == [
+    assert [line for line in ours(output) if "learner.copies" in line] == [
         "ramify sft: learner.copies: expected a divisor of the number of processes, 3, got 2"
     ]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda text: text.replace("1e-3", "2e-3"), "another recipe"),
         (lambda text: text.replace("demonstrations.jsonl", "other.jsonl"), "another recipe"),
@@ -69,24 +69,24 @@ def test_a_world_size_that_does_not_divide(recipe):
         (lambda text: text.replace("demonstrations.jsonl", "nowhere.jsonl"), "rank 1: data.train: "),
     ],
 )
-def test_ranks_with_other_recipes(recipe, change, told):
+def test_ranks_with_other_recipes(recipe, change, message):
     folder = recipe.parent
     (folder / "other.jsonl").write_text((folder / "demonstrations.jsonl").read_text())
     other = folder / "other.toml"
     other.write_text(change(recipe.read_text()))
-    (status, said), (served, silence) = by_hand([recipe, other], free_port())
+    (status, output), (served, silence) = by_hand([recipe, other], free_port())
     assert (status, served) == (2, 1)
-    (line,) = ours(said)
-    assert told in line
+    (line,) = ours(output)
+    assert message in line
     assert silence == ""
     assert not (folder / "run" / "recipe.toml").exists()
 
 
 @pytest.mark.parametrize("secret", [None, "a1" * 15])
 def test_ranks_that_torchrun_did_not_start_here_need_a_secret(recipe, secret):
-    (status, said), (served, silence) = by_hand([recipe, recipe], free_port(), secrets=(secret, secret))
+    (status, output), (served, silence) = by_hand([recipe, recipe], free_port(), secrets=(secret, secret))
     assert (status, served) == (2, 2)
-    (line,) = said.splitlines()
+    (line,) = output.splitlines()
     assert line.startswith("ramify sft: RAMIFY_SECRET: ")
     assert "`openssl rand -hex 32`" in line
     assert silence == ""
@@ -125,22 +125,22 @@ def test_a_port_in_use(recipe):
         held.bind(("", 0))
         held.listen()
         port = held.getsockname()[1]
-        ((status, said),) = by_hand([recipe], port, size=2)
+        ((status, output),) = by_hand([recipe], port, size=2)
     assert status == 2
-    (line,) = ours(said)
+    (line,) = ours(output)
     assert f"127.0.0.1:{port} is in use" in line
 
 
 def test_a_truncated_shard_of_a_checkpoint(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, LONG)
-    status, said = ramify(2, "sft", recipe, "-s", "run.save_every=1", "--max-steps", 2)
-    assert status == 0, said
+    status, output = ramify(2, "sft", recipe, "-s", "run.save_every=1", "--max-steps", 2)
+    assert status == 0, output
     checkpoints = recipe.parent / "run" / "checkpoints"
     shard = checkpoints / "step-000002" / "state" / "optimizer-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
-    status, said = ramify(3, "sft", recipe, "-s", "run.save_every=1", "--resume")
+    status, output = ramify(3, "sft", recipe, "-s", "run.save_every=1", "--resume")
     assert status != 0
-    (line,) = [line for line in ours(said) if line.startswith("ramify")]
+    (line,) = [line for line in ours(output) if line.startswith("ramify")]
     assert "optimizer-00002-of-00002.safetensors has " in line
     assert "delete this folder to go on from step-000001" in line
 
@@ -148,15 +148,15 @@ def test_a_truncated_shard_of_a_checkpoint(tmp_path, model_folder):
 def test_a_disk_that_is_full_at_rank_0_alone(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, LONG)
     saving = ("sft", recipe, "-s", "run.save_every=1")
-    status, said = ramify(2, *saving, "--max-steps", 1)
-    assert status == 0, said
+    status, output = ramify(2, *saving, "--max-steps", 1)
+    assert status == 0, output
     checkpoints = recipe.parent / "run" / "checkpoints"
-    status, said = ramify(2, *saving, "--resume", program=[SMALL_FILES])
+    status, output = ramify(2, *saving, "--resume", program=[SMALL_FILES])
     assert status != 0
-    (line,) = [line for line in ours(said) if line.startswith("ramify")]
+    (line,) = [line for line in ours(output) if line.startswith("ramify")]
     assert "step-000002: cannot be written (" in line
     assert "Earlier checkpoints are whole" in line
     assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
-    status, said = ramify(2, *saving, "--resume")
-    assert status == 0, said
-    assert "going on from" in said
+    status, output = ramify(2, *saving, "--resume")
+    assert status == 0, output
+    assert "going on from" in output

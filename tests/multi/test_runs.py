@@ -63,9 +63,9 @@ def weights(checkpoint):
     return {name: t for path in checkpoint.glob("*.safetensors") for name, t in load_file(path).items()}
 
 
-def apart(one, other):
+def apart(checkpoint, reference):
     """The norm of the difference between the weights of two checkpoints, over the norm of the weights."""
-    a, b = weights(one), weights(other)
+    a, b = weights(checkpoint), weights(reference)
     assert a.keys() == b.keys()
     return math.sqrt(
         sum(float(((a[name] - b[name]) ** 2).sum()) for name in a)
@@ -74,7 +74,7 @@ def apart(one, other):
 
 
 def trees(run):
-    """What was sampled, whatever its logprobs are in the last digits."""
+    """Sampled tokens by node, whatever their logprobs are in the last digits."""
     lines = [json.loads(line) for path in sorted((run / "trees").iterdir()) for line in path.open()]
     return [[(node["id"], node["token_ids"]) for node in line["nodes"]] for line in lines]
 
@@ -82,19 +82,19 @@ def trees(run):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, model_folder):
     """The runs of one process, by kind."""
-    found = {}
+    runs = {}
     for kind, text in KINDS.items():
         recipe = write_task(tmp_path_factory.mktemp("alone") / kind, model_folder, text)
         assert main([command(kind), str(recipe)]) == 0
-        found[kind] = recipe.parent / "run"
-    return found
+        runs[kind] = recipe.parent / "run"
+    return runs
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, KINDS[kind])
-    status, said = ramify(2, command(kind), recipe)
-    assert status == 0, said
+    status, output = ramify(2, command(kind), recipe)
+    assert status == 0, output
     run, expected = recipe.parent / "run", alone[kind]
     assert apart(last_checkpoint(run), last_checkpoint(expected)) <= 1e-5
     rows, others = read_metrics(run / "metrics.jsonl"), read_metrics(expected / "metrics.jsonl")
@@ -111,7 +111,7 @@ def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
         )
         assert evaluated == alike
         assert [row["step"] for row in evaluated] == [0, 4]
-    assert len([line for line in ours(said) if "model written to" in line]) == 1
+    assert len([line for line in ours(output) if "model written to" in line]) == 1
 
 
 def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_folder):
@@ -120,25 +120,25 @@ def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_fold
         rows = [{"prompt": "what is 12 plus 30 ?", "answer": 42} for _ in range(8)]
         write_lines(recipe.parent / "problems.jsonl", rows)
     assert main(["selfcritic", str(recipes[1])]) == 0
-    status, said = ramify(2, "selfcritic", recipes[2])
-    assert status == 0, said
-    expected, found = (recipes[size].parent / "run" / "cycle-02" for size in (1, 2))
-    evaluated = [read_metrics(cycle / "rl" / "evals.jsonl") for cycle in (expected, found)]
+    status, output = ramify(2, "selfcritic", recipes[2])
+    assert status == 0, output
+    expected, actual = (recipes[size].parent / "run" / "cycle-02" for size in (1, 2))
+    evaluated = [read_metrics(cycle / "rl" / "evals.jsonl") for cycle in (expected, actual)]
     ours_alone, ours_together = ([dict(row, time=0) for row in rows] for rows in evaluated)
     assert ours_alone == ours_together
     assert [row["step"] for row in evaluated[1]] == [0, 2]
-    assert (found / "pairs.jsonl").read_text() == (expected / "pairs.jsonl").read_text() != ""
-    assert apart(last_checkpoint(found / "dpo"), last_checkpoint(expected / "dpo")) <= 1e-5
-    assert apart(last_checkpoint(found / "dpo"), last_checkpoint(found / "rl")) > 1e-4
-    assert len([line for line in ours(said) if "model written to" in line]) == 1
+    assert (actual / "pairs.jsonl").read_text() == (expected / "pairs.jsonl").read_text() != ""
+    assert apart(last_checkpoint(actual / "dpo"), last_checkpoint(expected / "dpo")) <= 1e-5
+    assert apart(last_checkpoint(actual / "dpo"), last_checkpoint(actual / "rl")) > 1e-4
+    assert len([line for line in ours(output) if "model written to" in line]) == 1
 
 
 def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, model_folder):
     expected = last_checkpoint(alone["copy"])
     for size in (1, 3):
         recipe = write_task(tmp_path / f"at_{size}", model_folder, COPY)
-        status, said = ramify(2, "train", recipe, "--max-steps", 2)
-        assert status == 0, said
+        status, output = ramify(2, "train", recipe, "--max-steps", 2)
+        assert status == 0, output
         run = recipe.parent / "run"
         saved = last_checkpoint(run)
         files = {path.name for path in (saved / "state").iterdir()}
@@ -147,8 +147,8 @@ def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, 
             opens_elsewhere(saved)
             assert main(["train", str(recipe), "--resume"]) == 0
         else:
-            status, said = ramify(3, "train", recipe, "--resume")
-            assert status == 0, said
+            status, output = ramify(3, "train", recipe, "--resume")
+            assert status == 0, output
         assert apart(last_checkpoint(run), expected) <= 1e-5
         assert trees(run) == trees(alone["copy"])
 
@@ -170,10 +170,10 @@ def opens_elsewhere(checkpoint):
 def test_an_adapter_of_two_ranks_is_a_peft_folder(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, DEMONSTRATIONS)
     settings = ("-s", "model.lora.rank=4", "-s", "model.lora.alpha=8")
-    status, said = ramify(2, "sft", recipe, *settings)
-    assert status == 0, said
+    status, output = ramify(2, "sft", recipe, *settings)
+    assert status == 0, output
     again = write_task(tmp_path / "again", model_folder, DEMONSTRATIONS)
     assert main(["sft", str(again), *settings]) == 0
-    found, expected = (last_checkpoint(path.parent / "run") for path in (recipe, again))
-    assert (found / "adapter_config.json").is_file()
-    assert apart(found, expected) <= 1e-5
+    actual, expected = (last_checkpoint(path.parent / "run") for path in (recipe, again))
+    assert (actual / "adapter_config.json").is_file()
+    assert apart(actual, expected) <= 1e-5

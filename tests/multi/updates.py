@@ -30,7 +30,7 @@ from random_trees import (
     supervised_credit,
     tree_of,
 )
-from watched import MUON, Made
+from watched import MUON, WorkerPlan
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LOSSES = (
@@ -51,54 +51,54 @@ class Step:
 
 def all_steps(ranks, folders, dtype):
     """A step of each kind, by name."""
-    made = Made(folders["policy"], dtype, reference=folders["reference"])
-    found = {}
+    plan = WorkerPlan(folders["policy"], dtype, reference=folders["reference"])
+    steps = {}
     for number in BATCHES:
-        found[f"batch {number}"] = reinforced(ranks, made, "arpo", number)
+        steps[f"batch {number}"] = reinforced(ranks, plan, "arpo", number)
     for name in LOSSES:
-        found[name] = reinforced(ranks, made, name, 7)
-    found["arpo, kl"] = reinforced(
-        ranks, made, "arpo", 7, ['algorithm.kl={coefficient=0.1, place="loss", estimator="k3"}']
+        steps[name] = reinforced(ranks, plan, name, 7)
+    steps["arpo, kl"] = reinforced(
+        ranks, plan, "arpo", 7, ['algorithm.kl={coefficient=0.1, place="loss", estimator="k3"}']
     )
-    found["sft"] = demonstrations(ranks, made)
-    found["dpo"] = pairs(ranks, made)
+    steps["sft"] = demonstrations(ranks, plan)
+    steps["dpo"] = pairs(ranks, plan)
     for name, dealt in DEALT.items():
-        found[name] = by_hand(ranks, made, dealt)
-    found["untied"] = reinforced(ranks, replace(made, folder=folders["untied"]), "arpo", 7)
-    found["lora"] = reinforced(ranks, replace(made, lora=True), "grpo", 7)
-    found["lora, dpo"] = pairs(ranks, replace(made, lora=True))
-    found["muon"] = reinforced(ranks, replace(made, optimizer=MUON), "arpo", 7)
-    found["stages"] = reinforced(ranks, made, "arpo", 7, token_budget=20)
-    found["copies"] = reinforced(ranks, replace(made, copies=ranks.rank.size), "arpo", 7)
-    layered = replace(made, gather="by_layer")
+        steps[name] = by_hand(ranks, plan, dealt)
+    steps["untied"] = reinforced(ranks, replace(plan, folder=folders["untied"]), "arpo", 7)
+    steps["lora"] = reinforced(ranks, replace(plan, lora=True), "grpo", 7)
+    steps["lora, dpo"] = pairs(ranks, replace(plan, lora=True))
+    steps["muon"] = reinforced(ranks, replace(plan, optimizer=MUON), "arpo", 7)
+    steps["stages"] = reinforced(ranks, plan, "arpo", 7, token_budget=20)
+    steps["copies"] = reinforced(ranks, replace(plan, copies=ranks.rank.size), "arpo", 7)
+    layered = replace(plan, gather="by_layer")
     for name in ("arpo", "gspo", "grpo_tis"):
-        found[f"{name} by layer"] = reinforced(ranks, layered, name, 7)
-    found["stages by layer"] = reinforced(ranks, layered, "arpo", 7, token_budget=20)
+        steps[f"{name} by layer"] = reinforced(ranks, layered, name, 7)
+    steps["stages by layer"] = reinforced(ranks, layered, "arpo", 7, token_budget=20)
     for gather in ("once", "by_layer"):
-        again = replace(made, gather=gather, recompute=True)
-        found[f"layers computed again, {gather}"] = reinforced(ranks, again, "arpo", 7, token_budget=60)
-    found["in the machine's memory"] = reinforced(ranks, replace(made, offload=True), "grpo", 7)
-    found["dpo by layer"] = pairs(ranks, layered)
-    found["untied by layer"] = reinforced(
+        again = replace(plan, gather=gather, recompute=True)
+        steps[f"layers computed again, {gather}"] = reinforced(ranks, again, "arpo", 7, token_budget=60)
+    steps["in the machine's memory"] = reinforced(ranks, replace(plan, offload=True), "grpo", 7)
+    steps["dpo by layer"] = pairs(ranks, layered)
+    steps["untied by layer"] = reinforced(
         ranks, replace(layered, folder=folders["untied"]), "arpo", 7, token_budget=60
     )
-    return found
+    return steps
 
 
 def annotations(ranks, folders):
     """Old logprobs, entropies and reference logprobs of some trees."""
     learner = learner_of(
-        ranks, Made(folders["policy"], reference=folders["reference"]), NegativeLogLikelihood()
+        ranks, WorkerPlan(folders["policy"], reference=folders["reference"]), NegativeLogLikelihood()
     )
     trees, rewards = batch(7, learner.model.config.vocab_size)
-    scored = [ScoredTree(*one) for one in zip(trees, rewards, strict=True)]
+    scored = [ScoredTree(*pair) for pair in zip(trees, rewards, strict=True)]
     wanted = AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True)
     return [tree.annotations for tree in annotate(learner, scored, wanted, temperature=0.8)]
 
 
-def reinforced(ranks, made, recipe, number, changes=(), token_budget=10_000):
+def reinforced(ranks, plan, recipe, number, changes=(), token_budget=10_000):
     """A step of a recipe's algorithm on four trees."""
-    small = ["model.device=cpu", "model.dtype=float32", f"model.path={made.folder}", "engine={name='local'}"]
+    small = ["model.device=cpu", "model.dtype=float32", f"model.path={plan.folder}", "engine={name='local'}"]
     if "entropy_advantage" in (RECIPES / f"{recipe}_reasoning_7b.toml").read_text():
         small.append("algorithm.entropy_advantage.source=behavior")
     sizes = ["learner.problems_per_minibatch=4", "rollout.problems_per_step=4"]
@@ -107,21 +107,21 @@ def reinforced(ranks, made, recipe, number, changes=(), token_budget=10_000):
     # The logprobs of random trees are not the model's.
     loose = recipe.algorithm.model_copy(update={"max_mismatch": 1e9, "max_mismatch_kl": 1e9})
     recipe = recipe.model_copy(update={"algorithm": loose})
-    learner = learner_of(ranks, made, build_objective(recipe.algorithm), token_budget)
+    learner = learner_of(ranks, plan, build_objective(recipe.algorithm), token_budget)
     learning = build_learning(recipe, learner, 1)
     trees, rewards = batch(number, learner.model.config.vocab_size)
-    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
+    learned = learning.credit([ScoredTree(*pair) for pair in zip(trees, rewards, strict=True)])
     (report,) = learning.update(learned)
     return stepped(ranks, report)
 
 
-def demonstrations(ranks, made):
-    learner = learner_of(ranks, made, NegativeLogLikelihood())
+def demonstrations(ranks, plan):
+    learner = learner_of(ranks, plan, NegativeLogLikelihood())
     return stepped(ranks, learner.update([demonstrated(chain(number)) for number in range(5)]))
 
 
-def pairs(ranks, made):
-    learner = learner_of(ranks, made, DpoLoss(0.1))
+def pairs(ranks, plan):
+    learner = learner_of(ranks, plan, DpoLoss(0.1))
     return stepped(ranks, prefer(learner, [pair(number) for number in range(3)]))
 
 
@@ -131,14 +131,14 @@ DEALT = {
 }
 
 
-def by_hand(ranks, made, dealt):
+def by_hand(ranks, plan, dealt):
     """A step on four rows that are not dealt evenly."""
-    learner = learner_of(ranks, made, Objective(ClippedSurrogate(0.2, 0.28, None)), token_budget=40)
+    learner = learner_of(ranks, plan, Objective(ClippedSurrogate(0.2, 0.28, None)), token_budget=40)
     trees = [credited_tree(number) for number in range(4)]
     rows = tree_rows(trees, 40, keep_dead=False, share_prefixes=True)
     assert len(rows) == 4
-    given = [tuple(rows)] if ranks.rank.size == 1 else [tuple(part) for part in dealt(rows, ranks.rank.size)]
-    return stepped(ranks, learner._update(Shares(tuple(given), 1.0), 100.0, None, None, None))
+    parts = [tuple(rows)] if ranks.rank.size == 1 else [tuple(part) for part in dealt(rows, ranks.rank.size)]
+    return stepped(ranks, learner._update(Shares(tuple(parts), 1.0), 100.0, None, None, None))
 
 
 def credited_tree(number):
@@ -146,8 +146,8 @@ def credited_tree(number):
     return credited([tree], [supervised_credit(tree)])[0]
 
 
-def learner_of(ranks, made, objective, token_budget=10_000):
-    ranks.build(made)
+def learner_of(ranks, plan, objective, token_budget=10_000):
+    ranks.build(plan)
     return Learner(
         ranks,
         schedule=ScheduleConfig(),
@@ -190,14 +190,14 @@ def pair(number):
     )
 
 
-def difference(one, other):
+def difference(step, reference):
     """The norm of the difference of two sets of gradients, over the norm of the first."""
-    assert one.keys() == other.keys()
-    total = sum(float((value**2).sum()) for value in one.values())
-    apart = sum(float(((value - other[name]) ** 2).sum()) for name, value in one.items())
+    assert step.keys() == reference.keys()
+    total = sum(float((value**2).sum()) for value in step.values())
+    apart = sum(float(((value - reference[name]) ** 2).sum()) for name, value in step.items())
     return (apart / total) ** 0.5
 
 
-def close(one, other, bound):
-    """Whether all numbers of two reports agree."""
-    return torch.allclose(torch.tensor(one.loss), torch.tensor(other.loss), rtol=bound, atol=bound)
+def close(report, reference, bound):
+    """True if all numbers of two reports agree."""
+    return torch.allclose(torch.tensor(report.loss), torch.tensor(reference.loss), rtol=bound, atol=bound)

@@ -167,8 +167,8 @@ class Plain:
                     term, hit = surrogate(logprobs, trip.old, advantages, *settings)
                     parts = [-weights * rho * term]
                     strength = weights * rho * advantages.abs()
-                    for place, h, s in zip(trip.places, hit.tolist(), strength.tolist(), strict=True):
-                        clips.setdefault((t, *place), []).append((h, s))
+                    for token, h, s in zip(trip.places, hit.tolist(), strength.tolist(), strict=True):
+                        clips.setdefault((t, *token), []).append((h, s))
                 if case.kl is not None:
                     parts.append(COEFFICIENTS["kl"] * weights * KL[case.kl](logprobs, trip.old, trip.ref))
                 if case.entropy:
@@ -188,17 +188,17 @@ class Plain:
 
     def _all_terms(self, shared, sharing, aggregation, baseline):
         """A, w [T] and the share of the denominator of each trajectory. [P][G]"""
-        found = []
+        terms = []
         for tree, rewards, trips in zip(self.world.trees, self.world.rewards, self.world.trips, strict=True):
             own = plain_advantages.group_relative(tree, rewards, shared, "std", baseline)
-            offsets = [{place: at for at, place in enumerate(trip.places)} for trip in trips]
+            offsets = [{token: at for at, token in enumerate(trip.places)} for trip in trips]
             rows = []
             for j, trip in enumerate(trips):
                 values, weights = [], []
-                for place in trip.places:
-                    at = {i: offsets[i][place] for i in plain_sums.leaves_below(tree, place[0])}
+                for token in trip.places:
+                    at = {i: offsets[i][token] for i in plain_sums.leaves_below(tree, token[0])}
                     values.append(_shared_advantage(tree, own, j, at, shared, sharing))
-                    weights.append(plain_sums.loss_weight(tree, j, place[0], shared))
+                    weights.append(plain_sums.loss_weight(tree, j, token[0], shared))
                 leaf = plain_sums.mass(tree, j) if shared == "mass" else 1.0
                 counted = {
                     "token_mean": sum(weights),
@@ -208,8 +208,8 @@ class Plain:
                 if aggregation == "sequence_mean":
                     weights = [weight / len(weights) for weight in weights]
                 rows.append((_vector(values), _vector(weights), counted))
-            found.append(rows)
-        return found
+            terms.append(rows)
+        return terms
 
     def _all_rho(self, name):
         """Corrections of each trajectory. [P][G][T]"""
@@ -233,7 +233,7 @@ def _vector(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-class Packed:
+class PackedUpdate:
     """The learner's own update on rows, on `ranks` that hold the world's model; None: on one process."""
 
     def __init__(self, world, ranks=None):
@@ -274,13 +274,13 @@ class Packed:
         if correction is not None:
             rule = ImportanceCorrection(*CORRECTIONS[correction])
         estimator = GroupRelative(weighting.shared, scale="std", baseline=baseline)
-        found = []
-        for tree, notes, given in zip(self.world.trees, self.world.notes, self.world.rewards, strict=True):
-            rewards = [Reward(float(value), {}) for value in given]
+        result = []
+        for tree, notes, values in zip(self.world.trees, self.world.notes, self.world.rewards, strict=True):
+            rewards = [Reward(float(value), {}) for value in values]
             advantages = estimator.advantages(annotated(tree, rewards, notes), ())
             rho = None if rule is None else rule.weights(annotated(tree, None, notes))
-            found.append((advantages, rho, credit(training(tree, advantages, rho), weighting)))
-        return found
+            result.append((advantages, rho, credit(training(tree, advantages, rho), weighting)))
+        return result
 
     def _all_rows(self, weighting, baseline, correction, layout, keep_dead):
         rows = pack(

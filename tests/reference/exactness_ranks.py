@@ -2,11 +2,11 @@
 
 import random
 
-from exactness_cases import Packed, Plain
+from exactness_cases import PackedUpdate, Plain
 from exactness_world import World
 
 from many_ranks import with_ranks
-from watched import STILL, Made
+from watched import STILL, WorkerPlan
 
 
 def worst_over_two_ranks(folder, dtype, cases, scratch):
@@ -16,8 +16,8 @@ def worst_over_two_ranks(folder, dtype, cases, scratch):
 
 def _worst(ranks, folder, dtype, cases):
     world = World(folder, dtype)
-    ranks.build(Made(str(folder), dtype, optimizer=STILL))
-    plain, packed = Plain(world), Packed(world, ranks)
+    ranks.build(WorkerPlan(str(folder), dtype, optimizer=STILL))
+    plain, packed = Plain(world), PackedUpdate(world, ranks)
     return max(plain(case).error(packed(case, "split")) for case in cases)
 
 

@@ -125,7 +125,7 @@ def _moderate(rng, depth, split_turns):
 
 def _written(model, trajectory):
     """(node id, index), ln pi and entropy of each written token of a trajectory, a pass for each of its contexts."""
-    places, logprobs, entropies, seen = [], [], [], set()
+    places, logprobs, entropies, counted = [], [], [], set()
     for segment in trajectory.segments:
         ids = torch.tensor([segment.token_ids])
         logits = model(ids, use_cache=False).logits[0] / TEMPERATURE
@@ -133,23 +133,23 @@ def _written(model, trajectory):
         inside = [(n, i) for n, size in segment.parts for i in range(size)]
         for position, (n, i) in enumerate(inside):
             # Contexts may overlap; a token counts where it was written.
-            if n.source is Source.POLICY and n.id not in seen:
+            if n.source is Source.POLICY and n.id not in counted:
                 row = table[position - 1]
                 places.append((n.id, i))
                 logprobs.append(row[ids[0, position]])
                 entropies.append(-(row.exp() * row).sum())
-        seen.update(n.id for n in segment.nodes)
+        counted.update(n.id for n in segment.nodes)
     return places, logprobs, entropies
 
 
 def _policy_logprobs(model, tree):
-    found = {n.id: np.zeros(len(n.token_ids)) for n in tree.nodes if n.source is Source.POLICY}
+    result = {n.id: np.zeros(len(n.token_ids)) for n in tree.nodes if n.source is Source.POLICY}
     with torch.no_grad():
         for trajectory in tree.trajectories:
             places, logprobs, _ = _written(model, trajectory)
             for (key, i), value in zip(places, logprobs, strict=True):
-                found[key][i] = float(value)
-    return found
+                result[key][i] = float(value)
+    return result
 
 
 def _off_edges(rng, tree, policy):
@@ -171,7 +171,7 @@ def _trip(model, trajectory, notes):
     places, logprobs, entropies = _written(model, trajectory)
     parameters = list(model.parameters())
 
-    def slopes(values):
+    def gradients(values):
         rows = [torch.autograd.grad(value, parameters, retain_graph=True) for value in values]
         flat = [torch.cat([g.flatten() for g in row]).double() for row in rows]
         return torch.stack(flat) if flat else torch.zeros(0, sum(p.numel() for p in parameters)).double()
@@ -183,8 +183,8 @@ def _trip(model, trajectory, notes):
         places=tuple(places),
         logprobs=numbers(logprobs),
         entropies=numbers(entropies),
-        grad_logprobs=slopes(logprobs),
-        grad_entropies=slopes(entropies),
+        grad_logprobs=gradients(logprobs),
+        grad_entropies=gradients(entropies),
         old=numbers(notes[key].old_logprobs[i] for key, i in places),
         ref=numbers(notes[key].ref_logprobs[i] for key, i in places),
     )

@@ -35,7 +35,7 @@ def leaf_weight(tree, j, shared):
 
 
 def mean_and_std(pairs):
-    """Of (weight, value) pairs: the weighted mean, and the root of the variance over V1 - V2 / V1."""
+    """The weighted mean of (weight, value) pairs, and the root of the variance over V1 - V2 / V1."""
     total = sum(w for w, _ in pairs)
     squares = sum(w * w for w, _ in pairs)
     mean = sum(w * x for w, x in pairs) / total
@@ -156,7 +156,7 @@ def turn_level(tree, rewards, events, shared, discount, scale):
 
 
 def pair_weight(tree, j, identifier, shared):
-    """What a trajectory's copy of a token counts in statistics over the batch."""
+    """Weight of a trajectory's copy of a token in statistics over the batch."""
     if shared == "split":
         return 1.0 / len(through(tree, identifier))
     return leaf_weight(tree, j, shared)
@@ -170,16 +170,16 @@ def k1(node, notes, i):
 def reinforce_pp(trees, rewards, notes, shared, group_mean, beta):
     """REINFORCE++ (arXiv 2501.03262, section 3): R - beta sum_{i >= t} k1_i, normalized over the batch."""
     pairs, returns = [], []
-    for tree, given, found in zip(trees, rewards, notes, strict=True):
+    for tree, group, annotations in zip(trees, rewards, notes, strict=True):
         own = []
-        baseline = value(tree, given, shared, "") if group_mean else 0.0
+        baseline = value(tree, group, shared, "") if group_mean else 0.0
         for j, trajectory in enumerate(tree.trajectories):
             places, row = tokens(trajectory), []
             for t, (identifier, _) in enumerate(places):
-                total = given[j] - baseline
+                total = group[j] - baseline
                 if beta:
                     for later, i in places[t:]:
-                        total -= beta * k1(tree.by_id[later], found, i)
+                        total -= beta * k1(tree.by_id[later], annotations, i)
                 row.append(total)
                 pairs.append((pair_weight(tree, j, identifier, shared), total))
             own.append(row)
@@ -191,17 +191,17 @@ def reinforce_pp(trees, rewards, notes, shared, group_mean, beta):
 def entropy_factors(trees, entropies, shared, a):
     """AEPO (arXiv 2510.14545): 1 + a (H_t - mean H) / std H, held in [0.5, 2]. `entropies`: [P] by node id."""
     pairs = []
-    for tree, found in zip(trees, entropies, strict=True):
+    for tree, by_node in zip(trees, entropies, strict=True):
         for j, trajectory in enumerate(tree.trajectories):
             for identifier, i in tokens(trajectory):
-                pairs.append((pair_weight(tree, j, identifier, shared), found[identifier][i]))
+                pairs.append((pair_weight(tree, j, identifier, shared), by_node[identifier][i]))
     mean, std = mean_and_std(pairs)
     return [
         [
-            [min(max(1 + a * (found[n][i] - mean) / std, 0.5), 2.0) for n, i in tokens(trajectory)]
+            [min(max(1 + a * (by_node[n][i] - mean) / std, 0.5), 2.0) for n, i in tokens(trajectory)]
             for trajectory in tree.trajectories
         ]
-        for tree, found in zip(trees, entropies, strict=True)
+        for tree, by_node in zip(trees, entropies, strict=True)
     ]
 
 

@@ -17,16 +17,16 @@ def segment_logprobs(model, segment, temperature):
 
 def trajectory_logprobs(model, trajectory, temperature):
     """(node id, index in the node, ln pi) of each written token of a trajectory, in order."""
-    found, seen = [], set()
+    result, counted = [], set()
     for segment in trajectory.segments:
         logprobs = segment_logprobs(model, segment, temperature)
         places = [(n, i) for n, size in segment.parts for i in range(size)]
         for position, (n, i) in enumerate(places):
             # Contexts may overlap; a token counts where it was written.
-            if n.source is Source.POLICY and n.id not in seen:
-                found.append((n.id, i, logprobs[position - 1]))
-        seen.update(n.id for n in segment.nodes)
-    return found
+            if n.source is Source.POLICY and n.id not in counted:
+                result.append((n.id, i, logprobs[position - 1]))
+        counted.update(n.id for n in segment.nodes)
+    return result
 
 
 def leaves_below(tree, identifier):

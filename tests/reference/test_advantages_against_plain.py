@@ -59,11 +59,11 @@ def estimated(estimator, trees, rewards, notes):
     """[P][G][T]"""
     given_rewards = [[Reward(value, {}) for value in group] for group in rewards]
     sums = estimator.batch_statistics(
-        [annotated(*one) for one in zip(trees, given_rewards, notes, strict=True)]
+        [annotated(*record) for record in zip(trees, given_rewards, notes, strict=True)]
     )
     return [
-        estimator.advantages(annotated(tree, group, found), sums)
-        for tree, group, found in zip(trees, given_rewards, notes, strict=True)
+        estimator.advantages(annotated(tree, group, annotations), sums)
+        for tree, group, annotations in zip(trees, given_rewards, notes, strict=True)
     ]
 
 
@@ -130,7 +130,7 @@ def test_turn_level(shared, discount, scale, seed):
 def test_without_events_the_first_turn_has_the_advantage_of_the_group_without_its_subtree(shared):
     trees, rewards, notes = batch(5)
     group = GroupRelative(shared, baseline="leave_subtree_out")
-    turns, wanted = (estimated(made, trees, rewards, notes) for made in (TurnLevel(shared), group))
+    turns, wanted = (estimated(estimator, trees, rewards, notes) for estimator in (TurnLevel(shared), group))
     for tree, own, other in zip(trees, turns, wanted, strict=True):
         assert len(own) == len(tree.trajectories)
         assert [row[0] for row in own] == pytest.approx([row[0] for row in other], abs=1e-12)
@@ -145,8 +145,11 @@ def test_reinforce_pp(shared, group_mean, beta, seed, recomputed):
     trees, rewards, notes = batch(seed)
     if not recomputed:
         notes = [
-            {k: replace(n, old_logprobs=behavior_annotations(tree)[k].old_logprobs) for k, n in found.items()}
-            for tree, found in zip(trees, notes, strict=True)
+            {
+                k: replace(n, old_logprobs=behavior_annotations(tree)[k].old_logprobs)
+                for k, n in annotations.items()
+            }
+            for tree, annotations in zip(trees, notes, strict=True)
         ]
     expected = plain.reinforce_pp(trees, rewards, notes, shared, group_mean, beta)
     actual = estimated(
@@ -162,10 +165,10 @@ def test_kl_in_the_reward(shared, seed):
     trees, rewards, notes = batch(seed)
     left = [
         [
-            r - 0.3 * sum(plain.k1(tree.by_id[n], found, i) for n, i in plain.tokens(trajectory))
+            r - 0.3 * sum(plain.k1(tree.by_id[n], annotations, i) for n, i in plain.tokens(trajectory))
             for r, trajectory in zip(group, tree.trajectories, strict=True)
         ]
-        for tree, group, found in zip(trees, rewards, notes, strict=True)
+        for tree, group, annotations in zip(trees, rewards, notes, strict=True)
     ]
     expected = [
         plain.group_relative(tree, group, shared, "none", "pooled")
@@ -185,8 +188,8 @@ def test_entropy_aware_advantage(shared, source, seed):
     entropies = [
         {n.id: n.token_entropies for n in tree.nodes}
         if source == "behavior"
-        else {k: n.entropies for k, n in found.items()}
-        for tree, found in zip(trees, notes, strict=True)
+        else {k: n.entropies for k, n in annotations.items()}
+        for tree, annotations in zip(trees, notes, strict=True)
     ]
     factors = plain.entropy_factors(trees, entropies, shared, 0.4)
     inner = plain.reinforce_pp(trees, rewards, notes, shared, False, 0.0)

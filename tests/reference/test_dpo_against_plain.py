@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+import build
 from ramify.algos.dpo import DpoLoss, pair
-from ramify.algos.losses import Objective
 from ramify.core.tree import Source
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import adapters_off, add_lora
-from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.train.supervised import prefer
 from random_trees import node, tree_of
 
@@ -25,22 +21,7 @@ PRECISION = 1e-6
 
 
 def tiny(seed):
-    model = make_tiny_qwen3(
-        vocab_size=50,
-        hidden=32,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        intermediate=48,
-        rope_theta=100.0,
-        context=128,
-        eos_id=1,
-        pad_id=0,
-        seed=seed,
-        weight_std=0.2,
-    )
-    return model.double()
+    return build.tiny_model(seed, weight_std=0.2).double()
 
 
 def draw_pair(rng, shared_turns):
@@ -88,30 +69,12 @@ def plain(model, reference, trees):
 
 
 def learner_for(model, reference, budget):
-    return Learner(
-        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=10,
-        objective=Objective(DpoLoss(BETA)),
-        temperature=1.0,
-        max_grad_norm=1e9,
-        token_budget=budget,
-    )
-
-
-def gradients(model):
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return build.learner(model, DpoLoss(BETA), still=True, reference=reference, token_budget=budget)
 
 
 def update(learner, trees):
     """An update and the gradients that it stepped with."""
-    caught = {}
-    handle = learner.optimizers._optimizers[0].register_step_pre_hook(
-        lambda *_: caught.update(gradients(learner.model))
-    )
-    report = prefer(learner, trees)
-    handle.remove()
-    return report, caught
+    return build.collect_gradients(learner, lambda: prefer(learner, trees))
 
 
 @pytest.fixture
@@ -136,7 +99,7 @@ def test_loss_and_gradients_equal_those_of_plain_loops_however_pairs_are_split(t
     assert report.metrics["margin"] == pytest.approx(np.mean(margins), rel=PRECISION)
     assert report.metrics["accuracy"] == np.mean([margin > 0 for margin in margins])
     assert report.num_repeated == 0
-    for name, value in gradients(stock).items():
+    for name, value in build.gradients_of(stock).items():
         assert (caught[name] - value).norm() <= PRECISION * value.norm(), name
 
 
@@ -165,6 +128,6 @@ def test_under_lora_the_reference_is_the_base(trees):
     expected.backward()
     assert report.loss == pytest.approx(expected.item(), rel=PRECISION)
     assert report.loss != pytest.approx(np.log(2), rel=1e-3)
-    assert caught.keys() == gradients(model).keys()
-    for name, value in gradients(model).items():
+    assert caught.keys() == build.gradients_of(model).keys()
+    for name, value in build.gradients_of(model).items():
         assert (caught[name] - value).norm() <= PRECISION * value.norm(), name

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from exactness_cases import LAYOUTS, Packed, Plain, all_cases
+from exactness_cases import LAYOUTS, PackedUpdate, Plain, all_cases
 from exactness_ranks import sample, worst_over_two_ranks
 from exactness_world import PATH_EDGES, TOKEN_EDGES, World, write_model
 
@@ -34,7 +34,7 @@ def sums(world):
 
 
 def test_value_clip_fraction_and_gradient_equal_the_sums_over_trajectories(world, sums):
-    packed = Packed(world)
+    packed = PackedUpdate(world)
     errors = {}
     for i, case in enumerate(SAMPLE):
         layout = LAYOUTS[i % len(LAYOUTS)]

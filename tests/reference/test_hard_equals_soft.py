@@ -46,13 +46,13 @@ class World:
         """Every trajectory with a copy of each of its tokens and its own advantage: sum of r A over (j, t)."""
         total, count = torch.zeros(()), 0
         for trajectory, advantages in zip(self.tree.trajectories, self.advantages, strict=True):
-            place = 0
+            position = 0
             for n in trajectory.nodes:
                 for i in range(self.sizes.get(n.id, 0)):
                     ratio = torch.exp(self.policy[n.id][i] - self.old[n.id][i])
-                    total = total - ratio * float(advantages[place])
-                    place += 1
-            count += place
+                    total = total - ratio * float(advantages[position])
+                    position += 1
+            count += position
         return self.gradient(total / count)
 
     def once_with_weight_d(self):

@@ -89,14 +89,14 @@ def groups(toy, num_roots):
     """(probability, tree, each policy node's choices) of all groups of roots, each with its roots in one order: they are
     interchangeable."""
     trees = [(p, root) for p, (root,) in toy.subtrees()]
-    found = []
+    result = []
     for combination in itertools.combinations_with_replacement(range(len(trees)), num_roots):
         orders = math.factorial(num_roots)
         for times in Counter(combination).values():
             orders //= math.factorial(times)
         probability = orders * math.prod(trees[i][0] for i in combination)
-        found.append((probability, *build([trees[i][1] for i in combination])))
-    return found
+        result.append((probability, *build([trees[i][1] for i in combination])))
+    return result
 
 
 def expected_gradient(toy, shared, baseline, num_roots=1):
@@ -170,17 +170,17 @@ def trunk_factor(n, d, baseline):
     nodes += [node((0, 0, i), Source.POLICY, [1], leaf=True) for i in range(d)]
     nodes += [node((i,), Source.POLICY, [1], leaf=True) for i in range(1, n - d + 1)]
     tree, estimator = tree_of(nodes), GroupRelative("repeat", scale="none", baseline=baseline)
-    found = wanted = 0.0
-    for (p, win, slope), below, beside in itertools.product(
+    actual = wanted = 0.0
+    for (p, win, by_logit), below, beside in itertools.product(
         [(0.3, 0.8, 0.7), (0.7, 0.2, -0.3)], range(d + 1), range(n - d + 1)
     ):
         probability = p * binomial(d, below, win) * binomial(n - d, beside, 0.4)
         wins = [1.0] * below + [0.0] * (d - below) + [1.0] * beside + [0.0] * (n - d - beside)
         advantages = estimator.advantages(annotated(tree, [Reward(r, {}) for r in wins]), ())
         trunk = credit(training(tree, advantages), Weighting("repeat"))["0"]
-        found += probability * slope * float(trunk.s_plus[0] + trunk.s_minus[0])
-        wanted += probability * slope * below
-    return found / wanted
+        actual += probability * by_logit * float(trunk.s_plus[0] + trunk.s_minus[0])
+        wanted += probability * by_logit * below
+    return actual / wanted
 
 
 def binomial(trials, successes, chance):

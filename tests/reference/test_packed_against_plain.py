@@ -15,15 +15,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+import build
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.tree import Cut, Source
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.load import load_model, save_model
 from random_trees import credited, random_advantages, random_tree, supervised_credit, training, with_behavior
 
@@ -62,16 +59,7 @@ def seeded(weighting):
 
 
 def learner_for(model, loss):
-    return Learner(
-        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=10,
-        objective=Objective(loss),
-        temperature=TEMPERATURE,
-        max_grad_norm=1e9,
-        chunk_tokens=7,
-        token_budget=10_000,
-    )
+    return build.learner(model, loss, still=True, temperature=TEMPERATURE, chunk_tokens=7)
 
 
 def off_policy(rng, tree, stock):
@@ -91,27 +79,15 @@ def off_policy(rng, tree, stock):
     return with_behavior(tree, old)
 
 
-def gradients(model):
-    return {name: p.grad.double().clone() for name, p in model.named_parameters()}
-
-
 def captured_update(learner, rows, total):
     """An update and the gradients that it stepped with."""
-    caught = {}
-
-    def catch(*_):
-        caught.update(gradients(learner.model))
-
-    handle = learner.optimizers._optimizers[0].register_step_pre_hook(catch)
-    report = learner.update_rows(rows, total)
-    handle.remove()
-    return report, caught
+    return build.collect_gradients(learner, lambda: learner.update_rows(rows, total))
 
 
 def assert_close(actual, expected):
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        assert (actual[name] - value).norm() <= 1e-5 * value.norm(), name
+        assert (actual[name].double() - value).norm() <= 1e-5 * value.norm(), name
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +124,7 @@ def plain(request, models):
     total = sum(weight for _, weight in sums)
     loss = sum(value for value, _ in sums) / total
     loss.backward()
-    return Plain(trees, advantages, Weighting(shared, sharing), loss.item(), total, gradients(stock))
+    return Plain(trees, advantages, Weighting(shared, sharing), loss.item(), total, build.gradients_of(stock))
 
 
 @pytest.mark.parametrize("budget", [60, 10_000])
@@ -180,9 +156,9 @@ def test_the_trees_branch_split_turns_open_contexts_and_mix_signs_on_shared_toke
     assert "fresh" in {n.context for t in trajectories for n in t.nodes}
     assert max(sum(n.source is Source.TOOL for n in t.nodes) for t in trajectories) == 3
     assert any(
-        one.source is other.source is Source.POLICY
+        upper.source is lower.source is Source.POLICY
         for t in trajectories
-        for one, other in itertools.pairwise(t.nodes)
+        for upper, lower in itertools.pairwise(t.nodes)
     )
 
 
@@ -205,7 +181,7 @@ def test_supervised_loss_is_the_mean_over_written_tokens(models):
     )
     assert report.loss == pytest.approx(loss.item(), rel=1e-5)
     assert report.metrics["nll"] == pytest.approx(loss.item(), rel=1e-5)
-    assert_close(caught, gradients(stock))
+    assert_close(caught, build.gradients_of(stock))
 
 
 def test_logprobs_of_rows_are_those_of_the_trajectories(models):

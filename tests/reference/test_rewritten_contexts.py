@@ -7,16 +7,13 @@ import pytest
 from plain_sums import advantage, leaves_below, loss_weight, surrogate, trajectory_logprobs
 from transformers import AutoModelForCausalLM
 
+import build
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from random_trees import credited, random_advantages, supervised_credit, training, with_behavior
 from scripted_agents import Backtracks, FoldsMemory, agent, grow, problem
@@ -47,25 +44,16 @@ def models(model_folder):
 
 
 def learner_for(model, loss):
-    return Learner(
-        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=10,
-        objective=Objective(loss),
-        temperature=TEMPERATURE,
-        max_grad_norm=1e9,
-        chunk_tokens=64,
-        token_budget=10_000,
-    )
+    return build.learner(model, loss, still=True, temperature=TEMPERATURE, chunk_tokens=64)
 
 
 def plain_logprobs(stock, tree):
     """ln pi of each written token, from one pass of the stock model over each context: {(node id, index): value}."""
-    found = {}
+    result = {}
     for trajectory in tree.trajectories:
         for identifier, i, logprob in trajectory_logprobs(stock, trajectory, TEMPERATURE):
-            found[identifier, i] = float(logprob.detach())
-    return found
+            result[identifier, i] = float(logprob.detach())
+    return result
 
 
 def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
@@ -87,12 +75,12 @@ FOLDED = [("before_probe", "folds"), ("after_probe", "folds")]
 def test_positions_restart_and_no_context_attends_to_another(trees):
     for tree in trees:
         (row,) = pack(credited([tree], [supervised_credit(tree)]), 100_000)
-        place, starts = 0, {}
+        position, starts = 0, {}
         # Depth-first, the fresh contexts behind the prompt's.
         for node in sorted(tree.nodes, key=lambda n: [o.id for o in tree.path_to(n) if o.context == "fresh"]):
-            starts[node.id] = place
-            place += len(node.token_ids)
-        assert place == len(row.token_ids)
+            starts[node.id] = position
+            position += len(node.token_ids)
+        assert position == len(row.token_ids)
         attended = {}
         for index, span in enumerate(row.segments):
             above = attended[span.parent] if span.parent >= 0 else []
@@ -114,7 +102,7 @@ def test_credit_reaches_the_tokens_of_all_contexts(trees, shared, sharing):
     rng = np.random.default_rng(2)
     for tree in trees:
         advantages = random_advantages(rng, tree)
-        given = credit(training(tree, advantages), Weighting(shared, sharing))
+        credits = credit(training(tree, advantages), Weighting(shared, sharing))
         offsets = [
             {n.id: sum(len(o.token_ids) for o in t.policy_nodes[:at]) for at, n in enumerate(t.policy_nodes)}
             for t in tree.trajectories
@@ -131,7 +119,7 @@ def test_credit_reaches_the_tokens_of_all_contexts(trees, shared, sharing):
                     plus += weight * max(value, 0.0)
                     minus += weight * min(value, 0.0)
                     total += weight
-                got = given[node.id]
+                got = credits[node.id]
                 assert (got.s_plus[i], got.s_minus[i]) == pytest.approx((plus, minus))
                 assert (got.weight[i], got.num_paths[i]) == pytest.approx((total, len(below)))
 

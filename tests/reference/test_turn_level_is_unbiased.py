@@ -37,7 +37,7 @@ class Stopping:
         return bool(prefix) and (prefix[-1] == 0 or len(prefix) == len(self.tables))
 
     def logprob(self, prefix):
-        """Of the last choice."""
+        """Logprob of the last choice."""
         return self.tables[len(prefix) - 1][prefix]
 
     def subtrees(self, prefix=(), num=None):
@@ -68,7 +68,7 @@ class Stopping:
         )
 
     def gradient(self, coefficients):
-        """Of the sum of the logprobs of choices, each with its coefficient."""
+        """Gradient of the sum of the logprobs of choices, each with its coefficient."""
         total = sum(c * self.logprob(prefix) for prefix, c in coefficients.items())
         return torch.cat([g.flatten() for g in torch.autograd.grad(total, self.logits, retain_graph=True)])
 

@@ -124,7 +124,7 @@ def test_messages_that_do_not_carry_the_secret_are_none_and_end_the_run_if_they_
 
 
 def test_a_message_is_no_other_message(tmp_path):
-    """What was said once, of another command, rank or generation, is not believed where it is copied to."""
+    """A message of another command, rank or generation is not believed at the key that it is copied to."""
     for channel in channels(tmp_path):
         posts = {name: Post(channel, Seal(b"secret", "r"), name) for name in ("now", "before")}
         for generation, sender, number in (("now", 0, 1), ("now", 1, 2), ("before", 0, 2)):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from model_makers import learner_for, tiny
+import build
 from ramify.algos.sft import NegativeLogLikelihood, counted_once
 from ramify.core.rank import Rank
 from ramify.core.tree import Source
@@ -48,9 +48,9 @@ def test_the_cost_of_a_row_is_that_of_a_plain_count():
     row = row_of(tree)
     pairs = 0
     for trajectory in tree.trajectories:
-        seen = 0
+        above_count = 0
         for part in trajectory.nodes:
-            seen += len(part.token_ids)
+            above_count += len(part.token_ids)
     # Each unique token sees itself and everything above it in its node's path.
     depth = {}
     for part in tree.nodes:
@@ -96,7 +96,7 @@ class Several:
     """A learner of one process that deals as one of `size` would."""
 
     def __new__(cls, size):
-        learner = learner_for(tiny(), NegativeLogLikelihood())
+        learner = build.learner(build.tiny_model(), NegativeLogLikelihood())
         learner.ranks.rank = Rank(0, size)
         return learner
 

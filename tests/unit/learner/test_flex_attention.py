@@ -26,10 +26,12 @@ class Largest(TorchDispatchMode):
         self.numel = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        tensors = [x for x in (made if isinstance(made, (tuple, list)) else [made]) if torch.is_tensor(x)]
+        result = func(*args, **(kwargs or {}))
+        tensors = [
+            x for x in (result if isinstance(result, (tuple, list)) else [result]) if torch.is_tensor(x)
+        ]
         self.numel = max([self.numel, *(x.numel() for x in tensors)])
-        return made
+        return result
 
 
 @pytest.mark.integration

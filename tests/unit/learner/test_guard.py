@@ -45,10 +45,10 @@ def guard(**settings):
 )
 def test_each_signal_beyond_its_threshold_is_found_and_no_other(metric, value, setting, shown):
     metrics = FINE | {metric: value}
-    found = guard().look(metrics)
-    assert (found.metric, found.setting, found.threshold) == (metric, setting, EVERY[setting])
-    assert found.value == pytest.approx(shown)
-    assert guard(**{setting: EVERY[setting]}).look(metrics) == found
+    violation = guard().look(metrics)
+    assert (violation.metric, violation.setting, violation.threshold) == (metric, setting, EVERY[setting])
+    assert violation.value == pytest.approx(shown)
+    assert guard(**{setting: EVERY[setting]}).look(metrics) == violation
     others = {key: value for key, value in EVERY.items() if key != setting}
     assert guard(**others).look(metrics) is None
 
@@ -67,12 +67,12 @@ LOST = {"health/repetition": 0.8, "health/written": 100.0, "health/entropy": 0.5
 
 
 def default_actions(steps):
-    """What the guard of a recipe without one does, step by step."""
+    """Actions of the guard of a recipe without one, step by step."""
     rules = Guard(DEFAULT_GUARD, max_tokens=100)
     state, actions = rules.start(), []
     for number, metrics in enumerate(steps, start=1):
-        found = rules.look(metrics, state.passed)
-        state, action = rules.count(rules.passed(state, metrics), found)
+        violation = rules.look(metrics, state.passed)
+        state, action = rules.count(rules.passed(state, metrics), violation)
         state = state.saved(number)
         assert not state.needed
         actions.append(action)
@@ -137,7 +137,7 @@ def test_with_rare_checkpoints_one_violation_spoils_the_window():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "expected at least one of"),
         ({"keep_good": False, "max_length": 0.5}, "leaves no checkpoint to go back to"),
@@ -148,27 +148,27 @@ def test_with_rare_checkpoints_one_violation_spoils_the_window():
         ({"max_non_finite": True}, "valid integer"),
     ],
 )
-def test_thresholds_that_cannot_act_are_refused(settings, told):
-    with pytest.raises(ValidationError, match=told):
+def test_thresholds_that_cannot_act_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
         TypeAdapter(GuardConfig).validate_python(settings)
 
 
 def falls(shares, problems):
     """The fall after each step, from the steps' shares of right answers."""
-    state, found = GuardState(), []
+    state, results = GuardState(), []
     for share in shares:
         state = state.after_batch(share, problems)
-        found.append(state.fall)
-    return found
+        results.append(state.fall)
+    return results
 
 
 @pytest.mark.parametrize("problems", [1, 15, 64, 500])
 def test_a_success_that_is_gone_is_seen_within_some_three_hundred_problems(problems):
     steps = max(4, 300 // problems)
-    found = falls([0.7] * steps + [0.0] * steps, problems)
-    assert all(fall is None or fall == pytest.approx(0, abs=1e-9) for fall in found[:steps])
-    assert found[-1] > 0.9
-    assert found[-1] < 1.0 or problems >= 64
+    measured = falls([0.7] * steps + [0.0] * steps, problems)
+    assert all(fall is None or fall == pytest.approx(0, abs=1e-9) for fall in measured[:steps])
+    assert measured[-1] > 0.9
+    assert measured[-1] < 1.0 or problems >= 64
 
 
 @pytest.mark.parametrize(("problems", "rate"), [(1, 0.15), (4, 0.2), (16, 0.3), (128, 0.1)])

@@ -6,32 +6,29 @@ import numpy as np
 import pytest
 import torch
 
-from model_makers import annotations_of
+import build
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.algos.grpo import ClippedSurrogate, GroupRelative
-from ramify.algos.losses import Objective
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import TrainingError
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import AnnotationRequest, Learning
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
-from ramify.modeling.tiny import make_tiny_qwen3
+from ramify.learner.learning import AnnotationRequest, annotate
+from ramify.learner.pack import pack
 from ramify.rewards.trajectory_rewards import score_tree
-from random_trees import annotated, node, random_tree, tree_of, with_behavior
+from random_trees import annotated, credited, node, random_tree, supervised_credit, tree_of, with_behavior
 
 
-def tiny(seed=0):
-    sizes = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
-    return make_tiny_qwen3(
-        **sizes, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=seed
-    )
+def annotations_of(model, trees, wanted, *, reference=None, temperature=1.0, token_budget=10_000):
+    """The annotations of each tree, of one pass."""
+    learner = build.learner(model, reference=reference, token_budget=token_budget)
+    results = annotate(learner, [annotated(tree) for tree in trees], wanted, temperature=temperature)
+    return [tree.annotations for tree in results]
 
 
 @pytest.fixture
 def model():
-    return tiny()
+    return build.tiny_model()
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def trees(model):
     """Four trees, sampled by the model as far as their logprobs say."""
     rng = np.random.default_rng(0)
     grown = [random_tree(rng, depth=3) for _ in range(4)]
-    found = annotations_of(
+    notes_by_tree = annotations_of(
         model, grown, AnnotationRequest(old="recompute"), reference=None, temperature=1.0, token_budget=10_000
     )
     return [
@@ -47,32 +44,15 @@ def trees(model):
             tree,
             {n.id: notes[n.id].old_logprobs if n.id in notes else [] for n in tree.nodes},
         )
-        for tree, notes in zip(grown, found, strict=True)
+        for tree, notes in zip(grown, notes_by_tree, strict=True)
     ]
 
 
 def learning(model, **changes):
-    learner = Learner(
-        single_process(model, OptimizerConfig(rate=0.01, weight_decay=0.0), changes.pop("reference", None)),
-        schedule=ScheduleConfig(),
-        total_steps=100,
-        objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),
-        temperature=1.0,
-        max_grad_norm=1.0,
-        token_budget=10_000,
-    )
-    parts = {
-        "learner": learner,
-        "estimator": GroupRelative("repeat"),
-        "correction": None,
-        "masks_truncated": False,
-        "wanted": AnnotationRequest(),
-        "problems_per_minibatch": 2,
-        "minibatches": 2,
-        "temperature": 1.0,
-        "max_mismatch": 1e-4,
-    }
-    return Learning(**(parts | changes))
+    loss = ClippedSurrogate(0.2, 0.2, None)
+    learner = build.learner(model, loss, reference=changes.pop("reference", None))
+    defaults = {"problems_per_minibatch": 2, "minibatches": 2, "max_mismatch": 1e-4}
+    return build.learning(learner, **(defaults | changes))
 
 
 def rewards_of(trees, *, dead=()):
@@ -84,7 +64,7 @@ def rewards_of(trees, *, dead=()):
 
 
 def step(run, trees, rewards):
-    return run.update(run.credit([annotated(*one) for one in zip(trees, rewards, strict=True)]))
+    return run.update(run.credit([annotated(*pair) for pair in zip(trees, rewards, strict=True)]))
 
 
 def passes(model, run, trees, rewards):
@@ -98,7 +78,7 @@ def passes(model, run, trees, rewards):
 def test_nothing_is_computed_twice_and_dead_trees_not_at_all(model, trees):
     count, reports = passes(model, learning(model), trees, rewards_of(trees))
     assert count == len(reports) == 2
-    fresh = tiny()
+    fresh = build.tiny_model()
     count, reports = passes(fresh, learning(fresh), trees, rewards_of(trees, dead=(0, 1)))
     assert count == 1
     assert [report.outcome for report in reports] == ["empty", "stepped"]
@@ -111,7 +91,7 @@ def test_old_logprobs_are_recomputed_once_for_all_mini_batches(model, trees):
     assert count == 1 + 2
     assert reports[0].mismatch_mean == pytest.approx(0.4, abs=1e-4)
     assert reports[0].metrics["clip_fraction"] == 0
-    run = learning(tiny(), max_mismatch=1.0)
+    run = learning(build.tiny_model(), max_mismatch=1.0)
     assert step(run, far, rewards_of(far))[0].metrics["clip_fraction"] > 0.2
 
 
@@ -128,7 +108,7 @@ def test_the_mismatch_is_looked_at_until_the_weights_change(model, trees):
 
 
 def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees):
-    reference = tiny(1)
+    reference = build.tiny_model(1)
     calls = []
     reference.base_model.register_forward_hook(lambda *_: calls.append(1))
 
@@ -139,7 +119,7 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
     step(learning(model, reference=opened), trees, rewards_of(trees))
     assert not calls
     step(
-        learning(tiny(), reference=opened, wanted=AnnotationRequest(ref_logprobs=True)),
+        learning(build.tiny_model(), reference=opened, wanted=AnnotationRequest(ref_logprobs=True)),
         trees,
         rewards_of(trees),
     )
@@ -154,11 +134,11 @@ def test_what_importance_weights_did_is_reported(model, trees):
     assert report.metrics["weight_mean"] == pytest.approx(1.2)
     assert report.metrics["weight_bounded"] == 1
     mask = ImportanceCorrection("token", "mask", 2.0, None)
-    report = step(learning(tiny(), correction=mask, **wanted), far, rewards_of(far))[0]
+    report = step(learning(build.tiny_model(), correction=mask, **wanted), far, rewards_of(far))[0]
     assert report.metrics["weight_mean"] == pytest.approx(np.exp(0.4), rel=1e-4)
     assert report.metrics["weight_bounded"] == 0
     mask = ImportanceCorrection("token", "mask", 1.2, None)
-    reports = step(learning(tiny(), correction=mask, **wanted), far, rewards_of(far))
+    reports = step(learning(build.tiny_model(), correction=mask, **wanted), far, rewards_of(far))
     assert [r.outcome for r in reports] == ["empty", "empty"]
     assert reports[0].metrics["weight_bounded"] == 1
 
@@ -193,7 +173,7 @@ def group_of(*ends):
 
 def learned_from(*groups):
     """Advantages, reports, and the weights after learning from these groups."""
-    model = tiny()
+    model = build.tiny_model()
     run = learning(model, max_mismatch=None, wanted=AnnotationRequest(old="recompute"))
     trees = run.credit(groups)
     reports = run.update(trees)
@@ -227,9 +207,9 @@ def test_fewer_than_two_that_count_teach_nothing(ends):
 
 def test_mini_batches_hold_whole_trees_and_their_own_denominators(model, trees):
     """At rate 0 the two halves' gradients, times their denominators, add up to that of all four trees."""
-    found = []
+    sums = []
     for size in (4, 2):
-        run = learning(tiny(), problems_per_minibatch=size)
+        run = learning(build.tiny_model(), problems_per_minibatch=size)
         caught = []
         run.learner.optimizers._optimizers[0].register_step_pre_hook(
             lambda *_, m=run.learner.model, c=caught: c.append(
@@ -245,8 +225,8 @@ def test_mini_batches_hold_whole_trees_and_their_own_denominators(model, trees):
             sum(t.num_written for tree in trees[i : i + size] for t in tree.trajectories)
             for i in range(0, 4, size)
         ]
-        found.append(sum(g * n for g, n in zip(caught, sizes, strict=True)))
-    assert (found[0] - found[1]).norm() < 1e-5 * found[0].norm()
+        sums.append(sum(g * n for g, n in zip(caught, sizes, strict=True)))
+    assert (sums[0] - sums[1]).norm() < 1e-5 * sums[0].norm()
 
 
 def test_the_schedule_goes_by_steps_of_the_run(model, trees):
@@ -257,3 +237,114 @@ def test_the_schedule_goes_by_steps_of_the_run(model, trees):
     assert run.learner.step == 2
     run.end_step(2)
     assert run.learner.step == 4
+
+
+SETTINGS = {"temperature": 0.8, "token_budget": 10_000}
+
+
+def forest(count=3):
+    rng = np.random.default_rng(0)
+    return [random_tree(rng, depth=3) for _ in range(count)]
+
+
+def tree_with_an_empty_leaf():
+    return tree_of(
+        [
+            node((), Source.PROMPT, [5]),
+            node((0,), Source.POLICY, [1, 2]),
+            node((0, 0), Source.TOOL, [9]),
+            node((0, 0, 0), Source.POLICY, [3], leaf=True),
+            node((0, 0, 1), Source.POLICY, [], leaf=True),
+        ]
+    )
+
+
+def counted(model):
+    calls = []
+    model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    return calls
+
+
+@contextmanager
+def opened(model):
+    yield model
+
+
+@pytest.mark.parametrize("budget", [20, 10_000])
+def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budget):
+    model, trees = build.tiny_model(), forest()
+    notes = annotations_of(
+        model,
+        trees,
+        AnnotationRequest(old="recompute", entropies=True),
+        reference=None,
+        temperature=0.8,
+        token_budget=budget,
+    )
+    learner = build.learner(model, NegativeLogLikelihood(), temperature=0.8)
+    for tree, by_node in zip(trees, notes, strict=True):
+        assert by_node.keys() == {n.id for n in tree.nodes if n.source is Source.POLICY}
+        (row,) = pack(credited([tree], [supervised_credit(tree)]), 10_000)
+        (logprobs,) = learner.logprobs([row])
+        for span in row.spans:
+            note = by_node[span.node]
+            assert note.old_logprobs == pytest.approx(logprobs[span.start : span.stop], abs=1e-5)
+            assert len(note.entropies) == len(note.old_logprobs)
+            assert ((note.entropies > 0) & (note.entropies <= np.log(50) + 1e-6)).all()
+            assert note.ref_logprobs is None
+
+
+def test_what_is_not_wanted_is_not_computed():
+    model, reference = build.tiny_model(0), build.tiny_model(1)
+    ours, theirs = counted(model), counted(reference)
+    both = AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True)
+    for wanted, passes in (
+        (AnnotationRequest(old="recompute"), (1, 0)),
+        (AnnotationRequest(entropies=True), (1, 0)),
+        (AnnotationRequest(ref_logprobs=True), (0, 1)),
+        (both, (1, 1)),
+    ):
+        ours.clear()
+        theirs.clear()
+        annotations_of(model, forest(), wanted, reference=lambda: opened(reference), **SETTINGS)
+        assert (len(ours), len(theirs)) == passes
+
+
+@pytest.mark.parametrize("more", [{}, {"entropies": True}, {"entropies": True, "ref_logprobs": True}])
+def test_the_old_logprobs_are_those_that_were_asked_for_whatever_else_a_pass_finds(more):
+    model, trees = build.tiny_model(), [tree_with_an_empty_leaf(), *forest(1)]
+    trees = [with_behavior(t, {n.id: [-7.0] * len(n.token_ids) for n in t.nodes}) for t in trees]
+    for old in ("behavior", "recompute"):
+        wanted = AnnotationRequest(old, **more)
+        notes = annotations_of(
+            model, trees, wanted, reference=lambda: opened(build.tiny_model(1)), **SETTINGS
+        )
+        for tree, by_node in zip(trees, notes, strict=True):
+            policy = [node for node in tree.nodes if node.source is Source.POLICY]
+            assert [len(by_node[node.id].old_logprobs) for node in policy] == [
+                len(n.token_ids) for n in policy
+            ]
+            old_logprobs = np.concatenate([by_node[node.id].old_logprobs for node in policy])
+            assert (old_logprobs == -7.0).all() if old == "behavior" else (old_logprobs != -7.0).all()
+        rows = pack(credited(trees, [supervised_credit(tree) for tree in trees], notes), 10_000)
+        assert all((row.behavior_logprobs == -7.0).all() for row in rows)
+        assert all((row.old_logprobs == -7.0).all() == (old == "behavior") for row in rows)
+
+
+def test_reference_logprobs_are_the_reference_models():
+    model, reference, trees = build.tiny_model(0), build.tiny_model(1), forest(1)
+    wanted = AnnotationRequest(old="recompute", ref_logprobs=True)
+    (notes,) = annotations_of(model, trees, wanted, reference=lambda: opened(reference), **SETTINGS)
+    (own,) = annotations_of(reference, trees, AnnotationRequest(old="recompute"), reference=None, **SETTINGS)
+    for key, note in notes.items():
+        assert note.ref_logprobs.tolist() == own[key].old_logprobs.tolist()
+        assert note.old_logprobs.tolist() != note.ref_logprobs.tolist()
+    with pytest.raises(ValueError, match="need a reference model"):
+        annotations_of(model, trees, wanted, reference=None, **SETTINGS)
+
+
+def test_a_pass_leaves_no_gradient_behind():
+    model = build.tiny_model()
+    annotations_of(model, forest(1), AnnotationRequest(old="recompute"), reference=None, **SETTINGS)
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.is_grad_enabled()

@@ -2,10 +2,10 @@ import pytest
 import torch
 from transformers import get_cosine_schedule_with_warmup
 
-from model_makers import tiny
+import build
 from ramify.core.errors import DataError
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.optimizer import Optimizers
+from ramify.learner.optimizer import COEFFICIENTS, Muon, Optimizers, orthogonalized
 from ramify.learner.optimizer_files import StoredState, held_state, write_state_tensors
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import add_lora
@@ -48,7 +48,7 @@ def step(model, optimizers, factor=1.0, seed=0):
 
 def test_adamw_moves_by_its_rate_times_the_factor():
     for factor in (1.0, 0.25):
-        model = tiny()
+        model = build.tiny_model()
         before = [p.detach().clone() for p in model.parameters()]
         step(model, Optimizers(model, OptimizerConfig(rate=0.01, weight_decay=0.0)), factor)
         moves = torch.cat([(a - b).abs().flatten() for a, b in zip(before, model.parameters(), strict=True)])
@@ -56,7 +56,7 @@ def test_adamw_moves_by_its_rate_times_the_factor():
 
 
 def test_muon_takes_matrices_adamw_vectors_and_embeddings_at_their_own_rates():
-    model = tiny()
+    model = build.tiny_model()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizers = Optimizers(
         model,
@@ -80,7 +80,7 @@ def stored(folder, tensors):
 
 @pytest.mark.parametrize("settings", [OptimizerConfig(rate=0.01), MUON])
 def test_state_goes_on_bitwise_in_another_optimizer(settings, tmp_path):
-    model, again = tiny(), tiny()
+    model, again = build.tiny_model(), build.tiny_model()
     first = Optimizers(model, settings)
     step(model, first, seed=1)
     again.load_state_dict(model.state_dict())
@@ -93,7 +93,7 @@ def test_state_goes_on_bitwise_in_another_optimizer(settings, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"exp_avg.nowhere": torch.zeros(3)}, "exp_avg.nowhere belongs to no parameter"),
         ({"momentum_buffer.model.norm.weight": torch.zeros(32)}, "belongs to no parameter"),
@@ -107,13 +107,13 @@ def test_state_goes_on_bitwise_in_another_optimizer(settings, tmp_path):
         ({"exp_avg_sq.model.norm.weight": None}, "exp_avg_sq.model.norm.weight is missing"),
     ],
 )
-def test_state_of_another_model_is_refused_and_changes_nothing(change, told, tmp_path):
-    model = tiny()
+def test_state_of_another_model_is_refused_and_changes_nothing(change, message, tmp_path):
+    model = build.tiny_model()
     optimizers = Optimizers(model, OptimizerConfig(rate=0.01))
     step(model, optimizers, seed=1)
     before = {name: tensor.clone() for name, tensor in optimizers.state_tensors().items()}
     changed = {name: tensor for name, tensor in {**before, **change}.items() if tensor is not None}
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         optimizers.load_state_tensors(stored(tmp_path, changed))
     after = optimizers.state_tensors()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -121,7 +121,7 @@ def test_state_of_another_model_is_refused_and_changes_nothing(change, told, tmp
 
 @pytest.mark.parametrize("settings", [OptimizerConfig(rate=0.01), MUON])
 def test_the_size_of_the_state_is_known_before_there_is_any(settings):
-    model = tiny()
+    model = build.tiny_model()
     optimizers = Optimizers(model, settings)
     expected = optimizers.state_bytes()
     step(model, optimizers, seed=1)
@@ -130,7 +130,7 @@ def test_the_size_of_the_state_is_known_before_there_is_any(settings):
 
 @pytest.mark.parametrize("settings", [OptimizerConfig(rate=0.01, weight_decay=0.0), MUON])
 def test_adapters_are_trained_and_nothing_else(settings):
-    model = tiny()
+    model = build.tiny_model()
     add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizers = Optimizers(model, settings)
@@ -146,3 +146,67 @@ def test_adapters_are_trained_and_nothing_else(settings):
     moved = {name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])}
     assert moved == {name for name in before if "lora_" in name}
     assert {key.partition(".")[2] for key in optimizers.state_tensors()} == moved
+
+
+SHAPES = [(12, 12), (20, 8), (8, 20), (5, 1)]
+
+
+def draws(seed, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
+
+
+def after_steps(make, dtype, steps=5):
+    matrices = [torch.nn.Parameter(matrix) for matrix in draws(0, dtype)]
+    optimizer = make(matrices)
+    for step in range(steps):
+        for matrix, grad in zip(matrices, draws(step + 1, dtype), strict=True):
+            matrix.grad = grad * 10.0 ** (step - 2)
+        optimizer.step()
+    return matrices, [optimizer.state[matrix]["momentum_buffer"] for matrix in matrices]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+def test_moves_as_torch_does_with_products_in_the_gradients_own_type(monkeypatch, dtype, tolerance):
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda matrix: matrix.clone())  # what torch computes in
+    theirs = after_steps(
+        lambda m: torch.optim.Muon(m, lr=0.02, momentum=0.9, ns_steps=4, weight_decay=0.0), dtype
+    )
+    ours = after_steps(lambda m: Muon(m, lr=0.02, momentum=0.9, ns_steps=4), dtype)
+    for got, want in zip((*ours[0], *ours[1]), (*theirs[0], *theirs[1]), strict=True):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_singular_vectors_stay_and_singular_values_follow_the_polynomial(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    values = values / values.norm()
+    a, b, c = COEFFICIENTS
+    for _ in range(4):
+        values = a * values + b * values**3 + c * values**5
+    want = left * values @ right
+    torch.testing.assert_close(orthogonalized(matrix, 4), want, rtol=1e-12, atol=1e-12)
+    got = orthogonalized(matrix.float() * 1e-4, 4)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_singular_values_that_are_not_tiny_come_close_to_one():
+    left, right = (
+        torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(seed)))[0]
+        for seed in (0, 1)
+    )
+    matrix = left @ torch.diag(torch.linspace(0.2, 1, 32)) @ right
+    values = torch.linalg.svdvals(orthogonalized(matrix, 4))
+    assert 0.6 < values.min() < values.max() < 1.25
+
+
+def test_a_matrix_without_a_gradient_stays_and_a_zero_gradient_is_no_division_by_zero():
+    still, zero = torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(3, 2))
+    zero.grad = torch.zeros(3, 2)
+    optimizer = Muon([still, zero], lr=0.1, momentum=0.9, ns_steps=4)
+    optimizer.step()
+    assert torch.equal(still, torch.ones(3, 2))
+    assert torch.equal(zero, torch.ones(3, 2))
+    assert still not in optimizer.state

@@ -43,7 +43,7 @@ def test_one_process_writes_one_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "spoil", "told"),
+    ("sizes", "spoil", "message"),
     [
         ((4, 3), lambda f: (f / "optimizer-00002-of-00002.safetensors").unlink(), "00002.* is missing"),
         ((4, 2), lambda f: None, "exp_avg.a has 6 rows, expected 7"),
@@ -54,10 +54,10 @@ def test_one_process_writes_one_file(tmp_path):
         ((4, 3), lambda f: retell(f, '{"exp_avg.a": "all"}'), "00002-of-00002.*: "),
     ],
 )
-def test_what_is_missing_or_damaged_is_told_in_a_line(tmp_path, sizes, spoil, told):
+def test_what_is_missing_or_damaged_is_told_in_a_line(tmp_path, sizes, spoil, message):
     write_parts(tmp_path, sizes)
     spoil(tmp_path)
-    with pytest.raises(DataError, match=told) as error:
+    with pytest.raises(DataError, match=message) as error:
         StoredState(tmp_path)
     assert "\n" not in str(error.value)
 

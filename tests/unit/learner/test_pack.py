@@ -25,11 +25,11 @@ from random_trees import (
 
 def contexts(tree):
     """Every distinct context of a tree as (nodes and how much of them, token ids, written)."""
-    found = {}
+    result = {}
     for trajectory in tree.trajectories:
         for segment in trajectory.segments:
-            found[tuple((n.id, size) for n, size in segment.parts)] = (segment.token_ids, segment.written)
-    return found
+            result[tuple((n.id, size) for n, size in segment.parts)] = (segment.token_ids, segment.written)
+    return result
 
 
 def read_back(row):
@@ -37,7 +37,7 @@ def read_back(row):
     flags = np.zeros(len(row.token_ids), dtype=bool)
     flags[row.written] = True
     parents = {segment.parent for segment in row.segments}
-    seen = []
+    result = []
     for i, segment in enumerate(row.segments):
         if i in parents:
             continue
@@ -52,8 +52,8 @@ def read_back(row):
         for target, predictor in zip(row.written, row.predictor, strict=True):
             if target in before:
                 assert before[target] == predictor
-        seen.append((tuple(row.token_ids[index].tolist()), tuple(flags[index].tolist())))
-    return seen
+        result.append((tuple(row.token_ids[index].tolist()), tuple(flags[index].tolist())))
+    return result
 
 
 def size_of(tree):
@@ -72,10 +72,10 @@ def test_rows_hold_each_context_and_train_each_token_once(seed, count, budget):
     trees = [random_tree(rng, depth=int(rng.integers(1, 5))) for _ in range(count)]
     credits = [credit(training(tree, random_advantages(rng, tree)), Weighting()) for tree in trees]
     rows = pack(credited(trees, credits), budget)
-    seen = [tokens for row in rows for tokens, _ in read_back(row)]
+    contexts_of_rows = [tokens for row in rows for tokens, _ in read_back(row)]
     whole = [tokens for tree in trees for tokens, _ in contexts(tree).values()]
-    assert set(seen) <= set(whole)
-    covered = {tokens[:i] for tokens in seen for i in range(len(tokens) + 1)}
+    assert set(contexts_of_rows) <= set(whole)
+    covered = {tokens[:i] for tokens in contexts_of_rows for i in range(len(tokens) + 1)}
     assert set(whole) <= covered
     spans = [(s.tree, s.node, s.stop - s.start) for row in rows for s in row.spans]
     expected = [

@@ -5,34 +5,16 @@ import torch
 from ramify.core.records import SegmentSpan
 from ramify.learner import tree_attention
 from ramify.learner.tree_attention import TreeAttention
+from segment_rows import dense_mask, random_forest
 
 CPU = torch.device("cpu")
 
 
-def random_segments(rng, count, longest=40):
-    segments, start = [], 0
-    for i in range(count):
-        parent = int(rng.integers(-1, i)) if i else -1
-        size = int(rng.integers(1, longest))
-        segments.append(SegmentSpan(parent, start, start + size))
-        start += size
-    return segments
-
-
 def dense(segments, query, key, value, scaling):
     """The same attention with a mask over the row."""
-    size = query.shape[2]
-    allowed = torch.zeros(size, size, dtype=torch.bool)
-    for own in segments:
-        rows = slice(own.start, own.stop)
-        allowed[rows, rows] = torch.ones(own.stop - own.start, own.stop - own.start).tril().bool()
-        above = own.parent
-        while above >= 0:
-            allowed[rows, segments[above].start : segments[above].stop] = True
-            above = segments[above].parent
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = (query @ key.transpose(2, 3) * scaling).masked_fill(~allowed, float("-inf"))
+    scores = (query @ key.transpose(2, 3) * scaling).masked_fill(~dense_mask(segments), float("-inf"))
     return (scores.softmax(-1) @ value).transpose(1, 2)
 
 
@@ -40,7 +22,7 @@ def dense(segments, query, key, value, scaling):
 @pytest.mark.parametrize(("count", "longest"), [(1, 40), (2, 40), (9, 40), (30, 40), (30, 4), (4, 400)])
 def test_equals_a_dense_mask_with_every_gradient(count, longest, kv_heads):
     rng = np.random.default_rng(count)
-    segments = random_segments(rng, count, longest)
+    segments = random_forest(rng, count, longest)
     size = segments[-1].stop
     generator = torch.Generator().manual_seed(count)
     query, key, value = (
@@ -72,7 +54,7 @@ def test_a_run_is_never_longer_than_its_limit():
 
 
 def test_a_context_has_keys_and_no_queries():
-    segments = random_segments(np.random.default_rng(3), 6)
+    segments = random_forest(np.random.default_rng(3), 6, 40)
     context, size = segments[0].stop, segments[-1].stop
     generator = torch.Generator().manual_seed(3)
     query, key, value = (torch.randn(1, 2, size, 8, generator=generator) for _ in range(3))

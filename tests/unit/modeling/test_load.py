@@ -8,27 +8,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+import build
 from model_folders import write_model
 from ramify.core.errors import DataError
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.tensor_files import weights_checksum
-from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.modeling.weight_files import stored_tensors
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
 
-def tiny(seed=0, **changes):
-    sizes = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
-    sizes |= {"intermediate": 48, "rope_theta": 100.0, "context": 64, "eos_id": 1, "pad_id": 0, "seed": seed}
-    return make_tiny_qwen3(**(sizes | changes))
-
-
 @pytest.fixture(params=["qwen3", "qwen2", "llama"])
 def folder(request, tmp_path):
     makers = {
-        "qwen3": tiny,
+        "qwen3": build.tiny_model,
         "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, **HEADS, initializer_range=0.1)),
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, initializer_range=0.1)),
     }
@@ -51,22 +45,22 @@ def test_decoding_with_a_cache_and_no_plan_is_causal(folder):
     model = load_model(folder)
     with torch.no_grad():
         first = model(ids[:, :7], use_cache=True)
-        rest = model(ids[:, 7:], past_key_values=first.past_key_values, use_cache=True).logits
-        assert torch.allclose(rest, model(ids, use_cache=False).logits[:, 7:], atol=1e-5)
+        later = model(ids[:, 7:], past_key_values=first.past_key_values, use_cache=True).logits
+        assert torch.allclose(later, model(ids, use_cache=False).logits[:, 7:], atol=1e-5)
 
 
 def test_plan_sees_each_layer_once_and_its_answer_is_used(folder):
-    model, seen = load_model(folder), []
+    model, calls = load_model(folder), []
 
     def plan(layer_index, query, key, value, scaling):
-        seen.append((layer_index, query.shape, key.shape, value.shape, scaling))
+        calls.append((layer_index, query.shape, key.shape, value.shape, scaling))
         return torch.zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3])
 
     ids = torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         planned = model.model(ids, use_cache=False, attention_plan=plan).last_hidden_state
         plain = model.model(ids, use_cache=False).last_hidden_state
-    assert seen == [(i, (1, 4, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8), 8**-0.5) for i in range(2)]
+    assert calls == [(i, (1, 4, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8), 8**-0.5) for i in range(2)]
     assert not torch.allclose(planned, plain)
 
 
@@ -88,17 +82,17 @@ def test_padding_mask_is_refused(folder):
 def test_tiny_model_depends_on_its_seed_alone_and_leaves_the_global_state():
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    first = tiny(3)
+    first = build.tiny_model(3)
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(6)
-    second, third = tiny(3), tiny(4)
+    second, third = build.tiny_model(3), build.tiny_model(4)
     weights = [torch.cat([p.flatten() for p in model.parameters()]) for model in (first, second, third)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
 def test_tiny_model_is_tied_and_scaled_as_asked():
-    model = tiny(hidden=64, vocab_size=200)
+    model = build.tiny_model(hidden=64, vocab_size=200)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.2, rel=0.05)
     assert model.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -113,7 +107,7 @@ def test_missing_folder_configuration_or_weights(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(DataError, match="broken JSON"):
         load_model(tmp_path)
-    save_model(tiny(), tmp_path)
+    save_model(build.tiny_model(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"no weights, expected model\.safetensors or"):
         load_model(tmp_path)
@@ -145,7 +139,7 @@ def test_missing_folder_configuration_or_weights(tmp_path):
     ],
 )
 def test_architectures_that_packing_cannot_be_exact_for_are_refused(tmp_path, changes, message):
-    save_model(tiny(), tmp_path)
+    save_model(build.tiny_model(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(DataError, match=message):
@@ -153,7 +147,7 @@ def test_architectures_that_packing_cannot_be_exact_for_are_refused(tmp_path, ch
 
 
 def test_unknown_dtype(tmp_path):
-    save_model(tiny(), tmp_path)
+    save_model(build.tiny_model(), tmp_path)
     assert load_model(tmp_path, dtype="bfloat16").dtype is torch.bfloat16
     with pytest.raises(DataError, match="dtype 'fp8' is unknown"):
         load_model(tmp_path, dtype="fp8")
@@ -168,7 +162,7 @@ def with_weights(folder, edit):
 
 
 def test_missing_weights_are_not_drawn_anew(tmp_path):
-    save_model(tiny(), tmp_path)
+    save_model(build.tiny_model(), tmp_path)
     with_weights(tmp_path, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
     with pytest.raises(DataError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is missing"):
         load_model(tmp_path)
@@ -176,7 +170,7 @@ def test_missing_weights_are_not_drawn_anew(tmp_path):
 
 def test_weights_of_another_class_are_not_dropped(tmp_path):
     """A Qwen3 called Llama has all that a Llama has, and norms that nobody would compute."""
-    save_model(tiny(hidden=32, heads=4, head_dim=8), tmp_path)
+    save_model(build.tiny_model(hidden=32, heads=4, head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
     with pytest.raises(
@@ -186,7 +180,7 @@ def test_weights_of_another_class_are_not_dropped(tmp_path):
 
 
 def test_several_problems_are_one_line(tmp_path):
-    save_model(tiny(), tmp_path)
+    save_model(build.tiny_model(), tmp_path)
 
     def edit(weights):
         del weights["model.layers.0.mlp.up_proj.weight"]
@@ -195,14 +189,14 @@ def test_several_problems_are_one_line(tmp_path):
 
     with pytest.raises(DataError) as refused:
         load_model(with_weights(tmp_path, edit))
-    told = str(refused.value)
+    message = str(refused.value)
     for problem in (
         "up_proj.weight is missing",
         "model.more is none of",
         "model.norm.weight is [3], expected [32]",
     ):
-        assert problem in told
-    assert "\n" not in told
+        assert problem in message
+    assert "\n" not in message
 
 
 def llama():
@@ -255,10 +249,10 @@ def padded(weights):
     ("make", "edit"),
     [
         *(
-            (tiny, edit)
+            (build.tiny_model, edit)
             for edit in (nothing, tied_twice, head_only, old_buffers, without_prefix, in_bfloat16)
         ),
-        *((tiny, edit) for edit in (zero_vectors, grown, padded)),
+        *((build.tiny_model, edit) for edit in (zero_vectors, grown, padded)),
         *((llama, edit) for edit in (nothing, old_buffers, without_prefix, zero_vectors, grown)),
     ],
 )
@@ -269,12 +263,12 @@ def test_what_real_folders_hold_is_no_damage(tmp_path, make, edit):
     save_file(expected, tmp_path / "model.safetensors", metadata={"format": "pt"})
     loaded = load_model(tmp_path).state_dict()
     for name, tensor in expected.items():
-        place = name if name in loaded else f"model.{name}"
-        assert "inv_freq" in name or torch.equal(loaded[place], tensor.float())
+        key = name if name in loaded else f"model.{name}"
+        assert "inv_freq" in name or torch.equal(loaded[key], tensor.float())
 
 
 def test_shards_are_read_as_their_index_says(tmp_path):
-    save_model(tiny(), tmp_path)
+    save_model(build.tiny_model(), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     load_model(tmp_path).save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
@@ -286,8 +280,8 @@ def test_weights_that_may_not_be_read_are_not_called_missing():
     """Root reads all files, so it becomes somebody else for the test."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = write_model(Path(scratch) / "model")
-        for place in (Path(scratch), folder):
-            place.chmod(0o755)
+        for readable in (Path(scratch), folder):
+            readable.chmod(0o755)
         (folder / "model.safetensors").chmod(0)
         user = os.geteuid()
         try:

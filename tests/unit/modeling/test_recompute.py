@@ -56,14 +56,14 @@ def test_frozen_weights_get_no_gradient_and_the_rest_gets_its_own():
     for model in (plain, recomputing):
         model.model.layers[1].input_layernorm.weight.requires_grad_(False)
     names = [name for name, p in plain.named_parameters() if p.requires_grad]
-    found = [
+    gradients_of_both = [
         torch.autograd.grad(
             model(torch.arange(50)[None]).logits.square().sum(),
             [p for p in model.parameters() if p.requires_grad],
         )
         for model in (plain, recomputing)
     ]
-    for name, expected, actual in zip(names, *found, strict=True):
+    for name, expected, actual in zip(names, *gradients_of_both, strict=True):
         largest = float(expected.abs().max())
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 * largest, msg=name)
 
@@ -125,14 +125,14 @@ def test_a_forward_pass_without_a_backward_one_leaves_nothing():
 
 
 def test_hooks_on_the_weight_of_a_norm_run_once():
-    found = []
+    results = []
     for model in (random_model(), random_model()):
-        if found:
+        if results:
             recompute_activations(model)
         weight = model.model.layers[0].input_layernorm.weight
         weight.register_hook(lambda gradient: 0.5 * gradient)
-        found.append(gradients(model)["model.layers.0.input_layernorm.weight"])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5 * float(found[0].abs().max()))
+        results.append(gradients(model)["model.layers.0.input_layernorm.weight"])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5 * float(results[0].abs().max()))
 
 
 @pytest.mark.parametrize("name", ["input_layernorm.weight", "mlp.up_proj.weight", "self_attn.o_proj.weight"])

@@ -134,10 +134,10 @@ def test_mixed_world_sizes_are_refused(copied):
         shards_at(copied)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 1000, -20])
-def test_a_file_that_is_cut_off_is_refused(copied, kept):
+@pytest.mark.parametrize("length", [0, 1, 1000, -20])
+def test_a_file_that_is_cut_off_is_refused(copied, length):
     whole = shard(copied, 2).read_bytes()
-    shard(copied, 2).write_bytes(whole[:kept])
+    shard(copied, 2).write_bytes(whole[:length])
     with pytest.raises(DataError, match=r"rank_2\.pt: cannot be read .*copy it again"):
         shards_at(copied)
 
@@ -169,7 +169,7 @@ def test_classes_that_others_allowed_are_not_made(copied):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ([torch.zeros(2)], "expected tensors by name, found list"),
         ({}, "expected tensors by name"),
@@ -177,9 +177,9 @@ def test_classes_that_others_allowed_are_not_made(copied):
         ({"a": torch.zeros(2, dtype=torch.int32)}, "a: is of type torch.int32, expected floats"),
     ],
 )
-def test_other_content_is_refused(copied, content, told):
+def test_other_content_is_refused(copied, content, message):
     torch.save(content, shard(copied, 0))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         shards_at(copied)
 
 
@@ -212,8 +212,8 @@ def test_the_newest_step_is_taken(tmp_path, model, tensors):
     for step in (5, 20):
         write_plain(save, tensors, model, step=step)
     (save / "global_step_30").mkdir()
-    found = find_checkpoint(save)
-    assert (found.step, found.folder.parent.name) == (20, "global_step_20")
+    checkpoint = find_checkpoint(save)
+    assert (checkpoint.step, checkpoint.folder.parent.name) == (20, "global_step_20")
     assert find_checkpoint(save / "global_step_5").step == 5
     assert find_checkpoint(save / "global_step_5" / "actor").step == 5
     (save / "latest_checkpointed_iteration.txt").write_text("40")
@@ -289,12 +289,12 @@ def test_a_damaged_shard_is_refused_or_gives_the_right_weights(copied, tensors, 
     rng = random.Random(seed)
     damaged_shard(shard(copied, rng.randrange(3)), rng)
     start = time.monotonic()
-    found = {}
+    read = {}
     with suppress(DataError):
         for file in copied.glob("*.pt"):
             require_intact(file)
         shards = shards_at(copied)
-        found = {name: shards.tensor(name, torch.float32) for name in shards.shapes}
-    assert found.keys() <= tensors.keys()
-    assert all(torch.equal(found[name], tensors[name]) for name in found)
+        read = {name: shards.tensor(name, torch.float32) for name in shards.shapes}
+    assert read.keys() <= tensors.keys()
+    assert all(torch.equal(read[name], tensors[name]) for name in read)
     assert time.monotonic() - start < 30

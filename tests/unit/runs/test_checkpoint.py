@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import build
 from file_limits import file_size_limit
 from model_folders import write_model
-from model_makers import learner_for, tiny
 from ramify.algos.credit import denominator
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
+from ramify.algos.sft import SUPERVISED
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.learner import optimizer_files
 from ramify.learner.configs import OptimizerConfig
@@ -24,7 +24,6 @@ from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
 from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
-from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.runs import checkpoint
 from ramify.runs.checkpoint import check_saving, companion_files, save_checkpoint
 from ramify.runs.checkpoint_files import (
@@ -53,7 +52,7 @@ def batch(seed):
 
 
 def trained(steps, optimizer=OPTIMIZERS[0]):
-    learner = learner_for(tiny(), NegativeLogLikelihood(), optimizer)
+    learner = build.learner(build.tiny_model(), optimizer=optimizer)
     for seed in range(steps):
         learner.update_rows(*batch(seed))
     return learner
@@ -68,7 +67,7 @@ def test_training_goes_on_bitwise(tmp_path, model_folder, optimizer):
     learner = trained(3, optimizer)
     folder = checkpoint_folder(tmp_path, 3)
     save(folder, learner, model_folder)
-    again = learner_for(load_model(folder), NegativeLogLikelihood(), optimizer)
+    again = build.learner(load_model(folder), optimizer=optimizer)
     assert read_state(folder, ADVICE) == STATE
     again.ranks.all("load_state", folder / "state", ADVICE)
     saved, loaded = learner.optimizers.state_tensors(), again.optimizers.state_tensors()
@@ -166,8 +165,8 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
     }
     for path in files:
         content = path.read_bytes()
-        for place in (0, len(content) // 3, len(content) - 1):
-            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        for at in (0, len(content) // 3, len(content) - 1):
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
             with pytest.raises(
                 DataError, match=rf"{path.name}.*(it is damaged|broken JSON|expected UTF-8|of schema)"
             ):
@@ -203,7 +202,7 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"schema": 3}, "a checkpoint of schema 3, expected 5: it was written by another version"),
         ({"schema": 4}, "The last version that goes on from it is 0.1.0 at commit c7758c3. "),
@@ -219,7 +218,7 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
         ({"files": {"c": {"bytes": "7", "crc32": "0"}}, "crc32": None}, r"files\.c\.bytes: expected a whole"),
     ],
 )
-def test_a_record_that_is_not_what_was_written_is_refused(tmp_path, model_folder, change, told):
+def test_a_record_that_is_not_what_was_written_is_refused(tmp_path, model_folder, change, message):
     folder = tmp_path / "c"
     save(folder, trained(0), model_folder)
     record = json.loads((folder / "state.json").read_text()) | change
@@ -228,7 +227,7 @@ def test_a_record_that_is_not_what_was_written_is_refused(tmp_path, model_folder
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         record["crc32"] = f"{zlib.crc32(text.encode()):08x}"
     (folder / "state.json").write_text(json.dumps(record))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_state(folder, ADVICE)
 
 
@@ -301,7 +300,7 @@ NORM = "exp_avg.model.norm.weight"
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / OPTIMIZER).write_bytes(b""), "header"),
         (lambda folder: (folder / OPTIMIZER).unlink(), "No such file"),
@@ -312,21 +311,21 @@ NORM = "exp_avg.model.norm.weight"
         (broken("exp_avg.other", None), None),
     ],
 )
-def test_optimizer_state_is_checked_for_itself(sealed, damage, told):
+def test_optimizer_state_is_checked_for_itself(sealed, damage, message):
     """Checksums can be made again by anyone."""
     learner, folder, seal = sealed
     before = {name: t.clone() for name, t in learner.optimizers.state_tensors().items()}
-    if told is None:
+    if message is None:
         tensors = read_tensors(folder / OPTIMIZER) | {"exp_avg.other": torch.zeros(2)}
         shutil.rmtree(folder / "state")
         (folder / "state").mkdir()
         write_tensors(folder / OPTIMIZER, tensors)
-        told = "exp_avg.other belongs to no parameter"
+        message = "exp_avg.other belongs to no parameter"
     else:
         damage(folder)
     seal()
     assert read_state(folder, ADVICE) == STATE
-    with pytest.raises(DataError, match=rf"optimizer\.safetensors: damaged, .*{told}.*; do this") as error:
+    with pytest.raises(DataError, match=rf"optimizer\.safetensors: damaged, .*{message}.*; do this") as error:
         learner.ranks.all("load_state", folder / "state", ADVICE)
     assert "\n" not in str(error.value)
     after = learner.optimizers.state_tensors()
@@ -418,7 +417,7 @@ def test_weights_in_several_files_come_back(tmp_path, model_folder, monkeypatch)
     assert read_state(tmp_path / "c", ADVICE) == STATE
     again = load_model(tmp_path / "c")
     pairs = zip(learner.model.parameters(), again.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_a_file_that_the_record_does_not_name_is_refused_where_a_run_goes_on(sealed):
@@ -447,7 +446,7 @@ def test_the_defaults_of_generation_are_those_of_the_recipes_model_byte_for_byte
     (source / "generation_config.json").unlink()
     if content is not None:
         (source / "generation_config.json").write_bytes(content)
-    learner = learner_for(load_model(source), NegativeLogLikelihood())
+    learner = build.learner(load_model(source))
     own = learner.model.generation_config
     check_saving(tmp_path, learner, companion_files(source))
     save(tmp_path / "c", learner, source)
@@ -482,7 +481,7 @@ def test_room_for_one_checkpoint_is_looked_for(tmp_path, model_folder, monkeypat
 def test_of_an_adapter_the_adapter_alone_has_to_fit(tmp_path, monkeypatch):
     model = load_model(write_model(tmp_path / "base"))
     add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
-    learner = learner_for(model, NegativeLogLikelihood())
+    learner = build.learner(model)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
     assert sum(p.nbytes for p in model.parameters()) > 100_000
@@ -511,22 +510,9 @@ def test_weights_go_back_in_place(tmp_path, model_folder):
     assert not all(torch.equal(before[name], parameters[name]) for name in before)
     learner.ranks.all("load_weights", tmp_path / "c")
     assert all(torch.equal(before[name], parameters[name]) for name in before)
-    other = make_tiny_qwen3(
-        vocab_size=50,
-        hidden=32,
-        layers=3,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        intermediate=48,
-        rope_theta=100.0,
-        context=128,
-        eos_id=1,
-        pad_id=0,
-        seed=0,
-    )
+    other = build.learner(build.tiny_model(layers=3))
     with pytest.raises(DataError, match=r"model\.layers\.2\..* is None, expected"):
-        learner_for(other, NegativeLogLikelihood()).ranks.all("load_weights", tmp_path / "c")
+        other.ranks.all("load_weights", tmp_path / "c")
 
 
 def test_weights_are_as_readable_as_the_rest(tmp_path, model_folder):

@@ -9,9 +9,7 @@ import warnings
 
 import pytest
 
-from model_makers import learner_for, tiny
-from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood
+import build
 from ramify.modeling.load import load_model
 from ramify.runs.checkpoint import companion_files, save_checkpoint
 from ramify.runs.checkpoint_files import (
@@ -26,11 +24,11 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def learner():
-    return learner_for(tiny(), Objective(NegativeLogLikelihood()))
+    return build.learner(build.tiny_model())
 
 
 def keep(run, step, learner, model_folder):
-    """What a run does when a checkpoint is due."""
+    """Save as a run does when a checkpoint is due."""
     folder = checkpoint_folder(run, step)
     save_checkpoint(folder, learner, {"step": step}, companion_files(model_folder))
     prune_checkpoints(run, 1)
@@ -61,11 +59,11 @@ def check(run, steps, learner):
 
 def test_killed_before_each_thing_that_saving_does_to_the_file_system(tmp_path, learner, model_folder):
     def dying(run, last):
-        seen = itertools.count()
+        events = itertools.count()
 
         def hook(event, arguments):
             del arguments
-            if event.split(".")[0] in ("open", "os", "shutil") and next(seen) == last:
+            if event.split(".")[0] in ("open", "os", "shutil") and next(events) == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def work():

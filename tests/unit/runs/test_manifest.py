@@ -1,9 +1,15 @@
 """The manifest: differences are named by their key, sessions are added, damage is told in a line."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import ramify
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import part
 from ramify.runs.manifest import (
@@ -97,3 +103,24 @@ def test_a_file_is_known_by_its_bytes(tmp_path):
     assert file_sha256(tmp_path / "a").startswith("ba7816bf")
     with pytest.raises(DataError, match="cannot be read"):
         file_sha256(tmp_path / "b")
+
+
+CODE = "from ramify.runs.manifest import made_with; print(made_with('none')['commit'])"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_is_read_and_the_checkouts_index_is_left_alone(tmp_path):
+    source = Path(ramify.__file__).parent
+    shutil.copytree(source, tmp_path / "ramify", ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (("init", "-q"), ("add", "ramify"), ("commit", "-qm", "all")):
+        subprocess.run([*git, *words], check=True)
+    # With another time git reads the file again, and would note in the index that it is the same.
+    os.utime(tmp_path / "ramify" / "__init__.py", (1, 1))
+    index = (tmp_path / ".git" / "index").read_bytes()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", CODE]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    assert done.stdout == head
+    assert (tmp_path / ".git" / "index").read_bytes() == index

@@ -43,7 +43,7 @@ class Broken(Follower):
         raise RuntimeError("no\nroute")
 
 
-class Unopened:
+class NoService:
     def __init__(self, run, first_step):
         raise OSError("no service")
 
@@ -103,7 +103,7 @@ def test_files_come_before_loggers_and_the_checkpoint_before_the_line(tmp_path, 
 
 def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path, opened):
     def run():
-        with loggers_of(opened, tmp_path, Unopened, Broken, Follower) as loggers:
+        with loggers_of(opened, tmp_path, NoService, Broken, Follower) as loggers:
             for step in (1, 2):
                 loggers.step(step, {"loss": 1.0})
             raise ValueError("the run's own")

@@ -6,18 +6,14 @@ import shutil
 
 import pytest
 
+import build
 from model_folders import write_model, write_tokenizer
-from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood
 from ramify.assemble.training import training_setup
 from ramify.config.other_runs import record_of
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.guard import GuardState
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
@@ -44,15 +40,7 @@ def learner(folder, lora=False):
     model = load_model(folder)
     if lora:
         add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
-    return Learner(
-        single_process(model, OptimizerConfig(rate=0.01)),
-        schedule=ScheduleConfig(),
-        total_steps=9,
-        objective=Objective(NegativeLogLikelihood()),
-        temperature=1.0,
-        max_grad_norm=1.0,
-        token_budget=10_000,
-    )
+    return build.learner(model)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +51,7 @@ def saved(tmp_path_factory, model_folder):
 
 
 def save(root, model_path, of, **changes):
-    start, made, folder = (
+    start, checked, folder = (
         begin(root, model_path, **changes),
         recipe(root, model_path, **changes),
         RunFolder(root),
@@ -71,8 +59,8 @@ def save(root, model_path, of, **changes):
     of.step, of.skipped_in_a_row = 28, 3
     for step in range(1, STATE.step + 1):
         folder.metrics.append(step, {"loss": 1.0})
-    identity = folder.begin(record_of(made), {"made_from": {}, "made_with": [{}]})
-    Saver(folder, of, companion_files(model_path), start.tokenizer, identity, made.run, 100).save(STATE)
+    identity = folder.begin(record_of(checked), {"made_from": {}, "made_with": [{}]})
+    Saver(folder, of, companion_files(model_path), start.tokenizer, identity, checked.run, 100).save(STATE)
     return root
 
 
@@ -110,7 +98,7 @@ def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"seed": "3"}, "seed: Input should be a valid integer"),
         ({"learner_step": -1}, "learner_step: Input should be greater than or equal to 0"),
@@ -122,7 +110,7 @@ def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_
         ({"seed": 4}, "of a run with seed 4, but the recipe's run.seed is 3"),
     ],
 )
-def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, model_folder, change, told):
+def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, model_folder, change, message):
     shutil.copytree(saved, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "step-000007"
     state = json.loads((folder / "state.json").read_text())["state"]
@@ -131,7 +119,7 @@ def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, mod
     write_record(folder, state)
     with pytest.raises(DataError) as error:
         begin(tmp_path / "run", model_folder)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path, saved, model_folder):
@@ -251,23 +239,23 @@ def test_a_run_without_its_name_does_not_take_any_checkpoint_for_its_own(
 
 
 def test_it_is_said_where_a_resumed_run_begins(tmp_path, saved, model_folder):
-    said = io.StringIO()
-    begin(tmp_path, model_folder, resume=True, stream=said)
-    assert said.getvalue() == f"nothing to resume in {tmp_path}: starting from step 0\n"
-    said = io.StringIO()
-    begin(tmp_path, model_folder, stream=said)
-    assert said.getvalue() == ""
-    begin(saved, model_folder, resume=True, stream=said)
-    assert said.getvalue() == f"going on from {saved / 'checkpoints' / 'step-000007'}\n"
+    output = io.StringIO()
+    begin(tmp_path, model_folder, resume=True, stream=output)
+    assert output.getvalue() == f"nothing to resume in {tmp_path}: starting from step 0\n"
+    output = io.StringIO()
+    begin(tmp_path, model_folder, stream=output)
+    assert output.getvalue() == ""
+    begin(saved, model_folder, resume=True, stream=output)
+    assert output.getvalue() == f"going on from {saved / 'checkpoints' / 'step-000007'}\n"
 
 
 def test_a_last_line_of_metrics_that_a_crash_cut_off_is_dropped_and_said(tmp_path, model_folder):
-    folder, said = RunFolder(tmp_path), io.StringIO()
+    folder, output = RunFolder(tmp_path), io.StringIO()
     folder.metrics.append(1, {"loss": 1.0})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step":2,"ti')
-    begin(tmp_path, model_folder, stream=said)
-    assert said.getvalue() == (
+    begin(tmp_path, model_folder, stream=output)
+    assert output.getvalue() == (
         f"{tmp_path / 'metrics.jsonl'}: the last line was cut off by a crash and is dropped; a step that has no "
         "checkpoint is done again\n"
     )
@@ -278,11 +266,13 @@ def test_a_last_line_of_metrics_that_a_crash_cut_off_is_dropped_and_said(tmp_pat
 
 def test_lost_lines_of_metrics_are_told_and_stop_nothing(tmp_path, saved, model_folder):
     shutil.copytree(saved, tmp_path / "run")
-    file, said = tmp_path / "run" / "metrics.jsonl", io.StringIO()
+    file, output = tmp_path / "run" / "metrics.jsonl", io.StringIO()
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:2] + lines[4:]))
-    assert begin(tmp_path / "run", model_folder, stream=said).record is not None
-    assert f"warning: {file} has no line for 2 of 7 steps, the first is step 3: restore it" in said.getvalue()
+    assert begin(tmp_path / "run", model_folder, stream=output).record is not None
+    assert (
+        f"warning: {file} has no line for 2 of 7 steps, the first is step 3: restore it" in output.getvalue()
+    )
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
@@ -303,7 +293,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("path_to_key", "value"),
     [
         (("loop", "step"), 10**30),
         (("loop", "step"), -1),
@@ -318,14 +308,14 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
         (("run",), {"name": None, "recipe": "x"}),
     ],
 )
-def test_a_state_of_other_values_is_refused_in_a_line(tmp_path, saved, model_folder, place, value):
+def test_a_state_of_other_values_is_refused_in_a_line(tmp_path, saved, model_folder, path_to_key, value):
     shutil.copytree(saved, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "step-000007"
     state = json.loads((folder / "state.json").read_text())["state"]
     table = state
-    for key in place[:-1]:
+    for key in path_to_key[:-1]:
         table = table[key]
-    table[place[-1]] = value
+    table[path_to_key[-1]] = value
     write_record(folder, state)
     with pytest.raises(DataError, match=r"state\.json: .*; it is not the state of a training run|is that of"):
         begin(tmp_path / "run", model_folder)

@@ -148,20 +148,20 @@ def test_results_without_a_recipe_are_refused(tmp_path, name):
 
 
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
-    folder, said = begun(tmp_path, recipe_record()), []
-    folder.take_up(recipe_record(), MADE, said.append)
-    assert said == []
-    folder.take_up(recipe_record(), MADE | {"made_with": [{"commit": "2"}]}, said.append)
-    assert len(said) == 1
+    folder, notes = begun(tmp_path, recipe_record()), []
+    folder.take_up(recipe_record(), MADE, notes.append)
+    assert notes == []
+    folder.take_up(recipe_record(), MADE | {"made_with": [{"commit": "2"}]}, notes.append)
+    assert len(notes) == 1
     assert [session["commit"] for session in read_manifest(tmp_path)["made_with"]] == ["1", "2"]
     with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
-        folder.take_up(recipe_record(), MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
+        folder.take_up(recipe_record(), MADE | {"made_from": {"data": {"sha256": "b"}}}, notes.append)
     write_manifest(tmp_path, MADE)
     with pytest.raises(DataError, match=r"manifest\.json: lacks the field 'name'"):
-        folder.take_up(recipe_record(), MADE, said.append)
+        folder.take_up(recipe_record(), MADE, notes.append)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):
-        folder.take_up(recipe_record(), MADE, said.append)
+        folder.take_up(recipe_record(), MADE, notes.append)
 
 
 def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
@@ -186,11 +186,11 @@ class Parts(BaseModel):
 
 def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
     begun(tmp_path, record_of(Parts()))
-    longer, said = record_of(Parts(run=RunPart(steps=20, threads=2))), []
+    longer, notes = record_of(Parts(run=RunPart(steps=20, threads=2))), []
     with claim_run_folder(tmp_path, longer, resume=True) as folder:
-        folder.take_up(longer, MADE, said.append)
+        folder.take_up(longer, MADE, notes.append)
         identity = folder.begin(longer, MADE)
-    assert said == [
+    assert notes == [
         "goes on with run.steps = 20, it was not set",
         "goes on with run.threads = 2, it was 1",
     ]
@@ -203,16 +203,16 @@ def test_every_key_that_must_not_change_is_named(tmp_path):
     other = record_of(Parts(name="b", run=RunPart(seed=1, threads=2, steps=3, deterministic=True)))
     with pytest.raises(ConfigError) as caught:
         TRAINING.check(tmp_path, True, other)
-    told = str(caught.value)
+    message = str(caught.value)
     # The number of threads decides the last bits of a sum.
     for difference in (
         'name = "a", now it is "b"',
         "run.seed = 0, now it is 1",
         "run.threads = 1, now it is 2",
     ):
-        assert difference in told
-    assert "run.steps =" not in told
-    assert "may change data.epochs" in told
+        assert difference in message
+    assert "run.steps =" not in message
+    assert "may change data.epochs" in message
 
 
 def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
@@ -227,25 +227,25 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["recipe.toml", "manifest.json", "metrics.jsonl", "trees", "timing", "preflight", "checkpoints"]
+    "entry", ["recipe.toml", "manifest.json", "metrics.jsonl", "trees", "timing", "preflight", "checkpoints"]
 )
 @pytest.mark.parametrize("kind", ["link", "pipe", "other"])
-def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place, kind):
+def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, entry, kind):
     path, outside = tmp_path / "run", tmp_path / "outside"
     begun(path, recipe_record())
     replace_lines(RunFolder(path).trees(1), ["{}"])
     outside.mkdir()
     (outside / "000009.jsonl").write_text("mine")
-    shutil.rmtree(path / place) if place == "trees" else (path / place).unlink(missing_ok=True)
+    shutil.rmtree(path / entry) if entry == "trees" else (path / entry).unlink(missing_ok=True)
     if kind == "link":
-        (path / place).symlink_to(outside)
+        (path / entry).symlink_to(outside)
     elif kind == "pipe":
-        os.mkfifo(path / place)
-    elif "." in place:
-        (path / place).mkdir()
+        os.mkfifo(path / entry)
+    elif "." in entry:
+        (path / entry).mkdir()
     else:
-        (path / place).write_text("")
-    with pytest.raises(ConfigError, match=rf"run\.dir: .*{place} is (a link|neither|no file|no folder)"):
+        (path / entry).write_text("")
+    with pytest.raises(ConfigError, match=rf"run\.dir: .*{entry} is (a link|neither|no file|no folder)"):
         TRAINING.check(path, True, recipe_record())
     assert (outside / "000009.jsonl").read_text() == "mine"
 

@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+import build
 from ramify.algos.credit import denominator
-from ramify.algos.losses import Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
+from ramify.algos.sft import SUPERVISED
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.guard import GuardState
 from ramify.learner.pack import pack
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.runs.checkpoint import companion_files
 from ramify.runs.checkpoint_files import latest_checkpoint, read_state
@@ -25,15 +22,7 @@ from random_trees import credited, random_tree, supervised_credit
 
 @pytest.fixture
 def learner(model_folder):
-    return Learner(
-        single_process(load_model(model_folder), OptimizerConfig(rate=0.01)),
-        schedule=ScheduleConfig(),
-        total_steps=99,
-        objective=Objective(NegativeLogLikelihood()),
-        temperature=1.0,
-        max_grad_norm=1.0,
-        token_budget=10_000,
-    )
+    return build.learner(load_model(model_folder))
 
 
 @pytest.fixture
@@ -141,7 +130,7 @@ def test_the_way_back_restores_weights_and_optimizer_and_not_the_count_of_steps(
     keeping = saver(save_every=1)
     run(keeping, [0.0])
     weights = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
-    moments = {name: t.clone() for name, t in learner.optimizers.state_tensors().items()}
+    optimizer_state = {name: t.clone() for name, t in learner.optimizers.state_tensors().items()}
     train(learner, 1)
     learner.skipped_in_a_row = 2
     with torch.no_grad():
@@ -150,8 +139,8 @@ def test_the_way_back_restores_weights_and_optimizer_and_not_the_count_of_steps(
     keeping.fall_back(1)
     assert all(torch.equal(weights[name], p) for name, p in learner.model.named_parameters())
     now = learner.optimizers.state_tensors()
-    assert now.keys() == moments.keys()
-    assert all(torch.equal(moments[name], now[name]) for name in now)
+    assert now.keys() == optimizer_state.keys()
+    assert all(torch.equal(optimizer_state[name], now[name]) for name in now)
     assert (learner.step, learner.skipped_in_a_row) == (2, 0)
 
 

@@ -136,9 +136,9 @@ def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_fol
 
 @pytest.mark.parametrize("latency_seed", range(3))
 def test_latencies_change_nothing(model_folder, latency_seed):
-    one = taken(rollout_of(model_folder), size=5)
+    batch = taken(rollout_of(model_folder), size=5)
     other = taken(rollout_of(model_folder, latency_seed + 1), size=5)
-    assert (one.trees, one.refused, one.cursor) == (other.trees, other.refused, other.cursor)
+    assert (batch.trees, batch.refused, batch.cursor) == (other.trees, other.refused, other.cursor)
 
 
 class NoNumber:
@@ -157,10 +157,10 @@ def test_a_correct_that_is_no_number_fails_its_problem(model_folder):
     batch = taken(rollout, max_attempts=1)
     assert batch.accepted == ()
     assert all(scored.tree.has_failed for scored in batch.trees)
-    told = r"none of \d+ problems worked; the first: problem 'p\d+', trajectory '.*': .* correct = nan"
-    with pytest.raises(DataError, match=told):
+    message = r"none of \d+ problems worked; the first: problem 'p\d+', trajectory '.*': .* correct = nan"
+    with pytest.raises(DataError, match=message):
         rollout.scoring.require_success()
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         taken(rollout)
 
 

@@ -92,8 +92,8 @@ def test_rows_that_cannot_be_used_end_the_run_in_one_line(read):
     assert [example.row for example in examples] == [1]
     with pytest.raises(DataError) as caught:
         reader.require_usable()
-    told = str(caught.value).partition("rows.jsonl")[2]
-    assert told == (
+    message = str(caught.value).partition("rows.jsonl")[2]
+    assert message == (
         ": 15 of 16 rows cannot be used: 12 rows (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, ...): nothing is left to train on; row 2: "
         "tags are not balanced: <think> is not closed; row 3: broken JSON: Expecting property name enclosed in double quotes at "
         "column 2; row 16: unknown format: expected prompt, messages, conversations or instruction: got text. "
@@ -219,16 +219,16 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_messages_have_the_tokens_of_the_chat_template_itself(read, tmp_path, family):
     model = write_hermes_tokenizer(tmp_path / "model", family)
-    asked = {"role": "assistant", "content": "I look.", "tool_calls": [CALL, {**CALL, "id": "d"}]}
+    calling = {"role": "assistant", "content": "I look.", "tool_calls": [CALL, {**CALL, "id": "d"}]}
     tool = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("c", "d")]
-    said = {"role": "assistant", "content": "It is 4.", "reasoning_content": "so"}
-    row = {**OPENAI, "messages": [USER, asked, *tool, said]}
+    answer = {"role": "assistant", "content": "It is 4.", "reasoning_content": "so"}
+    row = {**OPENAI, "messages": [USER, calling, *tool, answer]}
     (example,), _, rendering = read([row], model=model, dialect="hermes", max_tokens=3000)
     (tree,) = rendering.trees(example, TreeKey(0, 0))
     (segment,) = tree.trajectories[0].segments
-    for call in asked["tool_calls"]:
+    for call in calling["tool_calls"]:
         call["function"] = {**call["function"], "arguments": {"of": "Rome"}}
-    said["content"] = "<think>\nso\n</think>\n\nIt is 4."
+    answer["content"] = "<think>\nso\n</think>\n\nIt is 4."
     tokenizer = rendering.renderer.tokenizer
     whole = tokenizer.template.render(row["messages"], row["tools"]).removesuffix("\n<|im_start|>assistant\n")
     assert segment.token_ids == tokenizer.encode(whole)
@@ -345,8 +345,8 @@ def test_recorded_pairs_of_another_tokenizer_are_refused(read, recorded, damage)
 def test_a_file_of_rows_that_cannot_be_used_is_not_read_to_its_end(read, monkeypatch):
     monkeypatch.setattr(examples, "MOST_REFUSED", 5)
     rows = [PLAIN, *["{"] * 30]
-    found, reader, _ = read(rows)
-    assert len(found) == 1
+    usable, reader, _ = read(rows)
+    assert len(usable) == 1
     with pytest.raises(DataError, match=r"rows\.jsonl: 5 of the first 6 rows cannot be used: 5 rows \("):
         reader.require_usable()
     _, reader, _ = read(rows, malformed="drop")

@@ -109,11 +109,11 @@ def tree_of(renderer, spoken):
 
 def trained_in(rows):
     """The tokens of packed rows that carry a loss."""
-    found = []
+    tokens = []
     for row in rows:
         carries = (row.weight != 0) | (row.s_plus != 0) | (row.s_minus != 0)
-        found += row.token_ids[row.written[carries]].tolist()
-    return found
+        tokens += row.token_ids[row.written[carries]].tolist()
+    return tokens
 
 
 TURNS = st.lists(st.tuples(WORDS, RESULT), max_size=4)
@@ -125,8 +125,8 @@ def test_sft(renderer, turns, last):
     inside = (*renderer.result_tags, "<answer>", "</answer>")
     if not any(tag in result for _, result in turns for tag in inside):
         spoken.append(spliced(renderer, turns, last))
-    for one in spoken:
-        tree = tree_of(renderer, one)
+    for completion in spoken:
+        tree = tree_of(renderer, completion)
         objective = Objective(NegativeLogLikelihood(), weighting=SUPERVISED)
         (row,) = pack([objective.credit(demonstrated(tree))], token_budget=10_000)
         expected = plainly(renderer, turns, last)

@@ -44,15 +44,18 @@ def test_shares_and_spread():
 
 
 @pytest.mark.parametrize(
-    ("trees", "given", "never"),
+    ("trees", "group_rewards", "never"),
     [
         ([tree(False, False)] * 2, [rewards(1.0, 1.0), rewards(0.0, 0.0)], True),
         ([tree(False)] * 2, [rewards(1.0), rewards(0.0)], False),
         ([tree(False)] * 2, [rewards(1.0), rewards(1.0)], True),
     ],
 )
-def test_groups_of_one_are_compared_with_each_other(trees, given, never):
-    assert make_report([ScoredTree(*one) for one in zip(trees, given, strict=True)]).never_differ is never
+def test_groups_of_one_are_compared_with_each_other(trees, group_rewards, never):
+    assert (
+        make_report([ScoredTree(*pair) for pair in zip(trees, group_rewards, strict=True)]).never_differ
+        is never
+    )
 
 
 def test_what_does_not_count_is_in_no_share():

@@ -1,22 +1,26 @@
 import io
 
+import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import build
+from ramify.algos.dpo import DpoLoss
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.sft import NegativeLogLikelihood
+from ramify.core.errors import MachineError
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.optimizer import Optimizers
+from ramify.learner.worker import Worker
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.memory import available_bytes
 from ramify.modeling.memory_plan import row_bytes
-from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
-from ramify.train.row_memory import prepare_rows
-
-SIZES = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
+from ramify.train.row_memory import dry_step, prepare_rows
 
 
-def said(model, tokens):
+def notes_of(model, tokens):
     out = io.StringIO()
     prepare_rows(build.learner(model), tokens, 100, RunConsole(out, stamp=str))
     return " ".join(out.getvalue().split())
@@ -27,30 +31,24 @@ def recomputes(model):
 
 
 def test_rows_that_fit_are_computed_once_and_nothing_is_said():
-    model = make_tiny_qwen3(
-        **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
-    )
-    assert said(model, 1000) == ""
+    model = build.tiny_model()
+    assert notes_of(model, 1000) == ""
     assert recomputes(model) == [False, False]
 
 
 def test_rows_that_do_not_fit_are_recomputed_and_it_is_said():
-    model = make_tiny_qwen3(
-        **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
-    )
+    model = build.tiny_model()
     per_token = row_bytes(model.config, 1_000_000, model.dtype.itemsize).without_recompute / 1_000_000
     tokens = int(2 * available_bytes(model.device) / per_token)
-    assert f"rows of up to {tokens} tokens do not fit into memory" in said(model, tokens)
+    assert f"rows of up to {tokens} tokens do not fit into memory" in notes_of(model, tokens)
     assert recomputes(model) == [True, True]
 
 
 def test_what_the_optimizer_will_take_is_no_room_for_rows(monkeypatch):
-    model = make_tiny_qwen3(
-        **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
-    )
+    model = build.tiny_model()
     with monkeypatch.context() as patched:
         patched.setattr(Optimizers, "missing_bytes", lambda _: available_bytes(model.device))
-        assert "do not fit into memory" in said(model, 1000)
+        assert "do not fit into memory" in notes_of(model, 1000)
     optimizers = Optimizers(model, OptimizerConfig(rate=1e-3))
     assert optimizers.missing_bytes() == optimizers.state_bytes() > 0
     for parameter in model.parameters():
@@ -73,4 +71,40 @@ def test_rows_of_single_trajectories_are_announced(tmp_path):
         max_window_layers=0,
     )
     save_model(Qwen2ForCausalLM(config), tmp_path)
-    assert "each context of a trajectory is computed as a row of its own" in said(load_model(tmp_path), 100)
+    assert "each context of a trajectory is computed as a row of its own" in notes_of(
+        load_model(tmp_path), 100
+    )
+
+
+@pytest.mark.parametrize(
+    "loss", [NegativeLogLikelihood(), DpoLoss(0.1), ClippedSurrogate(0.2, 0.2, None), GspoSurrogate(0.1, 0.1)]
+)
+def test_a_row_of_the_size_is_computed_and_nothing_is_left(loss, monkeypatch):
+    learner, sizes = build.learner(build.tiny_model(), loss), []
+    before = {name: p.clone() for name, p in learner.model.named_parameters()}
+    gradients = Worker.gradients
+    monkeypatch.setattr(
+        Worker,
+        "gradients",
+        lambda worker, work: (sizes.extend(len(row.token_ids) for row in work.rows), gradients(worker, work))[
+            1
+        ],
+    )
+    dry_step(learner, 290, 120)
+    assert sizes == [290]
+    assert learner.step == 0
+    assert all(
+        torch.equal(before[name], p) and p.grad is None for name, p in learner.model.named_parameters()
+    )
+    assert learner.optimizers.state_tensors() == {}
+
+
+def test_what_does_not_fit_is_told_in_a_line(monkeypatch):
+    def too_large(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    learner = build.learner(build.tiny_model(), NegativeLogLikelihood())
+    monkeypatch.setattr(Worker, "gradients", too_large)
+    with pytest.raises(MachineError, match=r"^a row of 290 tokens does not fit .*token_budget") as caught:
+        dry_step(learner, 290, 120)
+    assert "\n" not in str(caught.value)

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
+import build
 from hermes_folders import QWEN25, template
-from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.assemble.examples import run_sft
 from ramify.assemble.model import build_model, build_tokenizer
@@ -23,9 +23,7 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
 from ramify.core.rank import Rank
 from ramify.core.tree import TreeKey
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.parallel import Ranks, single_process
-from ramify.learner.update import Learner
+from ramify.learner.parallel import Ranks
 from ramify.modeling.configs import Dialect
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
@@ -75,22 +73,14 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
     ]
     sizes = [sum(len(node.token_ids) for node in tree.nodes) for tree in trees]
     model = load_model(model_folder)
-    found = []
+    results = []
     for budget in (1, 2 * max(sizes), sum(sizes)):
-        learner = Learner(
-            single_process(copy.deepcopy(model), OptimizerConfig(rate=1e-3)),
-            schedule=ScheduleConfig(),
-            total_steps=2,
-            objective=Objective(NegativeLogLikelihood()),
-            temperature=1.0,
-            max_grad_norm=1e9,
-            token_budget=budget,
-        )
+        learner = build.learner(copy.deepcopy(model), NegativeLogLikelihood(), token_budget=budget)
         report = learner.update([demonstrated(tree) for tree in trees])
         assert (report.num_tokens, report.num_repeated) == (sum(sizes), 0)
-        found.append((report.loss, report.grad_norm))
-    assert found[1] == pytest.approx(found[0], rel=1e-6)
-    assert found[2] == pytest.approx(found[0], rel=1e-6)
+        results.append((report.loss, report.grad_norm))
+    assert results[1] == pytest.approx(results[0], rel=1e-6)
+    assert results[2] == pytest.approx(results[0], rel=1e-6)
 
 
 def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path):
@@ -102,10 +92,10 @@ def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path
 
 
 def test_what_is_too_long_is_left_out_and_counted_never_cut(recipe, tmp_path):
-    told = io.StringIO()
-    made = recipe([1, 2, 60, 1, 70], max_tokens=70)
-    run_sft(made, RunConsole(told), Ranks(Rank()))
-    assert "left out 2 of 5 rows with more than data.max_tokens = 70 tokens: rows 3, 5" in told.getvalue()
+    output = io.StringIO()
+    checked = recipe([1, 2, 60, 1, 70], max_tokens=70)
+    run_sft(checked, RunConsole(output), Ranks(Rank()))
+    assert "left out 2 of 5 rows with more than data.max_tokens = 70 tokens: rows 3, 5" in output.getvalue()
     steps = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["tokens/written"] < row["tokens/unique"] <= 2 * 70 for row in steps)
@@ -122,16 +112,16 @@ def test_if_all_are_too_long_nothing_is_left(recipe, tmp_path):
 
 def test_the_chat_template_counts_before_the_first_step(recipe, tmp_path):
     """Prompt and completion have as many bytes as there may be tokens, each byte is a token, and the template has more."""
-    made = recipe([1, 2], max_tokens=60)
+    checked = recipe([1, 2], max_tokens=60)
     prompt = [{"role": "user", "content": "?"}]
     long = "\u4e2d" * 19 + "a b"
     with (tmp_path / "demonstrations.jsonl").open("a") as file:
         file.write("\n" + json.dumps({"prompt": prompt, "completion": "ok"}) + "\n")
         file.write(json.dumps({"prompt": prompt, "completion": long, "id": "long"}) + "\n")
     assert len(("?" + long).encode()) <= 61
-    told = io.StringIO()
-    run_sft(made, RunConsole(told), Ranks(Rank()))
-    assert "left out 1 of 4 rows with more than data.max_tokens = 60 tokens: row 5" in told.getvalue()
+    output = io.StringIO()
+    run_sft(checked, RunConsole(output), Ranks(Rank()))
+    assert "left out 1 of 4 rows with more than data.max_tokens = 60 tokens: row 5" in output.getvalue()
 
 
 def test_max_tokens_has_to_fit_the_models_context(recipe, tmp_path):
@@ -141,12 +131,12 @@ def test_max_tokens_has_to_fit_the_models_context(recipe, tmp_path):
 
 
 def test_a_run_goes_on_from_its_checkpoint(recipe, tmp_path):
-    made = recipe([1, 2, 3, 4, 5, 6])
-    run_sft(made, console(), Ranks(Rank()), max_steps=1)
-    last = run_sft(made, console(), Ranks(Rank()), resume=True)
+    checked = recipe([1, 2, 3, 4, 5, 6])
+    run_sft(checked, console(), Ranks(Rank()), max_steps=1)
+    last = run_sft(checked, console(), Ranks(Rank()), resume=True)
     assert last.name == "step-000003"
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
-    assert build_model(replace(made.model, path=last), 200).config.vocab_size == 600
+    assert build_model(replace(checked.model, path=last), 200).config.vocab_size == 600
 
 
 @pytest.fixture
@@ -179,13 +169,13 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
     tree = tree_of(renderer, problem, completion, toolbox.specs)
     size = sum(len(node.token_ids) for node in tree.nodes)
     model = {"path": str(model_folder), "dialect": dialect}
-    made = recipe([1], max_tokens=size - 1, tools=tools, model=model)
-    made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
+    checked = recipe([1], max_tokens=size - 1, tools=tools, model=model)
+    checked.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
     with pytest.raises(DataError, match="no example is left"):
-        run_sft(made, console(), Ranks(Rank()))
-    made = recipe([1], max_tokens=size, tools=tools, model=model, batch_size=1)
-    made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
-    run_sft(made, console(), Ranks(Rank()))
+        run_sft(checked, console(), Ranks(Rank()))
+    checked = recipe([1], max_tokens=size, tools=tools, model=model, batch_size=1)
+    checked.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
+    run_sft(checked, console(), Ranks(Rank()))
     assert read_metrics(tmp_path / "run" / "metrics.jsonl")[0]["tokens/unique"] == size
 
 
@@ -205,8 +195,8 @@ def test_the_browser_is_shown_as_in_rl(monkeypatch):
 
 def test_a_run_does_not_go_on_with_another_tool(recipe, own_tool):
     tools, file = own_tool
-    made = recipe([1, 2, 3, 4, 5, 6], tools={**tools, "python": {}})
-    run_sft(made, console(), Ranks(Rank()), max_steps=1)
+    checked = recipe([1, 2, 3, 4, 5, 6], tools={**tools, "python": {}})
+    run_sft(checked, console(), Ranks(Rank()), max_steps=1)
     file.write_text(file.read_text().replace("an item", "a thing"))
     with pytest.raises(ConfigError, match=r"holds a run with tools\.price\.sha256"):
-        run_sft(made, console(), Ranks(Rank()), resume=True)
+        run_sft(checked, console(), Ranks(Rank()), resume=True)

@@ -22,9 +22,9 @@ def read_tensors(path):
     return {name: read_rows(path, name) for name in read_heads(path)[0]}
 
 
-def equal(one, other):
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+def equal(left, right):
+    return left.keys() == right.keys() and all(
+        left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
     )
 
 

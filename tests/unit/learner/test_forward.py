@@ -5,15 +5,7 @@ from hypothesis import strategies as st
 
 from ramify.core.records import SegmentSpan
 from ramify.learner.forward import stages
-
-
-def random_segments(rng, count):
-    segments, start = [], 0
-    for i in range(count):
-        size = int(rng.integers(1, 20))
-        segments.append(SegmentSpan(int(rng.integers(-1, i)) if i else -1, start, start + size))
-        start += size
-    return segments
+from segment_rows import random_forest
 
 
 def tokens(segments, numbers):
@@ -22,7 +14,7 @@ def tokens(segments, numbers):
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 30), budget=st.integers(1, 150))
 def test_each_segment_is_in_one_stage_whose_ancestors_are_above_it(seed, count, budget):
-    segments = random_segments(np.random.default_rng(seed), count)
+    segments = random_forest(np.random.default_rng(seed), count, 20)
     cut = stages(segments, budget)
     assert sorted(i for stage in cut for i in stage.segments) == list(range(count))
     for number, stage in enumerate(cut):
