@@ -13,9 +13,9 @@ from benchmarks.update.ours import make_batch
 from benchmarks.update.speed_rows import timed
 from benchmarks.update.trees import reasoning_tree, sizes
 from ramify.learner.update import Learner
-from ramify.modeling.memory import available_bytes, needs_checkpointing, set_checkpointing
 from ramify.modeling.memory_plan import row_bytes
-from ramify.modeling.numerics import compute_dtype
+from ramify.modeling.numerics import available_bytes, compute_dtype
+from ramify.modeling.recompute import needs_checkpointing, set_checkpointing
 
 _WARM_UPS, _RUNS = 2, 5
 _AIM = 0.4

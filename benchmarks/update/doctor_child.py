@@ -23,9 +23,8 @@ from ramify.learner.worker import Reference
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import add_lora
-from ramify.modeling.memory import set_checkpointing
 from ramify.modeling.numerics import map_large_tensors
-from ramify.modeling.recompute import recompute_activations
+from ramify.modeling.recompute import recompute_activations, set_checkpointing
 
 _SHORT = 64
 _ADVANTAGES = (1.0, -1.0)

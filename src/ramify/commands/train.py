@@ -134,7 +134,7 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole"
         return GATHERED_ONCE
     import torch
 
-    from ramify.modeling.memory import available_bytes
+    from ramify.modeling.numerics import available_bytes
 
     room = available_bytes(torch.device("cuda", rank.local))
     plan = choose(job, room)

@@ -161,6 +161,7 @@ _NEW_HOMES = {
     "ramify.modeling.adapter_files": "ramify.modeling.lora",
     "ramify.modeling.host_memory": "ramify.modeling.numerics",
     "ramify.modeling.hub": "ramify.modeling.model_path",
+    "ramify.modeling.memory": "ramify.modeling.recompute",
     "ramify.modeling.published_sizes": "ramify.modeling.model_config",
     "ramify.modeling.row_bytes": "ramify.modeling.memory_plan",
     "ramify.modeling.run_models": "ramify.modeling.model_path",

@@ -32,8 +32,8 @@ from ramify.learner.sharding import (
     whole,
 )
 from ramify.modeling.load import load_model
-from ramify.modeling.memory import set_checkpointing
 from ramify.modeling.numerics import compute_device, compute_dtype
+from ramify.modeling.recompute import set_checkpointing
 from ramify.modeling.tensor_files import all_finite
 
 Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -40,6 +41,21 @@ def set_numerics(threads: int | None, deterministic: bool) -> None:
 def device_name(device: str) -> str:
     """Return the name of the hardware behind "auto", "cuda" or "cpu"."""
     return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory available to new tensors, in bytes: on the GPU, or in the machine as far as the system reports it."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        # Memory that torch has reserved but does not use is available to tensors; the driver counts it as used.
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    table = Path("/proc/meminfo")
+    if table.is_file():
+        for line in table.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    # A system that does not report free memory (macOS) at least reports the total.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def compute_device(model: PreTrainedModel) -> torch.device:

@@ -4,15 +4,20 @@ For the backward pass autograd saves the inputs of every operation. Some are che
 saved anyway: the output of a norm from its input, and silu(gate) * up, the widest one, from gate and up. These layers
 recompute such activations in the backward pass, which needs no matrix product. Values are bitwise those of the plain
 modules. Gradients are sums of the same terms, at norms in another order.
+
+Where a row does not fit into memory even so, a layer saves only its input and computes the rest again (activation
+checkpointing): about a third more compute, and the activations inside a layer exist for one layer at a time.
 """
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -20,6 +25,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from ramify.modeling.memory_plan import SHARES, row_bytes
+from ramify.modeling.numerics import compute_device, compute_dtype
 
 _Kind: TypeAlias = type[torch.nn.Module]
 _Again: TypeAlias = Callable[[], torch.Tensor]
@@ -210,3 +218,31 @@ class _Product(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         by_gate = torch.ops.aten.silu_backward(grads[0] * up, gate)
         return by_gate, F.silu(gate).mul_(grads[0])
+
+
+def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: int) -> bool:
+    """Return True if a row of `tokens` unique tokens fits into `available_bytes` only with recomputation.
+
+    Memory for gradients that are not allocated yet is set aside.
+    """
+    device = compute_device(model).type
+    # Of a model that is split, or kept in the machine's memory, this GPU holds only a part of the gradients, or none.
+    gradients = sum(
+        (parameter.to_local() if hasattr(parameter, "to_local") else parameter).nbytes
+        for parameter in model.parameters()
+        if parameter.requires_grad and parameter.grad is None and parameter.device.type == device
+    )
+    row = row_bytes(model.config, tokens, compute_dtype(model).itemsize, device)
+    return row.without_recompute > SHARES[device] * (available_bytes - gradients)
+
+
+def set_checkpointing(model: PreTrainedModel, on: bool) -> None:
+    """Switch recomputation of layers in the backward pass on or off; loss and gradients do not change."""
+    # Not with transformers' own switch, which leaves a hook on the embedding, and the engine calls that module too.
+    # There is no dropout, so no random state needs to be saved.
+    recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            layer: Any = module
+            layer._gradient_checkpointing_func = recompute
+            layer.gradient_checkpointing = on

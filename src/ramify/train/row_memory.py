@@ -12,8 +12,8 @@ from ramify.core.errors import MachineError, TrainingError
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner, written
 from ramify.modeling.load import packs_trees
-from ramify.modeling.memory import available_bytes, needs_checkpointing
-from ramify.modeling.numerics import compute_device
+from ramify.modeling.numerics import available_bytes, compute_device
+from ramify.modeling.recompute import needs_checkpointing
 from ramify.obs.console import RunConsole
 
 _TOKEN = 1

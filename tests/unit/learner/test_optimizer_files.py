@@ -62,12 +62,6 @@ def test_what_is_missing_or_damaged_is_told_in_a_line(tmp_path, sizes, spoil, me
     assert "\n" not in str(error.value)
 
 
-def test_a_number_that_is_not_finite_is_refused(tmp_path):
-    write_tensors(tmp_path / "optimizer.safetensors", {"exp_avg.a": torch.tensor([1.0, float("nan")])})
-    with pytest.raises(DataError, match=r"exp_avg\.a is not made of finite numbers"):
-        StoredState(tmp_path).rows("exp_avg.a", slice(None))
-
-
 def shorten(path):
     path.write_bytes(path.read_bytes()[:-1])
 

@@ -251,7 +251,7 @@ def test_settings_that_cannot_be_meant(adapter, changes, message):
 def test_an_adapter_of_another_base(adapter, tmp_path):
     other = write_model(tmp_path / "other", layers=3)
     rewrite(adapter, base_model_name_or_path=str(other))
-    with pytest.raises(DataError, match=r"layers\.2\..* is missing, the base model takes \[.*Set base_model"):
+    with pytest.raises(DataError, match=r"layers\.2\..* is missing, the base model takes \["):
         load_model(adapter)
     rewrite(adapter, base_model_name_or_path=str(shutil.copytree(adapter, tmp_path / "copy")))
     with pytest.raises(DataError, match=r"is an adapter\. Name a whole model's folder"):

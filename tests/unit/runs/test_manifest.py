@@ -43,9 +43,7 @@ def test_another_origin_is_refused_by_its_key(tmp_path):
     write_manifest(tmp_path, MADE)
     before = read_manifest(tmp_path, made_from=part())["made_from"]
     refuse_other(tmp_path, "a run", before, MADE["made_from"])
-    with pytest.raises(
-        ConfigError, match=r'holds a run with weights\.model = "a", now it is "b"\. Choose a new'
-    ):
+    with pytest.raises(ConfigError, match=r'weights\.model = "a", now it is "b"'):
         refuse_other(tmp_path, "a run", before, {"weights": {"model": "b"}, "tools": {}})
 
 
@@ -58,15 +56,13 @@ def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
     refuse_other(
         tmp_path, "a run", settings(url="a", http={}), settings(url="b", slots=8, price={"prompt": 1})
     )
-    with pytest.raises(
-        ConfigError, match=r'holds a run with engine\.name = "openai", now it is "vllm"\. Choose'
-    ):
+    with pytest.raises(ConfigError, match=r'engine\.name = "openai", now it is "vllm"'):
         refuse_other(tmp_path, "a run", settings(url="a"), settings(url="b", name="vllm"))
-    with pytest.raises(ConfigError, match=r'engine\.model = "m", now it is "n"\. Choose'):
+    with pytest.raises(ConfigError, match=r'engine\.model = "m", now it is "n"'):
         refuse_other(tmp_path, "a run", settings(url="a", model="m"), settings(url="b", model="n"))
-    with pytest.raises(ConfigError, match=r'reward\.judge\.model = "m", now it is "n"\. Choose'):
+    with pytest.raises(ConfigError, match=r'reward\.judge\.model = "m", now it is "n"'):
         refuse_other(tmp_path, "a run", settings(judged_by="m"), settings(judged_by="n"))
-    with pytest.raises(ConfigError, match=r"holds a run with engine\.slots = 4, now it is 8\. Choose"):
+    with pytest.raises(ConfigError, match=r"engine\.slots = 4, now it is 8"):
         refuse_other(tmp_path, "a run", settings(True), settings(True, slots=8))
 
 

@@ -161,9 +161,7 @@ def test_a_tree_that_cannot_be_shown_ends_no_run(tmp_path, opened):
 
 
 def test_trees_without_a_logger_that_shows_them_are_refused():
-    with pytest.raises(
-        ConfigError, match=r'trees_every: has no effect without "wandb" or "trackio" in log\.to\. Remove it'
-    ):
+    with pytest.raises(ConfigError, match=r"trees_every: .* log\.to"):
         TrainingLogConfig(to=("mlflow",), trees_every=1)
 
 

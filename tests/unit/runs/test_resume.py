@@ -97,36 +97,55 @@ def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_
     assert (state, again.step) == (LoopState(), 0)
 
 
+NO_STATE = "it is not the state of a training run"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("path_to_key", "value", "message"),
     [
-        ({"seed": "3"}, "seed: Input should be a valid integer"),
-        ({"learner_step": -1}, "learner_step: Input should be greater than or equal to 0"),
-        ({"loop": {"due": "5"}}, "loop.due: Input should be a valid integer"),
-        ({"loop": {"step": 7.0}}, "loop.step: Input should be a valid integer"),
-        ({"loop": {"cursor": [1, 4]}}, "loop.cursor: Input should be"),
-        ({"loop": {"guard": {"in_a_row": True}}}, "loop.guard.in_a_row: Input should be a valid integer"),
-        ({"loop": None}, "loop: Input should be"),
-        ({"seed": 4}, "of a run with seed 4, but the recipe's run.seed is 3"),
+        (("seed",), "3", "seed: Input should be a valid integer"),
+        (("seed",), 4, "of a run with seed 4, but the recipe's run.seed is 3"),
+        (("learner_step",), -1, "learner_step: Input should be greater than or equal to 0"),
+        (("learner_step",), 1.5, NO_STATE),
+        (("loop",), None, "loop: Input should be"),
+        (("loop", "due"), "5", "loop.due: Input should be a valid integer"),
+        (("loop", "step"), 7.0, "loop.step: Input should be a valid integer"),
+        (("loop", "step"), 10**30, "state"),
+        (("loop", "step"), -1, NO_STATE),
+        (("loop", "cursor"), [1, 4], "loop.cursor: Input should be"),
+        (("loop", "cursor"), {"epoch": "0", "next_index": 1}, NO_STATE),
+        (("loop", "scores"), [[]], NO_STATE),
+        (("loop", "scores"), ["x"], NO_STATE),
+        (("loop", "scores"), [1e308, 1e308], NO_STATE),
+        (("loop", "ranking"), [{"step": 1, "score": "high"}], NO_STATE),
+        (("loop", "guard", "in_a_row"), True, "loop.guard.in_a_row: Input should be a valid integer"),
+        (("loop", "guard"), {"in_a_row": "1"}, NO_STATE),
+        (("loop", "branching"), [], NO_STATE),
+        (("run",), {"name": None, "recipe": "x"}, NO_STATE),
     ],
 )
-def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, model_folder, change, message):
+def test_a_state_of_other_values_is_refused_in_a_line(
+    tmp_path, saved, model_folder, path_to_key, value, message
+):
     shutil.copytree(saved, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "step-000007"
     state = json.loads((folder / "state.json").read_text())["state"]
-    for key, value in change.items():
-        state[key] = {**state[key], **value} if isinstance(value, dict) else value
+    table = state
+    for key in path_to_key[:-1]:
+        table = table[key]
+    table[path_to_key[-1]] = value
     write_record(folder, state)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError) as caught:
         begin(tmp_path / "run", model_folder)
-    assert message in str(error.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path, saved, model_folder):
     shutil.copytree(saved, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints"
     (folder / "step-000007").rename(folder / "step-000009")
-    with pytest.raises(DataError, match="its state is that of step 7; give the folder its own name back"):
+    with pytest.raises(DataError, match="its state is that of step 7"):
         begin(tmp_path / "run", model_folder)
 
 
@@ -134,7 +153,7 @@ def test_a_missing_entry_is_named(tmp_path, saved, model_folder):
     shutil.copytree(saved, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "step-000007"
     write_record(folder, {"seed": 3})
-    with pytest.raises(DataError, match=r"state\.json: loop: Field required; .* there is none before it"):
+    with pytest.raises(DataError, match=r"state\.json: loop: Field required"):
         begin(tmp_path / "run", model_folder)
 
 
@@ -142,9 +161,7 @@ def test_another_tokenizer_is_refused(tmp_path, saved, model_folder):
     other = tmp_path / "other"
     shutil.copytree(model_folder, other)
     write_tokenizer(other, vocab_size=500)
-    with pytest.raises(
-        DataError, match=r"with tokenizer \w{16}, that of model\.path = .* is \w{16}; put back the tokenizer"
-    ):
+    with pytest.raises(DataError, match=r"with tokenizer \w{16}, that of model\.path = .* is \w{16}"):
         begin(saved, other)
 
 
@@ -154,9 +171,7 @@ def test_another_tokenizer_is_refused(tmp_path, saved, model_folder):
 )
 def test_another_model_is_refused(tmp_path, saved, key, changes):
     other = write_model(tmp_path / "other", **changes)
-    with pytest.raises(
-        DataError, match=rf"of a model with {key}, that of model\.path = .*; put back the model"
-    ):
+    with pytest.raises(DataError, match=rf"of a model with {key}, that of model\.path"):
         begin(saved, other)
 
 
@@ -177,14 +192,12 @@ def test_a_damaged_checkpoint_is_neither_resumed_nor_trained_on_in_another_run(t
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
-    with pytest.raises(
-        DataError, match=r"model\.safetensors has checksum .* there is none before it: put it back"
-    ):
+    with pytest.raises(DataError, match=r"model\.safetensors has checksum .* there is none before it"):
         begin(tmp_path / "run", model_folder)
     shutil.copytree(folder, folder.with_name("step-000003"))
     with pytest.raises(DataError, match=r"checksum .* delete this folder to go on from step-000003$"):
         begin(tmp_path / "run", model_folder)
-    with pytest.raises(DataError, match=r"checksum .* copy it again from where it was made, or name another"):
+    with pytest.raises(DataError, match=r"checksum .* copy it again"):
         begin(tmp_path / "new", folder)
 
 
@@ -194,9 +207,7 @@ def test_lost_checkpoints_are_missed_from_the_step_after_the_first_that_was_due(
         folder.metrics.append(step, {"loss": 1.0})
     assert begin(tmp_path, model_folder).record is None
     folder.metrics.append(6, {"loss": 1.0})
-    with pytest.raises(
-        DataError, match=r"metrics\.jsonl has 6 steps, but there is no checkpoint in .*put it back"
-    ):
+    with pytest.raises(DataError, match=r"metrics\.jsonl has 6 steps, but there is no checkpoint"):
         begin(tmp_path, model_folder)
 
 
@@ -217,9 +228,7 @@ def test_a_checkpoint_of_another_run_is_refused_though_all_shapes_agree(tmp_path
 
 
 def test_a_recipe_that_was_changed_with_its_record_is_refused(saved, model_folder):
-    with pytest.raises(
-        DataError, match=r"written under another recipe than .*recipe\.toml; put the recipe back, or name"
-    ):
+    with pytest.raises(DataError, match=r"under another recipe than .*recipe\.toml"):
         begin(saved, model_folder, rate=0.02)
 
 
@@ -232,9 +241,7 @@ def test_a_run_without_its_name_does_not_take_any_checkpoint_for_its_own(
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(
-        DataError, match=r"manifest\.json: missing or not readable, .*; put it back, or name a new run"
-    ):
+    with pytest.raises(DataError, match=r"manifest\.json: missing or not readable"):
         begin(tmp_path / "run", model_folder)
 
 
@@ -286,36 +293,5 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
         json.dumps(settings | {"base_model_name_or_path": str(other)})
     )
     write_record(folder, json.loads((folder / "state.json").read_text())["state"])
-    with pytest.raises(
-        DataError, match=r"an adapter of the model in .*other, the recipe's is in .*qwen3; put"
-    ):
+    with pytest.raises(DataError, match=r"an adapter of the model in .*other, the recipe's is in .*qwen3"):
         begin(adapted, model_folder, lora=adapter)
-
-
-@pytest.mark.parametrize(
-    ("path_to_key", "value"),
-    [
-        (("loop", "step"), 10**30),
-        (("loop", "step"), -1),
-        (("loop", "cursor"), {"epoch": "0", "next_index": 1}),
-        (("loop", "scores"), [[]]),
-        (("loop", "scores"), ["x"]),
-        (("loop", "scores"), [1e308, 1e308]),
-        (("loop", "ranking"), [{"step": 1, "score": "high"}]),
-        (("loop", "guard"), {"in_a_row": "1"}),
-        (("loop", "branching"), []),
-        (("learner_step",), 1.5),
-        (("run",), {"name": None, "recipe": "x"}),
-    ],
-)
-def test_a_state_of_other_values_is_refused_in_a_line(tmp_path, saved, model_folder, path_to_key, value):
-    shutil.copytree(saved, tmp_path / "run")
-    folder = tmp_path / "run" / "checkpoints" / "step-000007"
-    state = json.loads((folder / "state.json").read_text())["state"]
-    table = state
-    for key in path_to_key[:-1]:
-        table = table[key]
-    table[path_to_key[-1]] = value
-    write_record(folder, state)
-    with pytest.raises(DataError, match=r"state\.json: .*; it is not the state of a training run|is that of"):
-        begin(tmp_path / "run", model_folder)

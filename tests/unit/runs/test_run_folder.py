@@ -164,14 +164,6 @@ def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
         folder.take_up(recipe_record(), MADE, notes.append)
 
 
-def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
-    begun(tmp_path, recipe_record())
-    with pytest.raises(
-        ConfigError, match=r'recipe\.toml differs from the recipe given: name = "a", now it is "b"; '
-    ):
-        TRAINING.check(tmp_path, True, recipe_record(name="b"))
-
-
 class RunPart(BaseModel):
     steps: int | None = None
     threads: int = 1
@@ -220,9 +212,7 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
         keys: dict[str, int]
 
     begun(tmp_path, record_of(Many(keys={f"k{i}": 0 for i in range(10)})))
-    with pytest.raises(
-        ConfigError, match=r"keys\.k7 = 0, now it is 1; and so do keys\.k8, keys\.k9; put them back"
-    ):
+    with pytest.raises(ConfigError, match=r"keys\.k7 = 0, now it is 1; and so do keys\.k8, keys\.k9;"):
         TRAINING.check(tmp_path, True, record_of(Many(keys={f"k{i}": 1 for i in range(10)})))
 
 
@@ -268,5 +258,5 @@ def test_a_folder_in_the_place_of_a_file_is_refused_in_every_kind_of_run(tmp_pat
             (path / file).write_text("{}\n")
         (path / name).mkdir()
         (path / "engine").mkdir()
-    with pytest.raises(ConfigError, match=rf"run\.dir: .*{name} is no file; put it back from a copy"):
+    with pytest.raises(ConfigError, match=rf"run\.dir: .*{name} is no file"):
         kind.check(path, resume=True)

@@ -14,8 +14,8 @@ from ramify.learner.configs import OptimizerConfig
 from ramify.learner.optimizer import Optimizers
 from ramify.learner.worker import Worker
 from ramify.modeling.load import load_model, save_model
-from ramify.modeling.memory import available_bytes
 from ramify.modeling.memory_plan import row_bytes
+from ramify.modeling.numerics import available_bytes
 from ramify.obs.console import RunConsole
 from ramify.train.row_memory import dry_step, prepare_rows
 

@@ -102,9 +102,7 @@ def test_what_is_too_long_is_left_out_and_counted_never_cut(recipe, tmp_path):
 
 
 def test_if_all_are_too_long_nothing_is_left(recipe, tmp_path):
-    with pytest.raises(
-        DataError, match=r"demonstrations.jsonl: no example is left: left out 2 of 2 rows"
-    ) as caught:
+    with pytest.raises(DataError, match=r"demonstrations.jsonl: .*left out 2 of 2 rows") as caught:
         run_sft(recipe([1, 2], max_tokens=5), console(), Ranks(Rank()))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
