@@ -72,7 +72,7 @@ class FlexTreeAttention:
 def causal_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """Causal attention of the last Q <= R tokens. [1, Hq, Q, D], [1, Hkv, R, D] -> [1, Hq, Q, D]"""
+    """Compute causal attention of the last Q <= R tokens. [1, Hq, Q, D], [1, Hkv, R, D] -> [1, Hq, Q, D]"""
     mask: torch.Tensor = causal_lower_right(query.shape[2], key.shape[2])
     return grouped_sdpa(query, key, value, scaling, mask)
 
@@ -148,14 +148,14 @@ def _pieces(starts: Ints, first: int, size: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _listed(blocks: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each block of queries: how many blocks of keys it sees, and all blocks, those first. [1, 1, B], [1, 1, B, K]"""
+    """Count the blocks of keys that each block of queries sees, and list all blocks, those first. [1, 1, B], [1, 1, B, K]"""
     numbers = blocks.sum(1, dtype=np.int32)
     order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
     return torch.from_numpy(numbers)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)
 
 
 def _subtree_ends(segments: Sequence[SegmentSpan]) -> Ints:
-    """End of each segment's subtree. [S]"""
+    """Return the end of each segment's subtree. [S]"""
     ends = np.array([segment.stop for segment in segments])
     for number in range(len(segments) - 1, -1, -1):
         parent = segments[number].parent

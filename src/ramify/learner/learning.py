@@ -180,7 +180,7 @@ class Learning:
 
 
 def _weight_metrics(trees: Sequence[TrainingTree], correction: ImportanceCorrection) -> dict[str, float]:
-    """Mean importance weight over the trained tokens of all trajectories, and the share that was capped or masked."""
+    """Return the mean importance weight over the trained tokens of all trajectories, and the share that was capped or masked."""
     own = [
         part
         for tree in trees

@@ -96,7 +96,7 @@ def computes_by_layer(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def gathered(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block the weights are whole, for passes without gradient (`by_layer`: the head's, and each layer's in turn)."""
+    """Keep the weights whole while the block runs, for passes without gradient (`by_layer`: the head's, and each layer's in turn)."""
     if not is_sharded(model):
         yield
         return
@@ -112,7 +112,7 @@ def gathered(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def reduced(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block the weights are whole for passes with gradient; at its end the gradients are summed and split."""
+    """Keep the weights whole while the block runs, for passes with gradient; then sum and split the gradients."""
     if not is_sharded(model):
         yield
         return

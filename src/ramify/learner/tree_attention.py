@@ -113,7 +113,7 @@ def _queries(states: torch.Tensor, run: _Run, num_kv_heads: int) -> torch.Tensor
 
 
 def _put(states: torch.Tensor, run: _Run, rows: torch.Tensor) -> None:
-    """The inverse of `_queries`, into `states`."""
+    """Invert `_queries`, into `states`."""
     states[:, run.start : run.stop] = rows.view(len(states), -1, states.shape[2])
 
 
@@ -123,7 +123,7 @@ def _gather(states: torch.Tensor, run: _Run) -> torch.Tensor:
 
 
 def _scatter_add(states: torch.Tensor, run: _Run, rows: torch.Tensor) -> None:
-    """The transpose of `_gather`, added to `states`."""
+    """Add the transpose of `_gather` to `states`."""
     offset = 0
     for first, last in run.context:
         states[:, first:last] += rows[:, offset : offset + last - first]

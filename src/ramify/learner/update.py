@@ -310,7 +310,7 @@ def _path_sums(rows: Sequence[PackedRow], tokens: Sequence[Floats], size: int) -
 
 
 def _token_gradients(row: PackedRow, gradients: Floats) -> Floats:
-    """For each written token, the sum of the gradients of the trajectories through it. [W]"""
+    """Sum the gradients of the trajectories through each written token. [W]"""
     return np.concatenate(
         [np.empty(0), *(np.full(span.stop - span.start, gradients[span.paths].sum()) for span in row.spans)]
     )

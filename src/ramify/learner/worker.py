@@ -73,7 +73,7 @@ class Worker:
     def __init__(
         self, model: PreTrainedModel, optimizer: OptimizerConfig, reference: Reference | None = None
     ) -> None:
-        """A worker for a model.
+        """Make a worker for a model.
 
         Args:
             model: Loaded by `ramify.modeling`; with several processes it is sharded.

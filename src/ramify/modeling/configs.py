@@ -10,7 +10,7 @@ from ramify.modeling.model_path import local_folder
 
 
 def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """`targets = "q_proj"` is short for `targets = ["q_proj"]`."""
+    """Read `targets = "q_proj"` as short for `targets = ["q_proj"]`."""
     return (value,) if isinstance(value, str) and value != "all-linear" else value
 
 

@@ -142,7 +142,7 @@ def _normalize(
 def _loss_gradients(
     loss: PartLoss, part: slice, logprobs: torch.Tensor, entropies: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of a part's loss with respect to its logprobs and entropies; None where it does not depend on them."""
+    """Return the gradients of a part's loss with respect to its logprobs and entropies; None where it does not depend on them."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (logprobs, entropies) if x is not None]
         value = loss(part, leaves[0], leaves[1] if entropies is not None else None)

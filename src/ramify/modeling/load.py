@@ -346,7 +346,7 @@ disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draw
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside the block, transformers logs nothing and Python prints no warnings."""
+    """Keep transformers from logging and Python from printing warnings while the block runs."""
     before = get_verbosity()
     set_verbosity(logging.CRITICAL)
     try:

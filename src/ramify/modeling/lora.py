@@ -121,7 +121,7 @@ def spelt_out(model: PreTrainedModel, settings: AdapterConfig) -> AdapterConfig:
 
 @contextmanager
 def adapters_off(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, `model` computes as its base: the reference model of a LoRA run.
+    """Have `model` compute as its base while the block runs: the reference model of a LoRA run.
 
     Raises:
         ValueError: The model has no adapter.
@@ -153,7 +153,7 @@ def merged(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling: float)
 
 
 def adapted_parts() -> tuple[str, str, str]:
-    """Names of W, A and B within a layer that has an adapter."""
+    """Return the names of W, A and B within a layer that has an adapter."""
     return "base_layer.weight", f"lora_A.{_ADAPTER}.weight", f"lora_B.{_ADAPTER}.weight"
 
 
@@ -197,7 +197,7 @@ def base_checksum(model: PreTrainedModel) -> str:
 
 
 def adapter_config(model: PreTrainedModel) -> LoraConfig:
-    """peft's settings of `model`'s adapter."""
+    """Return peft's settings of `model`'s adapter."""
     config = model.peft_config[_ADAPTER]
     assert isinstance(config, LoraConfig)
     return config

@@ -79,7 +79,7 @@ def row_bytes(
 
 
 def store_bytes(config: Config, slots: int, context: int, size: int) -> int:
-    """The local engine's keys and values, of `slots` sequences of `context` tokens and the spare position."""
+    """Return the bytes of the local engine's keys and values, of `slots` sequences of `context` tokens and the spare position."""
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * _head_dim(config) * size
     return int(per_token * slots * (context + 1))
 
@@ -89,7 +89,7 @@ def _head_dim(config: Config) -> int:
 
 
 def _layer(config: Config, size: int, *, recomputed: bool = False) -> int:
-    """Bytes that one layer keeps for a token; one that is computed again keeps what autograd does."""
+    """Return the bytes that one layer keeps for a token; one that is computed again keeps what autograd does."""
     queries = config.num_attention_heads * _head_dim(config)
     keys = config.num_key_value_heads * _head_dim(config)
     # A norm keeps its input in float32, the normalised values and, for the product behind it, the scaled ones; in
@@ -108,7 +108,7 @@ def _layer(config: Config, size: int, *, recomputed: bool = False) -> int:
 
 
 def _head_bytes(config: Config, tokens: int, size: int, device_type: str, *, is_trained: bool) -> int:
-    """Memory of blocks of logits, and of temporary copies of the head weight's gradient."""
+    """Return the bytes of blocks of logits, and of temporary copies of the head weight's gradient."""
     # Logits, probabilities, and a gradient if the loss needs entropies or another dtype. On a CPU blocks are small.
     at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
     blocks = 3 * min(tokens, at_once)

@@ -44,7 +44,7 @@ def device_name(device: str) -> str:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory available to new tensors, in bytes: on the GPU, or in the machine as far as the system reports it."""
+    """Return the memory available to new tensors, in bytes: on the GPU, or in the machine as far as the system reports it."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         # Memory that torch has reserved but does not use is available to tensors; the driver counts it as used.

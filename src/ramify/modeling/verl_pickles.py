@@ -227,7 +227,7 @@ def _record_sizes(file: Path) -> list[int]:
 
 @contextmanager
 def _only_these() -> Iterator[None]:
-    """Inside the block, torch.load takes this module's allow-list, without what libraries have added; it warns of nothing."""
+    """Have torch.load take this module's allow-list alone while the block runs, without what libraries have added or warnings."""
     before = get_safe_globals()
     clear_safe_globals()
     try:

@@ -130,7 +130,7 @@ class VerlShards:
 def _parts(
     whole: torch.Tensor, ranks: torch.Tensor, split: Sequence[int | None]
 ) -> Iterator[tuple[torch.Tensor, list[int]]]:
-    """The parts of `whole`, views of it, each with the ranks that have it.
+    """Yield the parts of `whole`, views of it, each with the ranks that have it.
 
     The first dimension of the mesh splits first; each split is that of `torch.chunk`, with empty parts at the end.
     """

@@ -40,7 +40,7 @@ _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
 
 def companion_files(model_path: Path) -> dict[str, bytes]:
-    """Files that a checkpoint copies unchanged from the recipe's model: the tokenizer and the generation defaults.
+    """Return the files that a checkpoint copies unchanged from the recipe's model: the tokenizer and the generation defaults.
 
     Raises:
         DataError: A file cannot be read.

@@ -34,12 +34,12 @@ _READ_CONTENT = part(state=part(), files=mapping(part(bytes=count, crc32=text)))
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
-    """Folder of the checkpoint after step `step`."""
+    """Return the folder of the checkpoint after step `step`."""
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint with the highest step; None when there is none."""
+    """Return the checkpoint with the highest step; None when there is none."""
     return next(reversed(checkpoints(run_dir).values()), None)
 
 
@@ -161,7 +161,7 @@ def _read_json(file: Path, read: Reader[dict[str, Any]], if_damaged: str) -> dic
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """All files except the record, by name within the folder."""
+    """Return all files except the record, by name within the folder."""
     paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return {
         p.relative_to(folder).as_posix(): p for p in sorted(paths) if p != folder / RECORD and p.is_file()
@@ -194,7 +194,7 @@ def partial_of(folder: Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"[
         :160
     ]

@@ -40,7 +40,7 @@ class KeyedLines:
         append_line(self.path, record, synced=False)
 
     def read(self) -> dict[Key, dict[str, Any]]:
-        """All complete lines by key; a last line that was cut off is ignored.
+        """Return all complete lines by key; a last line that was cut off is ignored.
 
         Raises:
             DataError: A line cannot be read, or two lines have the same key; names file and row.
@@ -48,7 +48,7 @@ class KeyedLines:
         return {key: record for key, _, record in self._lines()}
 
     def keys(self) -> frozenset[Key]:
-        """The keys of all complete lines; raises as `read`."""
+        """Return the keys of all complete lines; raises as `read`."""
         return frozenset(key for key, _, _ in self._lines())
 
     def keep(self, keys: Set[Key]) -> None:
@@ -115,7 +115,7 @@ class KeyedLines:
 
 
 def key_of(problem: object, attempt: object) -> Key:
-    """The key of a line.
+    """Return the key of a line.
 
     Raises:
         FieldError: It is none.

@@ -45,7 +45,7 @@ _WITH_VALUES = 8
 
 
 def made_with(device: str) -> dict[str, Any]:
-    """Versions of the code, Python and packages, and `device`, the name of what computes; `commit` is None outside of git."""
+    """Return the versions of the code, Python and packages, and `device`, the name of what computes; `commit` is None outside of git."""
     versions = {"ramify": __version__}
     for name in _PACKAGES:
         try:
@@ -139,7 +139,7 @@ class Difference:
 
 
 def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  # noqa: ANN401 - JSON
-    """The keys at which two tables differ, in alphabetical order.
+    """Yield the keys at which two tables differ, in alphabetical order.
 
     `now` may hold tuples, which JSON turns into lists.
     """
@@ -152,7 +152,7 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal.
+    """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:
         DataError: The file cannot be read.
@@ -165,7 +165,7 @@ def file_sha256(path: Path) -> str:
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:
-    """SHA-256 of the problems' ids, messages and accepted answers, in order."""
+    """Return the SHA-256 of the problems' ids, messages and accepted answers, in order."""
     table = [
         [problem.id, [[message.role, message.text] for message in problem.messages], list(problem.answer)]
         for problem in problems
@@ -174,12 +174,12 @@ def problems_sha256(problems: Sequence[Problem]) -> str:
 
 
 def text_sha256(text: str) -> str:
-    """SHA-256 of a text, in hexadecimal."""
+    """Return the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def model_files(folder: Path) -> dict[str, str]:
-    """SHA-256 of what describes a model and its tokenizer beside the weights, by name, for the files that are there.
+    """Return the SHA-256 of each file that describes a model and its tokenizer, by name, for the files that are there.
 
     Those of an adapter's base stand under "base/".
 
@@ -197,13 +197,13 @@ def model_files(folder: Path) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - JSON
-    """A value for a message, cut to a line."""
+    """Return a value for a message, cut to a line."""
     text = "not set" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
+    """Return the commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
     here = Path(__file__).resolve().parents[1]
     # `status` would lock the checkout's index to refresh it, and leave the lock there if it takes too long and is killed.
     git = ["git", "--no-optional-locks", "-C", str(here)]

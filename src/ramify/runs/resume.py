@@ -71,7 +71,7 @@ class Start:
 
 
 def starting_point(folder: RunFolder, setup: TrainingSetup, console: RunConsole) -> Start:
-    """The run's latest checkpoint, or the recipe's model if there is none; prints which.
+    """Return the run's latest checkpoint, or the recipe's model if there is none; prints which.
 
     Raises:
         DataError: The checkpoint is damaged, or belongs to another run, seed, tokenizer or model; there is none although

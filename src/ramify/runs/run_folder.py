@@ -224,15 +224,15 @@ class RunFolder:
     resume: bool = False
 
     def trees(self, step: int) -> Path:
-        """The trace of a step."""
+        """Return the path of a step's trace."""
         return self.root / "trees" / f"{step:06d}.jsonl"
 
     def timing(self, step: int) -> Path:
-        """The wall-clock times of a step."""
+        """Return the path of a step's wall-clock times."""
         return self.root / "timing" / f"{step:06d}.jsonl"
 
     def evaluation(self, step: int) -> Path:
-        """The trace of the evaluation of the weights after a step."""
+        """Return the path of the trace of the evaluation after a step."""
         return self.root / "evals" / f"{step:06d}.jsonl"
 
     @property
@@ -313,7 +313,7 @@ class RunFolder:
         replace_file(self.root / RECIPE, recipe.text.encode())
 
     def name(self) -> str | None:
-        """The name that the run drew when it began; None without a readable manifest."""
+        """Return the name that the run drew when it began; None without a readable manifest."""
         try:
             return str(read_record(self.root / MANIFEST, part(name=text))["name"])
         except DataError:

@@ -54,11 +54,11 @@ class LoopState:
     guard: GuardState | None = None
 
     def after_step(self, cursor: DataCursor, score: float | None) -> "LoopState":
-        """The state after one more step; a higher score is better."""
+        """Return the state after one more step; a higher score is better."""
         return replace(self, step=self.step + 1, cursor=cursor, scores=(*self.scores, score))
 
     def went_back(self, step: int) -> "LoopState":
-        """The state after a fallback to the weights of the checkpoint of `step`."""
+        """Return the state after a fallback to the weights of the checkpoint of `step`."""
         return replace(self, scores=(), due=step)
 
     @property
@@ -169,7 +169,7 @@ class Saver:
         return path
 
     def best_note(self, state: LoopState) -> str | None:
-        """One line about the best checkpoint; None if no best ones are kept."""
+        """Return one line about the best checkpoint; None if no best ones are kept."""
         if not state.ranking:
             return None
         best = state.ranking[0]

@@ -93,7 +93,7 @@ async def take_batch(
 
 
 def is_mixed(rewards: Sequence[Reward]) -> bool:
-    """Tell whether some leaves of a tree are better than others by `correct`: 1 or more is right, 0 or less is wrong.
+    """Return True if some leaves of a tree are better than others by `correct`: 1 or more is right, 0 or less is wrong.
 
     Equal partial credit on all leaves does not count as mixed either. Leaves that do not count are left out.
     """

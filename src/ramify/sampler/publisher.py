@@ -200,7 +200,7 @@ def copy_trained(learner: Learner, target: PreTrainedModel) -> None:
 
 
 def build_publisher(sampler: Sampler, learner: Learner, model: PreTrainedModel, dtype: str) -> Publisher:
-    """The publisher for an engine.
+    """Return the publisher for an engine.
 
     Args:
         sampler: Has the engine, and the prompts; the probe is the first tokens of these, in the order of their file.

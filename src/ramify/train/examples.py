@@ -67,7 +67,7 @@ class RowRenderer:
         return specs
 
     def trees(self, item: RenderedExample, key: TreeKey) -> tuple[Tree, ...]:
-        """A tree with one leaf for each side."""
+        """Return a tree with one leaf for each side."""
         if item.recorded is not None:
             return item.recorded.trees(item.problem, key)
         tools = self.tools_of(item.tools)
@@ -113,7 +113,7 @@ class ExampleReader:
         self._spelt: list[str | None] = []
 
     def __iter__(self) -> Iterator[RenderedExample]:
-        """The examples, in the order of the file."""
+        """Yield the examples, in the order of the file."""
         next_note = time.monotonic() + _NOTE_SECONDS
         for number, example in read_examples(self._data.train, self._names):
             self._rows += 1
@@ -136,7 +136,7 @@ class ExampleReader:
         self._read_all = True
 
     def _rendered(self, example: Example) -> RenderedExample:
-        """The example in the dialect's text, nothing encoded that need not be."""
+        """Return the example in the dialect's text, nothing encoded that need not be."""
         problem, renderer = example.problem, self._row_renderer.renderer
         tools = self._row_renderer.tools_of(example.tools)
         limit = self._data.max_tokens
@@ -232,7 +232,7 @@ def _listed(rows: list[int]) -> str:
 def _size_if_above(
     renderer: ExampleRenderer, problem: Problem, parts: Parts, tools: Sequence[ToolSpec], limit: int
 ) -> int:
-    """An upper bound on the tokens of a demonstration; the exact number if the bound is above the limit.
+    """Return an upper bound on the tokens of a demonstration; the exact number if the bound is above the limit.
 
     Raises:
         RowError: The chat template refuses the problem's messages.

@@ -80,7 +80,7 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
 
 
 def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], phase: Phase) -> LoopState:
-    """One step of the run: from published weights and a batch of problems to updated weights and a written record.
+    """Take one step of the run: from published weights and a batch of problems to updated weights and a written record.
 
     Raises:
         TrainingError: The guard stops the run.

@@ -66,7 +66,7 @@ def grow_rollout(
 
 
 def recorded_start(start: Place, decode: Callable[[Sequence[int]], str]) -> TreeRequest:
-    """A tree that goes on from a recorded node; `decode` gives the text of tokens.
+    """Return a tree that goes on from a recorded node; `decode` gives the text of tokens.
 
     Raises:
         DataError: There is no such tree or node, nothing can go on from it, or its tokens are another model's.

@@ -128,13 +128,13 @@ def _named(trees: Path) -> Iterator[tuple[str, ScoredTree]]:
 
 
 def _reward(run: Path) -> dict[str, float | None]:
-    """Mean reward in the first and in the last step of a run."""
+    """Return the mean reward in the first and in the last step of a run."""
     rows = read_metrics(run / "metrics.jsonl")
     return {"first": rows[0].get("reward/mean"), "last": rows[-1].get("reward/mean")} if rows else {}
 
 
 def _preferences(run: Path) -> dict[str, float | None]:
-    """Loss, and share of pairs whose chosen side the policy prefers more than its start did, in the last step of a run."""
+    """Return the loss, and the share of pairs whose chosen side the policy prefers more than its start did, in the last step of a run."""
     rows = read_metrics(run / "metrics.jsonl")
     names = ("loss", "accuracy", "margin")
     return {"steps": float(len(rows)), **{name: rows[-1].get(name) for name in names}} if rows else {}

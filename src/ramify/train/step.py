@@ -134,7 +134,7 @@ def learn(run: RlRun, state: LoopState, batch: Batch, rollout_metrics: Mapping[s
 def after_step(
     run: RlRun, state: LoopState, batch: Batch, rollout_metrics: Mapping[str, float], outcome: StepOutcome
 ) -> tuple[LoopState, Action]:
-    """The state after the step, and what the guard decides."""
+    """Return the state after the step, and the guard's decision."""
     run.learning.end_step(state.step + 1)
     # The rewards of training rank checkpoints only where no evaluation does.
     state = replace(
@@ -227,7 +227,7 @@ def apply_guard_action(
 
 
 def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
-    """The metrics of one step's mini-batches; None where nothing was measured or the value is not finite."""
+    """Return the metrics of one step's mini-batches; None where nothing was measured or the value is not finite."""
     # A mini-batch of dead groups measures nothing and changes no weight. So the first other one is still computed with
     # the weights that sampled: its mismatch is that between engine and learner.
     measured = [report for report in reports if report.outcome != "empty"]
@@ -253,7 +253,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
 
 
 def update_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
-    """A line if no step of a run changed the weights: why, with the most frequent cause first."""
+    """Return a line if no step of a run changed the weights: why, with the most frequent cause first."""
     if not history or any(row.get("update/steps") for row in history):
         return ()
     causes = Counter(map(_why_no_step, history)).most_common()
