@@ -112,7 +112,7 @@ def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path, opened):
         run()
     broken, follower = opened[0]
     assert opened[1] == [
-        "log.to: Unopened failed and is left out from now on: OSError: no service",
+        "log.to: NoService failed and is left out from now on: OSError: no service",
         "log.to: Broken failed and is left out from now on: RuntimeError: no route",
     ]
     assert [line[0] for line in broken.lines] == ["open", "step"]
