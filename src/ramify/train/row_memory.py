@@ -63,8 +63,8 @@ def dry_step(learner: Learner, row_tokens: int, context_tokens: int) -> None:
     Raises:
         MachineError: The row does not fit into a GPU's memory.
     """
-    full, rest = divmod(row_tokens, context_tokens)
-    sizes = [context_tokens] * full + [rest] * (rest > 1)
+    full, remainder = divmod(row_tokens, context_tokens)
+    sizes = [context_tokens] * full + [remainder] * (remainder > 1)
     sequences = [written([_TOKEN] * size) for size in sizes]
     packed = pack(sequences, row_tokens, share_prefixes=packs_trees(learner.model))[0]
     # Every loss takes it.
