@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.records import TokenUsage
-from ramify.rollout.helper import Helper
+from ramify.rollout.repair import Helper
 from scripted_agents import SlowTool, WrappedEngine
 
 

@@ -6,10 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import LossConfig
-from ramify.algos.gppo import held_at
 from ramify.algos.grpo import clipped_below
-from ramify.algos.losses import LossInputs, LossOutput
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput, held_at
 from ramify.algos.ops import BatchStatistics, Shared, along, sums_of, token_weights
 from ramify.core.config import AboveOne, InsideOne, PositiveWeight
 from ramify.core.errors import ConfigError, TrainingError

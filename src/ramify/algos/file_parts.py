@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ramify.algos.branch_rules import BranchingConfig, FixedRoots, RuleSetup, toss
-from ramify.algos.configs import EstimatorConfig, LossConfig
-from ramify.algos.losses import LossInputs, LossOutput, bounded_exp
-from ramify.algos.ops import PerGroup, Shared, spread, values
+from ramify.algos.estimators import EstimatorConfig, PerGroup
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput, bounded_exp
+from ramify.algos.ops import Shared, spread, values
 from ramify.core.config import InputFile, Name
 from ramify.core.errors import ConfigError
 from ramify.core.protocols import Brancher, Estimator

@@ -10,15 +10,14 @@ ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     to
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ramify.algos.configs import Baseline, EstimatorConfig, LossConfig
-from ramify.algos.losses import LossInputs, LossOutput
+from ramify.algos.estimators import EstimatorConfig, PerGroup
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput
 from ramify.algos.ops import (
     STD_FLOOR,
-    PerGroup,
     Shared,
     along,
     centered,
@@ -35,6 +34,9 @@ from ramify.core.tree import Tree
 
 if TYPE_CHECKING:
     import torch
+
+Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
+"""What a reward is compared with: the mean over the whole group, or over the leaves that are not below the token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ramify.core.errors import DataError
-from ramify.core.records import AnnotatedTree, BatchSums, Floats, Ints, Reward
+from ramify.core.records import BatchSums, Floats, Ints, Reward
 from ramify.core.tree import Node, Trajectory, Tree
 
 Shared: TypeAlias = Literal["repeat", "split", "mass"]
@@ -183,14 +183,3 @@ class BatchStatistics:
         if squares <= RESOLUTION**2 * sums.wxx:
             return cls(mean, 0.0)
         return cls(mean, math.sqrt(squares / freedom))
-
-
-class PerGroup:
-    """An estimator that needs no batch statistics."""
-
-    __slots__ = ()
-
-    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """Empty: groups are independent of each other."""
-        del trees
-        return ()

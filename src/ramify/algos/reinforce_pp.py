@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import EstimatorConfig
+from ramify.algos.estimators import EstimatorConfig
 from ramify.algos.kl import k1_along
 from ramify.algos.ops import (
     STD_FLOOR,

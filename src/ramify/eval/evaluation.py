@@ -13,8 +13,7 @@ from typing import Any
 from ramify.core.errors import DataError
 from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
-from ramify.eval.attempts import GROUPS, AttemptRecord, Outcome
-from ramify.eval.results import AttemptTimes, TimedCall
+from ramify.eval.results import GROUPS, AttemptRecord, AttemptTimes, Outcome, TimedCall
 from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from ramify.core.messages import Problem
 from ramify.core.records import ScoredTree
 from ramify.core.tree import TreeKey
-from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import Evaluation, make_evaluation
+from ramify.eval.results import AttemptRecord, record_attempt
 from ramify.obs.console import Phase
 from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key

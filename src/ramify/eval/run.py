@@ -12,7 +12,6 @@ from ramify.core.errors import ConfigError, DataError, ServiceDownError
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
-from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import (
     Evaluation,
     make_evaluation,
@@ -24,11 +23,13 @@ from ramify.eval.evaluation import (
 from ramify.eval.live import attempt_key, planned_attempts
 from ramify.eval.page import write_page
 from ramify.eval.results import (
+    AttemptRecord,
     answered_by,
     attempt_lines,
     read_manifest,
     read_records,
     read_times,
+    record_attempt,
     results_lines,
     tree_lines,
 )

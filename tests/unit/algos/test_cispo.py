@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from loss_inputs import slopes, token_inputs
-from ramify.algos.cispo import CispoSurrogate
+from ramify.algos.losses import CispoSurrogate
 
 
 def at(ratio):

@@ -6,11 +6,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from ramify.algos.aepo import StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate
 
 
 @pytest.mark.parametrize(

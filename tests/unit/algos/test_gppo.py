@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from loss_inputs import slopes, token_inputs
-from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.losses import GppoSurrogate
 
 
 def at(ratio):

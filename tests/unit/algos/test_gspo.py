@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loss_inputs import path_inputs
-from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.losses import GspoSurrogate
 
 NARROW = GspoSurrogate(3e-4, 4e-4)
 

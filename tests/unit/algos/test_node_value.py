@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramify.algos.node_value import NodeValue
+from ramify.algos.estimators import NodeValue
 from ramify.algos.ops import by_node, leaf_weights, leaves_below
 from ramify.core.records import Reward
 from ramify.core.tree import Source

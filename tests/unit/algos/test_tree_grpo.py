@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from ramify.algos.estimators import TreeGrpo
 from ramify.algos.grpo import GroupRelative
-from ramify.algos.tree_grpo import TreeGrpo
 from ramify.core.records import NO_ANNOTATIONS, Reward
 from ramify.core.tree import Source
 from random_trees import annotated, node, tree_of

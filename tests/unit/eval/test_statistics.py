@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ramify.core.messages import Problem
 from ramify.core.records import Reward
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
-from ramify.eval.attempts import record_attempt
+from ramify.eval.results import record_attempt
 from ramify.eval.statistics import (
     bootstrap_mean,
     holm,

@@ -6,7 +6,7 @@ import torch
 from model_makers import learner_for, tiny
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.losses import GspoSurrogate
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import MachineError
 from ramify.learner.dry_step import dry_step

@@ -8,13 +8,10 @@ import torch
 
 from model_makers import tiny
 from ramify.algos.aepo import StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
-from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
-from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlPenalty
-from ramify.algos.losses import Objective
+from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate, Objective
 from ramify.core.records import Reward, behavior_annotations
 from ramify.core.tree import Source
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig

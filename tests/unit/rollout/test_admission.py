@@ -6,7 +6,7 @@ import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.waits import SlotGate
+from ramify.rollout.grow import SlotGate
 from scripted_agents import WrappedEngine, agent, grow, problem, with_engine
 
 RULE = ThresholdBrancher(m=3, min_entropy_delta=0.0, children=1, probe_tokens=3)

@@ -16,7 +16,7 @@ from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
 from ramify.rollout.debugger import DebuggedEnvironment, corrected
-from ramify.rollout.helper import Helper, UnhelpfulError
+from ramify.rollout.repair import Helper, UnhelpfulError
 from ramify.rollout.tool_set import ToolSet
 from scripted_agents import problem
 

@@ -7,7 +7,7 @@ import pytest
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.waits import WaitBoard
+from ramify.rollout.settings import WaitBoard
 from scripted_agents import agent, problem
 
 

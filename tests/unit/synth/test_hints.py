@@ -5,8 +5,8 @@ from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
 from ramify.core.errors import DataError
 from ramify.core.tree import Cut, Source, TreeKey
-from ramify.rollout.places import last_turn
 from ramify.rollout.plan import TreeRequest
+from ramify.rollout.rewriting import last_turn
 from ramify.synth.hints import Hint, HintLibrary, hint_positions, load_hints, planned_hint, read_hint
 
 DOUBT = Hint(name="check", kind="verification", text=", I check.", tool="python")

@@ -16,11 +16,10 @@ from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import TreeRequest
 from ramify.synth.configs import HintsConfig, QualityConfig
-from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
 from ramify.synth.results import PassRates, Sorter, StageTotals, _rates, write_results
-from ramify.synth.rows import Answer, refusal_reason
-from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
+from ramify.synth.rows import STAGES, Answer, read_stage, refusal_reason
+from ramify.synth.run import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
 
 CALL = "<think> I add</think><python> print(12 + 30) </python>"
 DONE = f"<think> done</think>{RIGHT}"
