@@ -27,6 +27,7 @@ from scripted_agents import (
 
 FLAT = FlatBrancher(probe_tokens=3)
 RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+ANSWER = "<think> done</think><answer> \\boxed{ 42 } </answer>"
 FAILS = "<think> so I add. I print it</think><python> print( </python>"
 
 
@@ -45,15 +46,12 @@ def backtracking(folder, play, calls=1, temperature=1.0, rule=FLAT, **options):
     return replace(parts, rewriters=(Backtracer(parts.renderer, temperature, calls),))
 
 
-ANSWER = "<think> done</think><answer> \\boxed{ 42 } </answer>"
-
-
 def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_folder):
     parts = backtracking(
         tokenizer_folder, plays("<think> I try SEED</think><python> print( SEED </python>"), n=1
     )
     parts = with_engine(parts, RecordingEngine)
-    (trajectory,) = grow_one(parts, problems=None).trajectories
+    (trajectory,) = grow_one(parts).trajectories
     prompt, first, gone, *_ = trajectory.nodes
     assert (gone.rewriter, gone.source, gone.context) == (
         "backtracer",
@@ -62,16 +60,16 @@ def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_
     )
     first_request, second_request, *_ = parts.engine.requests
     assert second_request.token_ids[: len(prompt.token_ids)] == prompt.token_ids == first_request.token_ids
-    kept = parts.renderer.decode(second_request.token_ids[len(prompt.token_ids) :])
-    assert kept == "<think>"
+    context = parts.renderer.decode(second_request.token_ids[len(prompt.token_ids) :])
+    assert context == "<think>"
     assert second_request.seed != first_request.seed
     second = trajectory.policy_nodes[1]
-    assert kept + gone.text + second.text != first.text
+    assert context + gone.text + second.text != first.text
     assert gone.results[0].status is ToolStatus.ERROR
 
 
 @pytest.mark.parametrize(
-    ("turn", "kept"),
+    ("turn", "context"),
     [
         (FAILS, "<think> so I add."),
         ("<think> one\n two\n three </think>\n<python> print( </python>", "<think> one\n two\n"),
@@ -81,13 +79,13 @@ def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_
         ("opened before </think><python> print( </python>", ""),
     ],
 )
-def test_it_goes_on_from_the_last_line_or_sentence_before_the_call(tokenizer_folder, turn, kept):
+def test_it_goes_on_from_the_last_line_or_sentence_before_the_call(tokenizer_folder, turn, context):
     (trajectory,) = grow_one(backtracking(tokenizer_folder, plays(turn), n=1)).trajectories
     gone = next(node for node in trajectory.nodes if node.rewriter)
     segment = trajectory.contexts[trajectory.nodes.index(gone)]
     prompt = trajectory.nodes[0]
     decode = agent(tokenizer_folder, FLAT).renderer.decode
-    assert decode(segment.token_ids[len(prompt.token_ids) :]) == kept
+    assert decode(segment.token_ids[len(prompt.token_ids) :]) == context
     assert segment.token_ids[: len(prompt.token_ids)] == prompt.token_ids
 
 
@@ -122,7 +120,7 @@ def test_it_acts_after_each_kind_of_failure(tokenizer_folder, status):
 
 
 def test_it_goes_back_twice_to_where_the_turn_begins(tokenizer_folder):
-    """What it puts there is nothing, which nothing can go on from; the second time it finds the prompt all the same."""
+    """Nothing stands there, which nothing can go on from; the second time it goes back to the prompt all the same."""
     parts = backtracking(tokenizer_folder, plays("<python> print( </python>"), calls=2, n=1)
     (trajectory,) = grow_one(parts).trajectories
     gone = [node for node in trajectory.nodes if node.rewriter]
@@ -197,9 +195,9 @@ def test_the_refiner_keeps_the_prompt(tokenizer_folder):
     assert refined.text.startswith("<think> 12 plus 30 is 42.")
     assert "<answer>" not in refined.text
     assert refined.text.count("</think>") == 1
-    (told,) = model.told
-    assert "what is 12 plus 30 ?" in told[-1].text
-    assert "number" in told[-1].text
+    (request,) = model.requests
+    assert "what is 12 plus 30 ?" in request[-1].text
+    assert "number" in request[-1].text
     assert trajectory.stop is StopReason.ANSWERED
 
 
@@ -208,10 +206,10 @@ def test_the_refiner_asks_whenever_the_context_has_become_long(tokenizer_folder)
     parts = refining(tokenizer_folder, plays(LONG), model, 60, budget=10, n=1, max_tokens=1500)
     (trajectory,) = grow_one(parts).trajectories
     refined = [node for node in trajectory.nodes if node.rewriter]
-    assert len(refined) == len(model.told) > 1
+    assert len(refined) == len(model.requests) > 1
     once = ScriptedHelper(["short"])
     grow_one(refining(tokenizer_folder, plays(LONG), once, 60, budget=1, n=1, max_tokens=1500))
-    assert len(once.told) == 1
+    assert len(once.requests) == 1
 
 
 def seen_sizes(folder, play, **options):
@@ -273,7 +271,7 @@ def test_a_failed_ask_spends_an_attempt(tokenizer_folder, budget):
     parts = refining(tokenizer_folder, plays(LONG, LONG, LONG, ANSWER), model, 40, budget=budget, n=1)
     (trajectory,) = grow_one(parts).trajectories
     assert trajectory.stop is StopReason.ANSWERED
-    assert len(model.told) == budget
+    assert len(model.requests) == budget
 
 
 def test_branches_inherit_a_failed_ask(tokenizer_folder):
@@ -281,7 +279,7 @@ def test_branches_inherit_a_failed_ask(tokenizer_folder):
     play = plays(LONG, LONG, LONG, ANSWER)
     tree = grow_one(refining(tokenizer_folder, play, model, 40, rule=RULE, n=6, max_tokens=800))
     assert len(tree.trajectories) > len(tree.children[""])
-    assert len(model.told) == len(tree.children[""])
+    assert len(model.requests) == len(tree.children[""])
 
 
 @pytest.mark.parametrize(
@@ -301,36 +299,30 @@ def test_a_helper_that_does_not_help_is_an_event_and_is_not_asked_again(
     (trajectory,) = grow_one(parts).trajectories
     assert trajectory.stop is StopReason.ANSWERED
     assert len(trajectory.segments) == 1
-    assert len(model.told) == 1
+    assert len(model.requests) == 1
     assert [e.fields["reason"] for e in parts.events.events if e.kind == "rewriter/refiner"] == [reason]
 
 
 def test_debugger_and_backtracer_together_the_second_acts_where_the_first_did_not_help(tokenizer_folder):
     model = ScriptedHelper(["prose, no program"])
     parts = backtracking(tokenizer_folder, plays(FAILS, FAILS, ANSWER), n=1)
-    inner = parts.environment
-    parts = replace(parts, environment=DebuggedEnvironment(inner, helper_of(model), 1))
-    (trajectory,) = grow_one_of(parts, inner).trajectories
+
+    class Debugged(DebuggedEnvironment):
+        """`grow_one` looks into the tools of a set."""
+
+        members = parts.environment.members
+
+    parts = replace(parts, environment=Debugged(parts.environment, helper_of(model), 1))
+    (trajectory,) = grow_one(parts).trajectories
     gone = next(node for node in trajectory.nodes if node.rewriter)
     assert gone.results[0].info["debugger"] == "no program"
-    assert len(model.told) == 1
-
-
-def grow_one_of(parts, inner):
-    """As `grow_one`, which looks into the tools of a set."""
-
-    class Seen(type(parts.environment)):
-        members = inner.members
-
-    return grow_one(
-        replace(parts, environment=Seen(inner, parts.environment.helper, parts.environment.calls))
-    )
+    assert len(model.requests) == 1
 
 
 def test_messages_of_the_user_stand_in_what_the_refiner_is_told(tokenizer_folder):
     """The question is the last message, whoever wrote the ones before."""
     model = ScriptedHelper(["short"])
     parts = refining(tokenizer_folder, plays(LONG, LONG, ANSWER), model, 60, n=1)
-    asked = replace(problem(), messages=(Message.of("system", "be brief"), Message.of("user", "which ?")))
-    grow_one(parts, problems=[asked])
-    assert '"question": "which ?"' in model.told[0][-1].text
+    question = replace(problem(), messages=(Message.of("system", "be brief"), Message.of("user", "which ?")))
+    grow_one(parts, problems=[question])
+    assert '"question": "which ?"' in model.requests[0][-1].text
