@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+import build
 import own_parts
 from branch_cases import candidate
 from doc_pages import read_page
-from loss_inputs import slopes, token_inputs
+from loss_inputs import logprob_gradients, token_inputs
 from ramify.algos.branch_rules import RuleSetup
 from ramify.algos.file_parts import FileEstimator, FileLoss, FileRule
 from ramify.algos.losses import CispoSurrogate
@@ -19,15 +20,11 @@ from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import Source
 from ramify.learner.annotate import AnnotationRequest
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.learner.wire import decode, encode
 from ramify.modeling.tiny import make_tiny_qwen3
-from random_trees import annotated, node, random_tree, sampled, some_rewards, tree_of
+from random_trees import annotated, random_tree, sampled, some_rewards
 
 SETUP = RuleSetup(4, 1000, lambda _: 0.5)
 EDGES = {"clip_low": 0.1, "clip_high": 0.15}
@@ -42,7 +39,7 @@ LOSSES = {
 
 
 def gradients(loss, dtype, budget):
-    """Of one optimizer step on random trees, packed into rows of at most `budget` tokens; and its report."""
+    """The gradients of one optimizer step on random trees, packed into rows of at most `budget` tokens; and its report."""
     section = AlgorithmSection(
         estimator={"name": "group"}, loss=LOSSES[loss], shared="mass", truncated="mask"
     )
@@ -50,27 +47,17 @@ def gradients(loss, dtype, budget):
     model = make_tiny_qwen3(
         **sizes, intermediate=16, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
     ).to(dtype)
-    learner = Learner(
-        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0)),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=1,
-        objective=build_objective(section),
-        temperature=1.0,
-        max_grad_norm=1e9,
-        token_budget=budget,
-    )
+    objective = build_objective(section)
+    learner = build.learner(model, objective, still=True, total_steps=1, token_budget=budget)
     run = Learning(
         learner, build_estimator(section), None, masks_truncated=True, wanted=AnnotationRequest("behavior", False, False),
         problems_per_minibatch=9, minibatches=1, temperature=1.0, max_mismatch=None,
     )  # fmt: skip
     rng = np.random.default_rng(3)
     trees = [sampled(rng, random_tree(rng, contexts=False), -3.9) for _ in range(4)]
-    caught = []
-    learner.optimizers._optimizers[0].register_step_pre_hook(
-        lambda *_: caught.extend(p.grad.clone() for p in learner.model.parameters())
-    )
-    (report,) = run.update(run.credit([ScoredTree(tree, some_rewards(rng, tree)) for tree in trees]))
-    return caught, report
+    trained = run.credit([ScoredTree(tree, some_rewards(rng, tree)) for tree in trees])
+    (report,), collected = build.collect_gradients(learner, lambda: run.update(trained))
+    return collected, report
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -92,8 +79,8 @@ def test_a_groups_mean_in_a_file_gives_the_advantages_of_ramifys():
         build_estimator(AlgorithmSection(estimator=table, loss={"name": "clip"})).advantages(known, ())
         for table in ESTIMATORS.values()
     )
-    for one, other in zip(own, ours, strict=True):
-        assert other == pytest.approx(one, abs=1e-12)
+    for expected, array in zip(own, ours, strict=True):
+        assert array == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.4])
@@ -106,14 +93,14 @@ def test_a_rule_in_a_file_decides_as_bernoulli(width):
     own, ours = (RolloutSection(**sizes, branching=table).branching.build(SETUP) for table in tables)
     for draw in (0.1, 0.3, 0.5, 0.7, 0.9):
         for delta in (-2.0, -0.5, 0.0, 0.5, 2.0):  # the outer ones lead out of [0, 1]
-            asked = candidate(delta, draw, width)
-            assert ours.propose(asked, ()) == own.propose(asked, ())
+            case = candidate(delta, draw, width)
+            assert ours.propose(case, ()) == own.propose(case, ())
     assert (ours.probe_tokens, ours.max_children, ours.state()) == (own.probe_tokens, own.max_children, {})
 
 
 def test_the_example_of_the_page_works_and_its_cispo_is_ramifys(tmp_path):
-    _, _, rest = read_page("extending.md").partition("This is `my_parts.py`:\n\n```python\n")
-    (tmp_path / "my_parts.py").write_text(rest[: rest.index("```")])
+    _, _, after = read_page("extending.md").partition("This is `my_parts.py`:\n\n```python\n")
+    (tmp_path / "my_parts.py").write_text(after[: after.index("```")])
     tables = [
         {"path": tmp_path / "my_parts.py", "function": name}
         for name in ("often_early", "leave_one_out", "cispo")
@@ -123,17 +110,16 @@ def test_the_example_of_the_page_works_and_its_cispo_is_ramifys(tmp_path):
     )
     assert rule.build(SETUP).propose(candidate(0.0), ()).probability == 0.5
     rloo = {"name": "group", "scale": "none", "baseline": "leave_subtree_out"}
-    flat = tree_of(
-        [node((), Source.PROMPT, [5]), *(node((i,), Source.POLICY, [1], leaf=True) for i in range(3))]
-    )
-    known = annotated(flat, tuple(Reward(value, {}) for value in (1.0, 0.0, 0.4)))
+    known = annotated(build.flat_tree(1, 1, 1), tuple(Reward(value, {}) for value in (1.0, 0.0, 0.4)))
     expected = build_estimator(AlgorithmSection(estimator=rloo, loss={"name": "clip"})).advantages(known, ())
     ours = estimator.build("repeat", 0.0).advantages(known, ())
     assert np.concatenate(ours) == pytest.approx(np.concatenate(expected), abs=1e-12)
-    given = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -0.5], [0.9, -0.4, 0.1], dtype=torch.float64)
+    inputs = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -0.5], [0.9, -0.4, 0.1], dtype=torch.float64)
     named = CispoSurrogate(clip_high=0.28)
-    assert slopes(loss.build(), given) == pytest.approx(slopes(named, given), abs=1e-12)
-    assert loss.build()(given).sums["clip_fraction"] == named(given).sums["clip_fraction"]
+    assert logprob_gradients(loss.build(), inputs) == pytest.approx(
+        logprob_gradients(named, inputs), abs=1e-12
+    )
+    assert loss.build()(inputs).sums["clip_fraction"] == named(inputs).sums["clip_fraction"]
 
 
 @pytest.fixture
@@ -165,7 +151,7 @@ def refusal(call):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (
             "return float('nan')",
@@ -180,14 +166,14 @@ def refusal(call):
         ("return candidate.entropy", "it raised AttributeError: "),
     ],
 )  # fmt: skip
-def test_what_is_no_finite_number_is_refused_with_its_place(function, body, told):
+def test_what_is_no_finite_number_is_refused_with_its_place(function, body, message):
     rule = FileRule(**function("candidate", body)).build(SETUP)
-    asked = replace(candidate(0.3), slot=1)
-    assert told in refusal(lambda: rule.propose(asked, ()))
+    case = replace(candidate(0.3), slot=1)
+    assert message in refusal(lambda: rule.propose(case, ()))
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("return rewards[:1]", "line 4: f: problem 'p', tree 0 of step 0: it returned an array of shape [1] for 3"),
         ("return 0.5", "it returned 0.5 for 3 trajectories. Return 3 finite numbers, one for each trajectory."),
@@ -200,14 +186,14 @@ def test_what_is_no_finite_number_is_refused_with_its_place(function, body, told
         ("raise KeyError('x')", "line 5: f: problem 'p', tree 0 of step 0: it raised KeyError: 'x'. Correct the function."),
     ],
 )  # fmt: skip
-def test_what_is_no_advantage_is_refused_with_its_place(function, body, told):
+def test_what_is_no_advantage_is_refused_with_its_place(function, body, message):
     estimator = FileEstimator(**function("rewards, tree", body)).build("repeat", 0.0)
     rng = np.random.default_rng(0)
     trees = (random_tree(rng) for _ in range(99))
     tree = next(tree for tree in trees if len(tree.trajectories) == 3)
     known = annotated(tree, tuple(Reward(value, {}) for value in (0.0, 1.0, -1.0)))
     line = refusal(lambda: np.seterr(divide="ignore", invalid="ignore") and estimator.advantages(known, ()))
-    assert told.replace("'p'", repr(tree.problem.id)) in line
+    assert message.replace("'p'", repr(tree.problem.id)) in line
 
 
 def test_an_estimator_may_return_a_list_or_whole_numbers(function):
@@ -218,7 +204,7 @@ def test_an_estimator_may_return_a_list_or_whole_numbers(function):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("return ratio[:1]", "line 4: f: with sign 1 it returned a tensor [1], torch.float32, cpu for ratios [64]"),
         ("return ratio.half()", "a tensor [64], torch.float16, cpu for ratios [64], torch.float32, cpu. Return a number"),
@@ -238,8 +224,8 @@ def test_an_estimator_may_return_a_list_or_whole_numbers(function):
         ("return ratio.nothing()", "line 5: f: it raised AttributeError: 'Tensor' object has no attribute 'nothing'."),
     ],
 )  # fmt: skip
-def test_what_is_no_token_loss_is_refused_before_the_first_rollout(function, body, told):
-    assert told in refusal(FileLoss(**function("ratio, sign", body)).build)
+def test_what_is_no_token_loss_is_refused_before_the_first_rollout(function, body, message):
+    assert message in refusal(FileLoss(**function("ratio, sign", body)).build)
 
 
 def test_a_loss_that_fails_only_in_training_is_refused_with_its_place(function):
@@ -250,17 +236,17 @@ def test_a_loss_that_fails_only_in_training_is_refused_with_its_place(function):
 
 def test_a_function_that_writes_into_its_ratio_changes_nothing_else(function):
     loss = FileLoss(**function("ratio, sign", "return ratio.mul_(2)")).build()
-    given = token_inputs([1.0, 0.0], [0.0, -1.0], [0.0, 0.0])
-    assert loss(given).loss.item() == pytest.approx(-2 + 2)
-    assert given.ratio.tolist() == [1.0, 1.0]
+    inputs = token_inputs([1.0, 0.0], [0.0, -1.0], [0.0, 0.0])
+    assert loss(inputs).loss.item() == pytest.approx(-2 + 2)
+    assert inputs.ratio.tolist() == [1.0, 1.0]
 
 
 def test_a_loss_for_one_sign_alone_is_a_loss(function):
     loss = FileLoss(
         **function("ratio, sign", "return ratio if sign > 0 else torch.zeros_like(ratio)")
     ).build()
-    given = token_inputs([1.0, 0.0], [0.0, -1.0], [0.1, 0.1])
-    assert torch.autograd.grad(loss(given).loss, given.policy_logprobs)[0][1] == 0
+    inputs = token_inputs([1.0, 0.0], [0.0, -1.0], [0.1, 0.1])
+    assert torch.autograd.grad(loss(inputs).loss, inputs.policy_logprobs)[0][1] == 0
 
 
 def test_another_rank_refuses_another_file(function, tmp_path):
@@ -278,15 +264,15 @@ def test_another_rank_refuses_another_file(function, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "body", "told"),
+    ("parameters", "body", "message"),
     [
         ("ratio", "return ratio", "f: expected f(ratio, sign): too many positional arguments. Give it these parameters."),
         ("ratio, sign, edge", "return ratio", "f: expected f(ratio, sign): missing a required argument: 'edge'."),
         ("ratio, sign", "yield ratio", "f: expected a function that returns, got a class or a generator"),
     ],
 )  # fmt: skip
-def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(function, parameters, body, told):
-    assert told in refusal(FileLoss(**function(parameters, body)).load)
+def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(function, parameters, body, message):
+    assert message in refusal(FileLoss(**function(parameters, body)).load)
 
 
 def test_an_async_function_is_refused(function):

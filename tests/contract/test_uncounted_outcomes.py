@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import build
 import own_parts
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.assemble.algorithm import build_estimator, build_objective
@@ -21,10 +22,7 @@ from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey, make_tree
 from ramify.learner.annotate import AnnotationRequest
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.learning import Learning
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
 from ramify.rewards.trajectory_rewards import score_tree
@@ -75,17 +73,9 @@ def models():
 def learning(models, algorithm):
     section = AlgorithmSection.model_validate(algorithm)
     reference = models[1].requires_grad_(False)
-    learner = Learner(
-        # The weights stay, so that both batches meet the same ones.
-        single_process(
-            models[0], OptimizerConfig(rate=1e-12, weight_decay=0.0), lambda: nullcontext(reference)
-        ),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=10,
-        objective=build_objective(section),
-        temperature=1.0,
-        max_grad_norm=1e9,
-        token_budget=10_000,
+    # It stands still, so that both batches meet the same weights.
+    learner = build.learner(
+        models[0], build_objective(section), still=True, reference=lambda: nullcontext(reference)
     )
     return Learning(
         learner=learner,
@@ -101,7 +91,7 @@ def learning(models, algorithm):
 
 
 @dataclass(frozen=True)
-class Paid:
+class PaysByLeaf:
     """Pays each trajectory by its leaf."""
 
     values: dict[str, float]
@@ -117,7 +107,7 @@ def scored(tree, values, unjudged=()):
     async def judge(problem, answer):
         return next(verdicts)
 
-    return asyncio.run(score_tree(PartsReward(Paid(values), [WeightedPart(JudgePart(judge))]), tree))
+    return asyncio.run(score_tree(PartsReward(PaysByLeaf(values), [WeightedPart(JudgePart(judge))]), tree))
 
 
 def tree_and_values(rng):
@@ -155,13 +145,9 @@ def with_others(rng, tree, values, paid: Sequence[float]):
 
 def gradients(run, trees):
     """All gradients of an optimizer step, and its report."""
-    caught = []
-    hook = run.learner.optimizers._optimizers[0].register_step_pre_hook(
-        lambda *_: caught.extend(p.grad.numpy().tobytes() for p in run.learner.model.parameters())
-    )
-    reports = run.update(trees)
-    hook.remove()
-    return caught, [(report.outcome, report.loss) for report in reports]
+    reports, collected = build.collect_gradients(run.learner, lambda: run.update(trees))
+    bits = [gradient.numpy().tobytes() for gradient in collected]
+    return bits, [(report.outcome, report.loss) for report in reports]
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -190,14 +176,14 @@ def test_what_does_not_count_changes_no_advantage_and_no_gradient(
         TreeKey(0, 9),
         [n if n.stop is None else replace(n, stop=StopReason.FAILED) for n in lost.nodes],
     )
-    one = run.credit([scored(*each) for each in plain])
+    plain_credit = run.credit([scored(*each) for each in plain])
     other = run.credit([*(scored(*each) for each in others), scored(lost, nothing)])
-    assert len(one) == len(other) == 2
-    for own, same in zip(one, other, strict=True):
+    assert len(plain_credit) == len(other) == 2
+    for own, same in zip(plain_credit, other, strict=True):
         assert [t.leaf.id for t in same.tree.trajectories] == [t.leaf.id for t in own.tree.trajectories]
         for a, b in zip(own.advantages, same.advantages, strict=True):
             assert a.tolist() == b.tolist()
-    assert gradients(run, other) == gradients(run, one)
+    assert gradients(run, other) == gradients(run, plain_credit)
 
 
 @pytest.mark.parametrize("stop", StopReason)

@@ -307,12 +307,12 @@ def test_debugger_and_backtracer_together_the_second_acts_where_the_first_did_no
     model = ScriptedHelper(["prose, no program"])
     parts = backtracking(tokenizer_folder, plays(FAILS, FAILS, ANSWER), n=1)
 
-    class Debugged(DebuggedEnvironment):
+    class DebuggedTools(DebuggedEnvironment):
         """`grow_one` looks into the tools of a set."""
 
         members = parts.environment.members
 
-    parts = replace(parts, environment=Debugged(parts.environment, helper_of(model), 1))
+    parts = replace(parts, environment=DebuggedTools(parts.environment, helper_of(model), 1))
     (trajectory,) = grow_one(parts).trajectories
     gone = next(node for node in trajectory.nodes if node.rewriter)
     assert gone.results[0].info["debugger"] == "no program"
