@@ -26,7 +26,7 @@ DONE = f"<think> done</think>{RIGHT}"
 
 
 def answer_of(context, seed):
-    """What the agent says, by its question and by what stands in the context."""
+    """The agent's turn, by its question and by what stands in the context."""
     kind = next(
         name
         for name in ("easy", "tool", "hard", "hint", "many", "twice", "odd", "often")
@@ -65,9 +65,9 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
     for stage in ("direct", "tools"):
         record(run, stage, stages[stage])
     if hints:
-        asked = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
+        unanswered = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
         planned = planned_hints(
-            run, HintsConfig(), load_hints(None), with_samples(sampler, 1), problems, asked
+            run, HintsConfig(), load_hints(None), with_samples(sampler, 1), problems, unanswered
         )
         stages["hints"] = grow(with_samples(sampler, 1), planned)
         record(run, "hints", stages["hints"])
@@ -81,21 +81,21 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
         for name in files
     }
     # Nothing is lost: every answer is a row, or was refused with a reason.
-    answers = sum(len(one.tree.trajectories) for trees in stages.values() for one in trees)
+    answers = sum(len(each.tree.trajectories) for trees in stages.values() for each in trees)
     assert len(rows["sft"]) + len(rows["rejected"]) == answers
     assert all(row["reason"] for row in rows["rejected"])
     return summary, rows, run
 
 
 def read_ids(path):
-    """What `ramify sft` reads."""
-    found = [example for _, example in read_examples(path, COMPLETION)]
-    assert all(isinstance(example, Example) for example in found)
-    return [example.problem.id for example in found]
+    """The ids that `ramify sft` reads."""
+    examples = [example for _, example in read_examples(path, COMPLETION)]
+    assert all(isinstance(example, Example) for example in examples)
+    return [example.problem.id for example in examples]
 
 
 def record(run, stage, scored):
-    lines = [dump_line(tree_record(TracedTree(one.tree, one.rewards))) for one in scored]
+    lines = [dump_line(tree_record(TracedTree(each.tree, each.rewards))) for each in scored]
     replace_lines(run / "trees" / f"{stage}.jsonl", lines)
 
 
@@ -188,8 +188,8 @@ def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
     totals = StageTotals()
     for answer in answers:
         totals.add(answer)
-    told = totals.as_json(None)
-    assert (told["answers"], told["not_counted"], told["right"]) == (16, 8, 1.0)
+    entry = totals.as_json(None)
+    assert (entry["answers"], entry["not_counted"], entry["right"]) == (16, 8, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,9 @@ def test_what_an_earlier_answer_wrote_costs_nothing_again(tokenizer_folder, tmp_
             new = node.source is Source.POLICY and node.id not in traced.tree.inherited_ids
             written += len(node.token_ids) * new
             calls += len(node.calls) * new
-    told = summary["stages"]["hints"]
-    assert (told["tokens"]["written"], told["calls"]) == (written, calls)
-    assert calls == told["answers"] == 2
+    entry = summary["stages"]["hints"]
+    assert (entry["tokens"]["written"], entry["calls"]) == (written, calls)
+    assert calls == entry["answers"] == 2
 
 
 def test_a_stage_without_answers_is_left_out(tokenizer_folder, tmp_path):
