@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from test_estimators import ESTIMATORS, SHARED
 
 import build
 import own_parts
@@ -29,17 +30,6 @@ from ramify.rewards.trajectory_rewards import score_tree
 from ramify.synth.pairs import PairRule
 from random_trees import node, random_tree, sampled
 
-ESTIMATORS = {
-    "group": {"name": "group"},
-    "group without std": {"name": "group", "scale": "none"},
-    "leave_subtree_out": {"name": "group", "scale": "none", "baseline": "leave_subtree_out"},
-    "reinforce_pp": {"name": "reinforce_pp"},
-    "reinforce_pp with group_mean": {"name": "reinforce_pp", "group_mean": True},
-    "tree_grpo": {"name": "tree_grpo"},
-    "node_value": {"name": "node_value"},
-    "turn_level": {"name": "turn_level"},
-    "file": {"name": "file", "path": own_parts.__file__, "function": "advantage"},
-}
 AROUND = {
     "bare": {},
     "entropy": {"entropy_advantage": {"weight": 0.3}, "entropy_bonus": 0.01},
@@ -53,7 +43,6 @@ LOSSES = {
     "file": {"loss": {"name": "file", "path": own_parts.__file__, "function": "clip"}},
     "gspo": {"loss": {"name": "gspo"}, "aggregation": "sequence_mean"},
 }
-SHARED = ["repeat", "split", "mass"]
 WITHOUT_EFFECT = (StopReason.FAILED, StopReason.DEADLINE)
 VALUES = st.floats(-1e6, 1e6)
 

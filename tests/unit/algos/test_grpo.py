@@ -29,21 +29,6 @@ def test_flat_groups_get_the_published_advantage_on_each_written_token(shared):
         assert array == pytest.approx([value] * len(array), rel=1e-5)
 
 
-@every_weighting
-@pytest.mark.parametrize("baseline", ["pooled", "leave_subtree_out"])
-@pytest.mark.parametrize("scale", ["std", "none"])
-def test_groups_of_one_or_of_equal_rewards_have_exactly_no_advantage(shared, baseline, scale):
-    estimator = GroupRelative(shared, scale=scale, baseline=baseline)
-    assert not advantages(estimator, flat_tree(1), 0.7)[0].any()
-    assert not any(a.any() for a in advantages(estimator, flat_tree(1, 2, 3), 0.1, 0.1, 0.1))
-    assert not any(a.any() for a in advantages(estimator, FORKED, 0.1, 0.1, 0.1))
-
-
-def test_without_scale_the_difference_to_the_mean_is_left():
-    arrays = advantages(GroupRelative("repeat", scale="none"), flat_tree(1, 2, 3), 1.0, 0.0, 0.5)
-    assert [a[0] for a in arrays] == pytest.approx([0.5, -0.5, 0.0])
-
-
 def test_leaving_the_subtree_out_of_a_flat_group_is_leaving_one_out():
     numbers = [1.0, 0.0, 0.5, 0.25]
     arrays = advantages(

@@ -24,15 +24,6 @@ def test_returns_are_compared_with_the_tokens_of_the_whole_batch():
     assert np.concatenate([a for own in arrays for a in own]) == pytest.approx(expected)
 
 
-def test_with_group_mean_groups_are_centred_first():
-    trees, numbers = [flat_tree(1, 1), flat_tree(1, 1)], [[1.0, 0.0], [10.0, 10.0]]
-    arrays = estimated(ReinforcePlusPlus("repeat", group_mean=True), trees, numbers)
-    tokens = np.array([0.5, -0.5, 0, 0])
-    assert np.concatenate([a for own in arrays for a in own]) == pytest.approx(
-        tokens / (tokens.std(ddof=1) + 1e-6)
-    )
-
-
 def test_each_token_answers_for_the_divergence_from_it_on():
     tree = flat_tree(3, 1)
     notes = {
@@ -68,15 +59,6 @@ def test_advantages_have_mean_zero_and_deviation_one_under_the_weights(shared):
     assert (weights * advantages).sum() == pytest.approx(0.0, abs=1e-9)
     freedom = weights.sum() - (weights**2).sum() / weights.sum()
     assert (weights * advantages**2).sum() / freedom == pytest.approx(1.0, rel=1e-4)
-
-
-@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
-@pytest.mark.parametrize("number", [0.1, -1.0, 0.0, 1e6])
-def test_equal_returns_in_the_whole_batch_are_exactly_no_advantage(shared, number):
-    rng = np.random.default_rng(6)
-    trees = [random_tree(rng) for _ in range(5)]
-    arrays = estimated(ReinforcePlusPlus(shared), trees, [[number] * len(t.trajectories) for t in trees])
-    assert not any(a.any() for own in arrays for a in own)
 
 
 def test_equal_rewards_of_one_group_are_an_advantage_in_the_batch():

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from build import flat_tree
 from ramify.algos.estimators import NodeValue, TreeGrpo
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.ops import by_node, leaf_weights, leaves_below
@@ -63,10 +62,6 @@ def test_values_are_weighted_by_mass():
 def test_tokens_above_all_leaves_get_nothing():
     tree = forked_tree([3], [3])
     assert [a.tolist() for a in node_values(tree, [1.0, 0.0])] == [[0, 0, 0.5], [0, 0, -0.5]]
-
-
-def test_a_group_of_one_has_exactly_no_advantage():
-    assert node_values(flat_tree(1), [0.7])[0].tolist() == [0.0]
 
 
 @pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
@@ -137,11 +132,6 @@ def test_equal_rewards_in_a_subtree_leave_the_group():
 def test_a_single_root_counts_twice():
     numbers = [1.0, 0.0, 0.5]
     assert tree_grpo(forest(3), numbers) == pytest.approx(2 * normalized(numbers))
-
-
-def test_equal_rewards_and_a_group_of_one_have_exactly_no_advantage():
-    assert tree_grpo(forest(3, 1), [0.1] * 4) == [0.0] * 4
-    assert tree_grpo(forest(1), [0.7]) == [0.0]
 
 
 def test_masses_weigh_the_group_and_not_the_leaves_of_one_branching():

@@ -2,17 +2,13 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from model_folders import write_model
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.credit import Weighting, credit
-from ramify.algos.ops import leaf_masses
 from ramify.core.tree import Source, StopReason
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
-from random_trees import training
 from scripted_agents import (
     SEARCH,
     RecordingEngine,
@@ -163,31 +159,6 @@ def test_rewards_see_the_joined_turn(model_folder, probe):
 def test_the_trace_gives_the_tree_back(model_folder, tmp_path):
     tree, _ = grown(model_folder)
     assert_traced(tree, tmp_path, score(tree))
-
-
-@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
-def test_shared_tokens_get_the_credit_of_all_branches(model_folder, shared):
-    tree, _ = grown(model_folder)
-    rng = np.random.default_rng(3)
-    advantages = [rng.normal(size=t.num_written) for t in tree.trajectories]
-    credited = credit(training(tree, advantages), Weighting(shared))
-    masses = leaf_masses(tree)
-    roots = [node.id for node in tree.children[""]]
-    by_root = [
-        sum(m for t, m in zip(tree.trajectories, masses, strict=True) if t.nodes[1].id == r) for r in roots
-    ]
-    assert by_root == pytest.approx([1.0] * len(roots))
-    for node in shared_nodes(tree):
-        through = [j for j, t in enumerate(tree.trajectories) if node in t.nodes]
-        plain = np.zeros((3, len(node.token_ids)))
-        for j in through:
-            start = sum(len(n.token_ids) for n in tree.trajectories[j].policy_nodes if n.path < node.path)
-            a = advantages[j][start : start + len(node.token_ids)]
-            w = {"repeat": 1.0, "split": 1 / len(through), "mass": masses[j]}[shared]
-            plain += w * np.array([np.maximum(a, 0), np.minimum(a, 0), np.ones_like(a)])
-        got = credited[node.id]
-        assert np.allclose([got.s_plus, got.s_minus, got.weight], plain)
-        assert (got.num_paths == len(through)).all()
 
 
 def test_without_branches_the_turn_is_in_two_all_the_same(model_folder):

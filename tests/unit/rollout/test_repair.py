@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Message, ToolStatus
-from ramify.core.records import CreditedTree, NodeCredit, behavior_annotations
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from ramify.learner.pack import tree_rows
 from ramify.rollout.debugger import DebuggedEnvironment
 from ramify.rollout.repair import Backtracer, Refiner
 from repair_agents import ScriptedHelper, SeesAll, helper_of, tools
@@ -127,12 +124,6 @@ def test_it_goes_back_twice_to_where_the_turn_begins(tokenizer_folder):
     assert [node.context for node in gone] == [Cut("", len(trajectory.nodes[0].token_ids))] * 2
 
 
-def test_a_call_that_worked_is_left_alone(tokenizer_folder):
-    play = plays("<think> so</think><python> right </python>", ANSWER)
-    (trajectory,) = grow_one(backtracking(tokenizer_folder, play, n=1)).trajectories
-    assert [node.rewriter for node in trajectory.nodes] == [""] * len(trajectory.nodes)
-
-
 @pytest.mark.parametrize(
     "turn", [FAILS, "<python> print( </python>", "<think> a</think> so: <python> print( </python>"]
 )
@@ -149,23 +140,6 @@ def test_at_temperature_0_a_note_of_the_failure_changes_the_context(tokenizer_fo
     assert "NameError" in gone.text
     assert "<answer>" not in gone.text
     assert trajectory.final_answer == "\\boxed{ 42 }"
-
-
-def test_a_shared_prefix_is_computed_once_in_the_update(tokenizer_folder):
-    """The row of a backtracked trajectory holds each of its tokens once, the kept ones too."""
-    tree = grow_one(backtracking(tokenizer_folder, plays(FAILS, ANSWER), n=1))
-    (trajectory,) = tree.trajectories
-    assert len(trajectory.segments) == 2
-    ones = {
-        node.id: NodeCredit(*(np.ones(len(node.token_ids)) for _ in range(4)))
-        for node in tree.nodes
-        if node.source is Source.POLICY
-    }
-    credited = CreditedTree(tree, behavior_annotations(tree), ones)
-    rows = tree_rows([credited], 100_000, keep_dead=True, share_prefixes=True)
-    size = sum(len(node.token_ids) for node in tree.nodes)
-    assert [len(row.token_ids) for row in rows] == [size]
-    assert sum(len(segment.token_ids) for segment in trajectory.segments) > size
 
 
 def refining(folder, play, model, at_tokens, budget=1, seconds=60.0, rule=FLAT, **options):

@@ -78,13 +78,6 @@ def test_branches_hang_at_the_fresh_context(tokenizer_folder, branch_at):
         assert len(children) == 1 + decision.taken
 
 
-@pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_latencies_do_not_change_the_tree(tokenizer_folder, branch_at):
-    parts = agent(tokenizer_folder, RULE, rewriters=(FoldsMemory(2),), branch_at=branch_at)
-    first = grow_one(parts)
-    assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 20))
-
-
 def test_the_trace_gives_two_contexts_back_and_the_reward_sees_the_whole_trajectory(
     tokenizer_folder, tmp_path
 ):
@@ -403,8 +396,9 @@ def test_a_rewriter_is_asked_within_its_budget_and_the_next_one_after_it(tokeniz
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_latencies_do_not_change_a_tree_that_goes_back(tokenizer_folder, branch_at):
-    parts = agent(tokenizer_folder, RULE, rewriters=(Backtracks(2), FoldsMemory(3)), branch_at=branch_at)
+@pytest.mark.parametrize("rewriters", [(FoldsMemory(2),), (Backtracks(2), FoldsMemory(3))])
+def test_latencies_do_not_change_the_tree(tokenizer_folder, rewriters, branch_at):
+    parts = agent(tokenizer_folder, RULE, rewriters=rewriters, branch_at=branch_at)
     first = grow_one(parts)
-    assert {type(n.context) for n in first.nodes} == {str, Cut}
-    assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 30))
+    assert {type(n.context) for n in first.nodes} == ({str, Cut} if len(rewriters) > 1 else {str})
+    assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 20))

@@ -100,14 +100,6 @@ def test_new_weights_within_a_turn_make_a_node_for_each_version(tokenizer_folder
         assert sum(node.turn is not None for node in trajectory.nodes) == len(trajectory.exchanges) + 1
 
 
-def test_new_weights_between_the_shared_tokens_and_the_rest_make_two_versions(tokenizer_folder):
-    """The two parts are two nodes, so each has the version that wrote it."""
-    parts = agent(tokenizer_folder, RULE, branch_at="after_probe")
-    tree = grow_one(with_engine(parts, Spoiling, with_another_version_after_the_probe))
-    assert {tree.by_id[decision.node].policy_version for decision in tree.decisions} == {0}
-    assert {child.policy_version for d in tree.decisions for child in tree.children[d.node]} == {1}
-
-
 class Quitting(WrappedEngine):
     """Cancels what it is asked for by itself."""
 
