@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from ramify.algos.grpo import clipped_below
-from ramify.algos.losses import LossConfig, LossInputs, LossOutput, held_at
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput, bounded_at
 from ramify.algos.ops import BatchStatistics, Shared, along, sums_of, token_weights
 from ramify.core.config import AboveOne, InsideOne, PositiveWeight
 from ramify.core.errors import ConfigError, TrainingError
@@ -53,7 +53,7 @@ class EntropyAwareAdvantage:
         return (sums_of(entropies, weights), *self.inner.batch_statistics(trees))
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each token of each trajectory. [G][T]"""
+        """Return the advantage of each token of each trajectory. [G][T]"""
         own, *others = statistics
         whole = BatchStatistics.of(own)
         inner = self.inner.advantages(tree, others)
@@ -66,7 +66,7 @@ class EntropyAwareAdvantage:
         )
 
     def _of(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
-        """Entropies of each trajectory's written tokens. [G][T]"""
+        """Return the entropies of each trajectory's written tokens. [G][T]"""
         return tuple(
             along(trajectory, lambda node: self._of_node(node, tree.annotations))
             for trajectory in tree.tree.trajectories
@@ -112,14 +112,14 @@ class StopGradientClip(LossConfig):
     dual_clip: AboveOne | None = None
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row.
+        """Return the loss, summed over the tokens of a row.
 
         `clip_fraction` is the share of a token's credit that is clipped or bounded, `above_clip_high` the share of
         tokens with positive credit and r > 1 + clip_high.
         """
         ratio, edge = inputs.ratio, 1 + self.clip_high
         above = ratio > edge
-        plus = held_at(edge, inputs.policy_logprobs).where(above, ratio)
+        plus = bounded_at(edge, inputs.policy_logprobs).where(above, ratio)
         minus = clipped_below(ratio, self.clip_low, self.dual_clip)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
         sums = {

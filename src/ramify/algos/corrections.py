@@ -52,7 +52,7 @@ class ImportanceCorrection(Config):
             raise ValueError("floor: expected a number below cap, or every weight but 1 is masked")
 
     def weights(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
-        """rho of each trajectory's written tokens. [G][T]
+        """Return rho of each trajectory's written tokens. [G][T]
 
         Raises:
             ConfigError: A node has no logprobs of the learner (`annotations`).

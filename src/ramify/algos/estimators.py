@@ -49,7 +49,7 @@ class PerGroup:
     __slots__ = ()
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """Empty: groups are independent of each other."""
+        """Return nothing: groups are independent of each other."""
         del trees
         return ()
 
@@ -82,7 +82,7 @@ class TreeGrpo(PerGroup, TreeGrpoConfig):
     shared: Shared
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each trajectory, the same at all its tokens. [G][T]"""
+        """Return the advantage of each trajectory, the same at all its tokens. [G][T]"""
         del statistics
         rewards, weights = tree.rewards, leaf_weights(tree.tree, self.shared)
         advantages = normalize(rewards, weights)
@@ -124,7 +124,7 @@ class NodeValue(PerGroup, NodeValueConfig):
     shared: Shared
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each token of each trajectory. [G][T]"""
+        """Return the advantage of each token of each trajectory. [G][T]"""
         del statistics
         returns, weights = values(tree.rewards), leaf_weights(tree.tree, self.shared)
         below = leaves_below(tree.tree)
@@ -146,6 +146,6 @@ class NodeValue(PerGroup, NodeValueConfig):
 
 
 def _mean(returns: Floats, weights: Floats) -> float:
-    """Weighted mean; if all returns are equal, exactly that value."""
+    """Return the weighted mean; if all returns are equal, exactly that value."""
     least = returns.min()
     return float(least + np.average(returns - least, weights=weights))

@@ -52,7 +52,7 @@ class LossInputs:
     def clip_fraction(
         self, plus_is_clipped: "torch.Tensor", minus_is_clipped: "torch.Tensor"
     ) -> "torch.Tensor":
-        """Share of each token's credit that is clipped, summed over tokens and paths. Scalar.
+        """Return the share of each token's credit that is clipped, summed over tokens and paths. Scalar.
 
         The arguments say at which tokens the positive and the negative side are clipped. [W] each
         """
@@ -65,7 +65,7 @@ class LossInputs:
 
 
 def bounded_exp(log_ratio: "torch.Tensor") -> "torch.Tensor":
-    """exp, with the exponent clipped to `MAX_LOG_RATIO` either way."""
+    """Return exp with the exponent clipped to `MAX_LOG_RATIO` either way."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -86,7 +86,7 @@ class TokenLoss(Protocol):
     """A loss that is a sum over tokens."""
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss of one packed row."""
+        """Return the loss of one packed row."""
         ...
 
 
@@ -131,7 +131,7 @@ class SequenceLoss(Protocol):
         ...
 
     def __call__(self, inputs: SequenceInputs) -> SequenceOutput:
-        """The loss of one optimizer step, in float64."""
+        """Return the loss of one optimizer step, in float64."""
         ...
 
 
@@ -158,7 +158,7 @@ class Objective:
         return bool(self.penalties)
 
     def credit(self, tree: TrainingTree) -> CreditedTree:
-        """The credit of a tree's policy nodes under the weighting."""
+        """Return the credit of a tree's policy nodes under the weighting."""
         return CreditedTree(tree.tree, tree.annotations, credit(tree, self.weighting))
 
     def denominator(self, trees: Sequence[TrainingTree]) -> float:
@@ -168,7 +168,7 @@ class Objective:
         return denominator([tree.tree for tree in trees], self.weighting)
 
     def paths(self, trees: Sequence[TrainingTree]) -> PathCredit | None:
-        """The trajectories of an optimizer step, if the surrogate is a sequence loss."""
+        """Return the trajectories of an optimizer step, if the surrogate is a sequence loss."""
         return None if self.sequence_loss is None else path_credit(trees, self.weighting)
 
     @property
@@ -216,16 +216,16 @@ class GppoSurrogate(LossConfig):
     clip_high: PositiveWeight = 0.2
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row; `clip_fraction`: share of the credit whose gradient is bounded."""
+        """Return the loss, summed over the tokens of a row; `clip_fraction`: share of the credit whose gradient is bounded."""
         ratio, high, low = inputs.ratio, 1 + self.clip_high, 1 - self.clip_low
-        plus = held_at(high, inputs.policy_logprobs).where(ratio > high, ratio)
-        minus = held_at(low, inputs.policy_logprobs).where(ratio < low, ratio)
+        plus = bounded_at(high, inputs.policy_logprobs).where(ratio > high, ratio)
+        minus = bounded_at(low, inputs.policy_logprobs).where(ratio < low, ratio)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
         return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(ratio > high, ratio < low)})
 
 
-def held_at(edge: float, policy_logprobs: "torch.Tensor") -> "torch.Tensor":
-    """edge / sg(r) r: the value `edge` with the gradient edge d ln pi, whatever r is. [W] -> [W]"""
+def bounded_at(edge: float, policy_logprobs: "torch.Tensor") -> "torch.Tensor":
+    """Return edge / sg(r) r, the value `edge` with the gradient edge d ln pi, whatever r is. [W] -> [W]"""
     return edge * (policy_logprobs - policy_logprobs.detach()).exp()
 
 
@@ -245,7 +245,7 @@ class CispoSurrogate(LossConfig):
     clip_high: PositiveWeight
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row; `clip_fraction`: share of tokens whose weight is clipped."""
+        """Return the loss, summed over the tokens of a row; `clip_fraction`: share of tokens whose weight is clipped."""
         ratio = inputs.ratio.detach()
         low = None if self.clip_low is None else 1 - self.clip_low
         weight = ratio.clamp(min=low, max=1 + self.clip_high)
@@ -276,7 +276,7 @@ class GspoSurrogate(LossConfig):
         return True
 
     def __call__(self, inputs: SequenceInputs) -> SequenceOutput:
-        """The loss of one optimizer step; `clip_fraction`: share of trajectories that are clipped."""
+        """Return the loss of one optimizer step; `clip_fraction`: share of trajectories that are clipped."""
         length = np.maximum(inputs.num_written, 1)
         mean = (inputs.policy_logprobs - inputs.old_logprobs) / length
         ratio = np.exp(np.clip(mean, -MAX_LOG_RATIO, MAX_LOG_RATIO))
@@ -284,10 +284,10 @@ class GspoSurrogate(LossConfig):
         too_high = (ratio > 1 + self.clip_high) & (credit > 0)
         too_low = (ratio < 1 - self.clip_low) & (credit < 0)
         clipped = too_high | too_low
-        held = np.where(too_high, 1 + self.clip_high, np.where(too_low, 1 - self.clip_low, ratio))
+        bounded = np.where(too_high, 1 + self.clip_high, np.where(too_low, 1 - self.clip_low, ratio))
         moves = ~clipped & (np.abs(mean) <= MAX_LOG_RATIO)
         return SequenceOutput(
-            loss=float(-(credit * held).sum()),
+            loss=float(-(credit * bounded).sum()),
             gradients=np.where(moves, -credit * ratio / length, 0.0),
             sums={"clip_fraction": float(clipped.sum())},
         )

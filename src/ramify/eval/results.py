@@ -104,12 +104,12 @@ class AttemptRecord:
     repairs: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, for `read_attempt`."""
+        """Return the record as a JSON object, for `read_attempt`."""
         return asdict(self)
 
 
 def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> AttemptRecord:
-    """The record of an attempt; `TreeKey.step` of the tree's key is the number of the attempt.
+    """Return the record of an attempt; `TreeKey.step` of the tree's key is the number of the attempt.
 
     Args:
         tree: A tree of one trajectory.
@@ -175,29 +175,29 @@ read_attempt: Reader[AttemptRecord] = record(
 
 
 def results_lines(folder: Path) -> KeyedLines:
-    """`results.jsonl` of an evaluation."""
+    """Return `results.jsonl` of an evaluation."""
     return KeyedLines(folder / "results.jsonl", lambda record: key_of(record["problem"], record["attempt"]))
 
 
 def times_lines(folder: Path) -> KeyedLines:
-    """`times.jsonl`: measured times, which differ from run to run."""
+    """Return `times.jsonl`: measured times, which differ from run to run."""
     return KeyedLines(folder / "times.jsonl", lambda record: key_of(record["problem"], record["attempt"]))
 
 
 def tree_lines(folder: Path) -> KeyedLines:
-    """`trees.jsonl`: the trace of every attempt, as `obs.trace` reads it."""
+    """Return `trees.jsonl`: the trace of every attempt, as `obs.trace` reads it."""
     return KeyedLines(
         folder / "trees.jsonl", lambda record: key_of(record["problem"]["id"], record["key"]["step"])
     )
 
 
 def attempt_lines(folder: Path) -> tuple[KeyedLines, KeyedLines, KeyedLines]:
-    """The three files in the order in which an attempt is written: it is done once its line is in the last."""
+    """Return the three files in the order in which an attempt is written: it is done once its line is in the last."""
     return tree_lines(folder), times_lines(folder), results_lines(folder)
 
 
 def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
-    """All finished attempts of an evaluation, in the order of the file.
+    """Return all finished attempts of an evaluation, in the order of the file.
 
     Raises:
         DataError: A line cannot be read, or two lines have the same key; names file and row.
@@ -233,7 +233,7 @@ class AttemptTimes:
 
 
 def read_times(folder: Path) -> tuple[AttemptTimes, ...]:
-    """The times of all finished attempts, in the order of the file; raises as `read_records`."""
+    """Return the times of all finished attempts, in the order of the file; raises as `read_records`."""
     return _read_lines(times_lines(folder), _read_attempt_times, "the times of an attempt")
 
 
@@ -255,7 +255,7 @@ _READ_TIMES = part(seconds=number, events=each(_read_event))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of an evaluation: all that its scores depend on, written before the first attempt.
+    """Return the manifest of an evaluation: all that its scores depend on, written before the first attempt.
 
     Raises:
         DataError: It is missing, cannot be read, or is of another schema.

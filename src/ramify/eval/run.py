@@ -309,7 +309,7 @@ class _Run:
 def _take_up(
     plan: EvalPlan, groups: Sequence[Sequence[TreeRequest]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
-    """The attempts of earlier sessions that count as done; drops all other lines from the files.
+    """Return the attempts of earlier sessions that count as done; drops all other lines from the files.
 
     Dropped are lines that a crash cut off and lines of unfinished attempts; in a deterministic evaluation also all
     lines of a group in which an attempt is missing.

@@ -76,7 +76,7 @@ class SlotGate:
 
     def __init__(self, slots: int | None) -> None:
         self._slots = slots
-        self._held = 0
+        self._in_use = 0
         self._freed = asyncio.Event()
         self._turn = asyncio.Lock()
 
@@ -87,7 +87,7 @@ class SlotGate:
             while not self._fits(trajectories):
                 self._freed.clear()
                 await self._freed.wait()
-            self._held += trajectories
+            self._in_use += trajectories
         mine = trajectories
 
         def give_back() -> None:
@@ -101,8 +101,8 @@ class SlotGate:
             self._release(mine)
 
     def _fits(self, trajectories: int) -> bool:
-        return self._slots is None or not self._held or self._held + trajectories <= self._slots
+        return self._slots is None or not self._in_use or self._in_use + trajectories <= self._slots
 
     def _release(self, count: int) -> None:
-        self._held -= count
+        self._in_use -= count
         self._freed.set()

@@ -148,7 +148,7 @@ class Backtracer:
 
 
 def _before_call(renderer: Renderer, turn: str, tools: Sequence[ToolSpec]) -> int:
-    """Characters of a turn to keep: up to the last line or sentence of the thought directly before the call, else to the call."""
+    """Return the characters of a turn to keep: up to the last line or sentence of the thought directly before the call, else to the call."""
     outline = renderer.outline(turn, tools)
     if outline.words_end == outline.words:
         return outline.words

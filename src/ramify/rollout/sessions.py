@@ -28,7 +28,7 @@ class SessionKeeper:
     environment: Environment
     problem: Problem
     seed: int
-    _held: dict[int, EnvironmentSession] = field(default_factory=dict)
+    _open_sessions: dict[int, EnvironmentSession] = field(default_factory=dict)
     _ending: list["asyncio.Task[object]"] = field(default_factory=list)
     _is_over: bool = False
 
@@ -51,7 +51,7 @@ class SessionKeeper:
         """Close sessions in the background; only `close_all` waits for it."""
         for session in sessions:
             if not isinstance(session, Failure):
-                self._held.pop(id(session), None)
+                self._open_sessions.pop(id(session), None)
                 self._ending.append(asyncio.create_task(self.ask(partial(_close, session))))
 
     async def close_all(self) -> None:
@@ -60,7 +60,7 @@ class SessionKeeper:
         An environment that does not close within its deadline is not waited for.
         """
         self._is_over = True
-        self.close(*self._held.values())
+        self.close(*self._open_sessions.values())
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def ask(self, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
@@ -95,7 +95,7 @@ class SessionKeeper:
             if is_late or self._is_over:
                 await session.close()
             else:
-                self._held[id(session)] = session
+                self._open_sessions[id(session)] = session
             return session
 
         try:

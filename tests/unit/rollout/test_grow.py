@@ -193,13 +193,13 @@ def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(tokenizer_f
 
 def play_gate(slots, trees):
     """(name, size, seconds of each trajectory) -> (second, name, "in" or "out"), with the most held at once."""
-    gate, log, held = SlotGate(slots), [], []
+    gate, log, in_use = SlotGate(slots), [], []
 
     async def tree(name, times):
         loop = asyncio.get_running_loop()
         async with gate.tree(len(times)) as ended:
             log.append((loop.time(), name, "in"))
-            held.append(gate._held)
+            in_use.append(gate._in_use)
             for before, seconds in zip([0, *times], times, strict=False):
                 await asyncio.sleep(seconds - before)
                 ended()
@@ -209,11 +209,11 @@ def play_gate(slots, trees):
         async with asyncio.TaskGroup() as group:
             for name, times in trees:
                 group.create_task(tree(name, times))
-        return gate._held
+        return gate._in_use
 
     left, _ = run_virtual(main())
     assert left == 0
-    return log, max(held)
+    return log, max(in_use)
 
 
 def test_a_tree_gives_its_slots_back_one_by_one():
@@ -257,7 +257,7 @@ def test_a_tree_that_fails_or_stops_waiting_gives_its_slots_back():
         assert isinstance(failing.exception(), ValueError)
         assert waiting.cancelled()
         assert last.exception() is None
-        return gate._held
+        return gate._in_use
 
     assert run_virtual(main())[0] == 0
 
