@@ -76,14 +76,14 @@ class EntropyAwareAdvantage:
         if self.source == "behavior":
             entropies = np.array(node.token_entropies)
             missing = len(entropies) != len(node.token_ids)
-            remedy = 'have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
+            remedy = 'Have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
         else:
             annotated = annotations[node.id].entropies if node.id in annotations else None
             missing = annotated is None and len(node.token_ids) > 0
             entropies = np.empty(0) if annotated is None else annotated
-            remedy = "ask the annotation pass for entropies"
+            remedy = "Ask the annotation pass for entropies"
         if missing:
-            raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens; {remedy}")
+            raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens. {remedy}")
         if not np.isfinite(entropies).all():
             raise TrainingError(
                 f"node {node.id!r}: an entropy is not finite, so this batch cannot be trained on"

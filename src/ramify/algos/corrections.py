@@ -86,7 +86,7 @@ def _log_ratio(node: Node, annotations: Annotations) -> Floats:
         return np.empty(0)
     if node.id not in annotations:
         raise ConfigError(
-            f'correction: node {node.id!r} has no logprobs of the learner; set algorithm.old = "recompute"'
+            f'correction: node {node.id!r} has no logprobs of the learner. Set algorithm.old = "recompute"'
         )
     behavior, old = np.array(node.behavior_logprobs), annotations[node.id].old_logprobs
     if not np.isfinite(behavior).all():

@@ -128,7 +128,7 @@ def _k1(node: Node, annotations: Annotations) -> Floats:
     annotated = annotations.get(node.id)
     if annotated is None or annotated.ref_logprobs is None:
         raise ConfigError(
-            f"kl in the reward: node {node.id!r} has no reference logprobs; ask the annotation pass for them"
+            f"kl in the reward: node {node.id!r} has no reference logprobs. Ask the annotation pass for them"
         )
     difference: Floats = annotated.old_logprobs - annotated.ref_logprobs
     if not np.isfinite(difference).all():

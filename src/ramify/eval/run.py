@@ -326,7 +326,7 @@ def _take_up(
     keys = [[attempt_key(attempt) for attempt in group] for group in groups]
     for problem, number in sorted(records.keys() - set(chain.from_iterable(keys))):
         raise DataError(
-            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
+            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation. Delete "
             "its line"
         )
     whole = plan.group_size is not None

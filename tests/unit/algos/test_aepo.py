@@ -86,18 +86,18 @@ def test_equal_entropies_multiply_by_exactly_one(entropy):
 
 @pytest.mark.parametrize(
     ("source", "remedy"),
-    [("behavior", 'source = "annotate"'), ("annotate", "ask the annotation pass for entropies")],
+    [("behavior", 'source = "annotate"'), ("annotate", "Ask the annotation pass")],
 )
 def test_without_entropies_it_is_refused_and_told_how_to_get_them(source, remedy):
     estimator = EntropyAwareAdvantage(INNER, "repeat", 0.2, source)
-    with pytest.raises(ConfigError, match=f"node '0' has no entropies of its tokens; .*{remedy}"):
+    with pytest.raises(ConfigError, match=f"node '0' has no entropies of its tokens. .*{remedy}"):
         estimator.batch_statistics([annotated(FORKED, REWARDS)])
     partly = {
         "0": NodeAnnotations(np.zeros(2), entropies=np.array([1.0, 2.0])),
         "0.0.0": NodeAnnotations(np.zeros(1)),
     }
     tree = with_entropies(FORKED, {"0": [1.0, 2.0]})
-    with pytest.raises(ConfigError, match=f"node '0.0.0' has no entropies of its tokens; .*{remedy}"):
+    with pytest.raises(ConfigError, match=f"node '0.0.0' has no entropies of its tokens. .*{remedy}"):
         estimator.batch_statistics([annotated(tree, REWARDS, partly)])
 
 

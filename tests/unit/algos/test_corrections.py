@@ -82,7 +82,7 @@ def test_ratios_beyond_the_range_of_floats_are_bounded_in_silence(kind):
 def test_missing_and_broken_logprobs_are_refused():
     correction = ImportanceCorrection("token", "truncate", 2.0, None)
     with pytest.raises(
-        ConfigError, match=r"node '0' has no logprobs of the learner; set algorithm\.old = .recompute"
+        ConfigError, match=r"node '0' has no logprobs of the learner\. Set algorithm\.old = .recompute"
     ):
         correction.weights(annotated(FORKED, None, NO_ANNOTATIONS))
     for broken in (math.nan, -math.inf):
