@@ -12,7 +12,7 @@ from ramify.core.protocols import Environment, EnvironmentSession, Event
 from ramify.core.tree import Node, Source, StopReason, Trajectory, TreeKey
 from ramify.net.secrets import redact
 from ramify.rollout.calls import Failure, first_good, is_paid, issue, run_calls
-from ramify.rollout.content import content_errors
+from ramify.rollout.plan import content_errors
 from ramify.rollout.rewriting import RewrittenContext
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import TrajectoryState

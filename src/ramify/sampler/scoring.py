@@ -8,7 +8,7 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import StopReason, Tree
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.content import content_errors, report_failed_problem
+from ramify.rollout.plan import content_errors, report_failed_problem
 
 FAILURES_TO_STOP = 8
 """After so many failed problems and none that worked, the mistake is not in one problem."""
