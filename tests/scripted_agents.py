@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform
@@ -23,6 +25,9 @@ from ramify.rollout.grow import grow_requests, grow_trees
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
+FLAT = FlatBrancher(probe_tokens=3)
+ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+"""Two roots, and a branch at every result while there is budget."""
 CALL_SECONDS = 100
 """No call takes longer."""
 SEARCH = "<search> Paris </search>"

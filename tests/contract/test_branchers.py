@@ -8,7 +8,6 @@ import pytest
 
 import own_parts
 import scripted_agents
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_brancher
 from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
@@ -78,7 +77,7 @@ def grow(parts, num_problems=3):
 @pytest.fixture(scope="module")
 def monitors(tokenizer_folder):
     """Trajectories that ended: with tool results and without."""
-    trees = grow(agent(tokenizer_folder, FlatBrancher(probe_tokens=3)))
+    trees = grow(agent(tokenizer_folder, scripted_agents.FLAT))
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
     assert {len(trajectory.exchanges) for trajectory in trajectories} >= {0, 1, 3}
     return trajectories

@@ -1,6 +1,7 @@
 """Branches that share the k tokens whose entropy decided."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from ramify.core.tree import Source, StopReason
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
 from scripted_agents import (
+    ALWAYS,
     SEARCH,
     RecordingEngine,
     agent,
@@ -19,8 +21,6 @@ from scripted_agents import (
     script,
     with_engine,
 )
-
-ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 
 
 def grown(folder, rule=ALWAYS, play=script, n=6, **options):
@@ -81,7 +81,7 @@ def test_the_rest_of_the_turn_is_asked_for_with_draws_of_its_own(model_folder):
 def test_the_parts_join_to_the_turn_wherever_they_break(model_folder, probe):
     """Within a character of several bytes, within the call's tag, just before and behind its end."""
     text = "\N{SNOWMAN}\N{GRINNING FACE}</think> <search> caf\N{LATIN SMALL LETTER E WITH ACUTE} </search>"
-    rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
+    rule = replace(ALWAYS, m=1, probe_tokens=probe)
     tree, parts = grown(model_folder, rule, plays(SEARCH, text), n=2, max_calls=2)
     whole = parts.renderer.tokenizer.encode(text)
     for trajectory in tree.trajectories:
@@ -101,7 +101,7 @@ def test_a_stop_string_may_span_the_two_parts(model_folder, tmp_path):
     folder = write_model(tmp_path / "spelt", tags_are_tokens=False)
     tail = "</search>"
     for probe in range(1, 14):
-        rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
+        rule = replace(ALWAYS, m=1, probe_tokens=probe)
         tree, parts = grown(folder, rule, plays(SEARCH, "<search> x" + tail + " and more"), n=2, max_calls=2)
         spelt = parts.renderer.tokenizer.encode("<search> x" + tail)
         for trajectory in tree.trajectories:
@@ -118,7 +118,7 @@ def test_a_stop_string_may_span_the_two_parts(model_folder, tmp_path):
     [("<answer> 4 </answer>", StopReason.ANSWERED), ("<think> a", StopReason.MALFORMED)],
 )
 def test_a_turn_that_ends_within_the_probe_is_no_candidate(model_folder, text, stop):
-    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=40)
+    rule = replace(ALWAYS, probe_tokens=40)
     tree, _ = grown(model_folder, rule, plays(SEARCH, text))
     assert tree.decisions == ()
     assert shared_nodes(tree) == []
@@ -128,14 +128,14 @@ def test_a_turn_that_ends_within_the_probe_is_no_candidate(model_folder, text, s
 
 def test_a_call_that_ends_within_the_probe_is_no_candidate_but_the_next_turn_is(model_folder):
     play = plays(SEARCH, "<search> x</search>", "<think> a b c d e f g h i j k l m </think>")
-    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=12)
+    rule = replace(ALWAYS, probe_tokens=12)
     tree, _ = grown(model_folder, rule, play)
     assert {decision.depth for decision in tree.decisions} == {2}
     assert sum(decision.taken for decision in tree.decisions) == 2
 
 
 def test_a_turn_cut_by_its_tokens_within_the_probe_is_no_candidate(model_folder):
-    rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=40)
+    rule = replace(ALWAYS, m=1, probe_tokens=40)
     long = plays(SEARCH, "<think> a b c d e f g h i j k l m n o p q r s t u v w x y z</think>")
     tree, _ = grown(model_folder, rule, long, n=2, max_tokens=50)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.TOKENS}
@@ -149,7 +149,7 @@ def score(tree):
 
 @pytest.mark.parametrize("probe", [1, 4, 9])
 def test_rewards_see_the_joined_turn(model_folder, probe):
-    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
+    rule = replace(ALWAYS, probe_tokens=probe)
     play = plays(SEARCH, "<think> so </think><answer> \\boxed{ 42 } </answer>")
     tree, _ = grown(model_folder, rule, play)
     assert len(shared_nodes(tree)) == 2

@@ -6,14 +6,12 @@ from types import MappingProxyType
 
 import pytest
 
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.errors import MachineError
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import StopReason
 from ramify.net.secrets import read_key
-from scripted_agents import ANSWER, SEARCH, SlowTool, agent, assert_traced, grow, plays
+from scripted_agents import ANSWER, FLAT, SEARCH, SlowTool, agent, assert_traced, grow, plays
 
-FLAT = FlatBrancher(probe_tokens=3)
 ONCE = plays(SEARCH, ANSWER)
 
 

@@ -7,12 +7,13 @@ import pytest
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import (
+    ALWAYS,
     ANSWER,
+    FLAT,
     SEARCH,
     SlowTool,
     WrappedEngine,
@@ -24,8 +25,6 @@ from scripted_agents import (
     with_engine,
 )
 
-FLAT = FlatBrancher(probe_tokens=3)
-ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 RULES = {
     "threshold": ThresholdBrancher(m=3, min_entropy_delta=-0.2, children=1, probe_tokens=3),
     "two children": ThresholdBrancher(m=2, min_entropy_delta=-0.2, children=2, probe_tokens=3),
@@ -189,7 +188,7 @@ def waiting_branch(folder, limits, last_turn_seconds, branch_at):
 
     parts = agent(
         folder,
-        replace(ALWAYS, m=2),
+        ALWAYS,
         play,
         n=3,
         max_calls=1,
@@ -267,7 +266,7 @@ def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(token
             ends.append(monitor[0].stop)
             return 2
 
-    always = Monitoring(ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=3))
+    always = Monitoring(replace(ALWAYS, m=1))
     parts = agent(
         tokenizer_folder,
         always,

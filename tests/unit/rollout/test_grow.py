@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.tree import Source, StopReason
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import SlotGate
 from scripted_agents import (
+    FLAT,
     SEARCH,
     RecordingEngine,
     WrappedEngine,
@@ -20,13 +20,12 @@ from scripted_agents import (
     plays,
     problem,
     with_engine,
-    with_latencies,
 )
 
 RULES = [
     ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3),
     BernoulliBrancher(m=3, alpha=0.5, beta=0.3, children=2, probe_tokens=3),
-    FlatBrancher(probe_tokens=3),
+    FLAT,
 ]
 BRANCH_AT = ["before_probe", "after_probe"]
 
@@ -101,11 +100,6 @@ def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(to
         assert len(segment.token_ids) == len(segment.written)
         assert sum(segment.written) == trajectory.num_written
         assert sum(segment.written) == sum(len(node.token_ids) for node in trajectory.policy_nodes)
-
-
-def test_latencies_do_change_the_time_it_takes(tokenizer_folder):
-    parts = agent(tokenizer_folder, RULES[0])
-    assert len({round(grow(with_latencies(parts, seed))[1], 3) for seed in range(5)}) == 5
 
 
 def test_trees_of_a_step_do_not_wait_for_each_other(tokenizer_folder):

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from test_worlds import World, acting
 
-from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
 from ramify.algos.ops import leaf_masses, num_trained, token_weights
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.records import TrainingTree, behavior_annotations
 from ramify.core.tree import Source, StopReason, make_tree
 from ramify.rollout.plan import request_from
-from scripted_agents import Backtracks, FoldsMemory, agent, assert_traced, grow_one, grow_planned
+from scripted_agents import ALWAYS, Backtracks, FoldsMemory, agent, assert_traced, grow_one, grow_planned
 
-RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+RULE = replace(ALWAYS, m=3)
 
 
 def grown_from(parts, recorded, start):

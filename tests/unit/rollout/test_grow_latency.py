@@ -8,9 +8,9 @@ import pytest
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.draws import stream
 from scripted_agents import (
+    FLAT,
     RecordingEngine,
     WrappedEngine,
     agent,
@@ -148,9 +148,7 @@ def rounds_of(trajectories, turns, calls):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    "rule", [FlatBrancher(probe_tokens=3), RULES["threshold"]], ids=["none", "threshold"]
-)
+@pytest.mark.parametrize("rule", [FLAT, RULES["threshold"]], ids=["none", "threshold"])
 def test_the_makespan_is_below_that_of_rounds_with_a_barrier(tokenizer_folder, rule, seed):
     parts = with_latencies(agent(tokenizer_folder, rule, n=16), seed)
     parts = with_engine(parts, Stopwatch)

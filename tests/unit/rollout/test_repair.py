@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Message, ToolStatus
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
@@ -13,6 +11,8 @@ from ramify.rollout.debugger import DebuggedEnvironment
 from ramify.rollout.repair import Backtracer, Refiner
 from repair_agents import ScriptedHelper, SeesAll, helper_of, tools
 from scripted_agents import (
+    ALWAYS,
+    FLAT,
     RecordingEngine,
     SlowTool,
     agent,
@@ -22,8 +22,6 @@ from scripted_agents import (
     with_latencies,
 )
 
-FLAT = FlatBrancher(probe_tokens=3)
-RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 ANSWER = "<think> done</think><answer> \\boxed{ 42 } </answer>"
 FAILS = "<think> so I add. I print it</think><python> print( </python>"
 
@@ -88,7 +86,7 @@ def test_it_goes_on_from_the_last_line_or_sentence_before_the_call(tokenizer_fol
 
 def test_its_budget_belongs_to_the_trajectory_and_branches_inherit_what_was_spent(tokenizer_folder):
     for calls in (1, 2):
-        parts = backtracking(tokenizer_folder, plays(FAILS), calls=calls, rule=RULE, max_calls=6)
+        parts = backtracking(tokenizer_folder, plays(FAILS), calls=calls, rule=ALWAYS, max_calls=6)
         tree = grow_one(parts)
         for trajectory in tree.trajectories:
             assert sum(node.rewriter == "backtracer" for node in trajectory.nodes) <= calls
@@ -251,7 +249,7 @@ def test_a_failed_ask_spends_an_attempt(tokenizer_folder, budget):
 def test_branches_inherit_a_failed_ask(tokenizer_folder):
     model = ScriptedHelper(["  "])
     play = plays(LONG, LONG, LONG, ANSWER)
-    tree = grow_one(refining(tokenizer_folder, play, model, 40, rule=RULE, n=6, max_tokens=800))
+    tree = grow_one(refining(tokenizer_folder, play, model, 40, rule=ALWAYS, n=6, max_tokens=800))
     assert len(tree.trajectories) > len(tree.children[""])
     assert len(model.requests) == len(tree.children[""])
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Final, MalformedTurn, Message
 from ramify.core.records import ContinueFrom, FreshContext
 from ramify.core.tree import Cut, Source, StopReason
@@ -17,6 +15,8 @@ from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
 from ramify.rollout.rewriting import FunctionRewriter
 from scripted_agents import (
+    ALWAYS,
+    FLAT,
     Backtracks,
     FoldsMemory,
     RecordingEngine,
@@ -29,12 +29,10 @@ from scripted_agents import (
     with_latencies,
 )
 
-FLAT = FlatBrancher(probe_tokens=3)
-RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 BRANCH_AT = ["before_probe", "after_probe"]
 
 
-def folding(folder, rule=RULE, after=2, **options):
+def folding(folder, rule=ALWAYS, after=2, **options):
     return with_engine(agent(folder, rule, rewriters=(FoldsMemory(after),), **options), RecordingEngine)
 
 
@@ -132,7 +130,7 @@ def test_a_malformed_end_can_be_repaired(tokenizer_folder):
 
 
 def test_a_repair_is_no_tool_result_to_branch_from(tokenizer_folder):
-    tree = grow_one(agent(tokenizer_folder, RULE, careless, n=4, rewriters=(Repairs(),)))
+    tree = grow_one(agent(tokenizer_folder, ALWAYS, careless, n=4, rewriters=(Repairs(),)))
     assert tree.decisions == ()
     assert len(tree.children[""]) == 4
 
@@ -230,7 +228,7 @@ def backtracking(folder, rewriter, *, rule=FLAT, n=1, play=searches, **options):
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-@pytest.mark.parametrize("rule", [FLAT, RULE])
+@pytest.mark.parametrize("rule", [FLAT, ALWAYS])
 def test_going_back_into_a_turn_keeps_its_first_tokens_and_goes_on_as_one_turn(
     tokenizer_folder, rule, branch_at
 ):
@@ -398,7 +396,7 @@ def test_a_rewriter_is_asked_within_its_budget_and_the_next_one_after_it(tokeniz
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
 @pytest.mark.parametrize("rewriters", [(FoldsMemory(2),), (Backtracks(2), FoldsMemory(3))])
 def test_latencies_do_not_change_the_tree(tokenizer_folder, rewriters, branch_at):
-    parts = agent(tokenizer_folder, RULE, rewriters=rewriters, branch_at=branch_at)
+    parts = agent(tokenizer_folder, ALWAYS, rewriters=rewriters, branch_at=branch_at)
     first = grow_one(parts)
     assert {type(n.context) for n in first.nodes} == ({str, Cut} if len(rewriters) > 1 else {str})
     assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 20))

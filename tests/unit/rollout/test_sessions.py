@@ -10,10 +10,9 @@ from ramify.core.messages import ToolStatus
 from ramify.core.tree import StopReason
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
-from scripted_agents import SEARCH, SlowTool, WrappedEngine, agent, grow, plays, problem, with_engine
+from scripted_agents import ALWAYS, SEARCH, SlowTool, WrappedEngine, agent, grow, plays, problem, with_engine
 
 RULE = ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3)
-ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 
 
 async def hang():

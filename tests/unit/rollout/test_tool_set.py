@@ -22,7 +22,9 @@ from ramify.rollout.grow import grow_trees
 from ramify.rollout.tool_set import ToolSet
 from ramify.tools.functions import tool_from
 from scripted_agents import (
+    ALWAYS,
     ANSWER,
+    FLAT,
     FoldsMemory,
     RecordingEngine,
     SlowTool,
@@ -33,8 +35,6 @@ from scripted_agents import (
     problem,
     with_latencies,
 )
-
-RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 
 
 def call(session, name, number):
@@ -75,7 +75,7 @@ def test_a_call_that_is_made_again_counts_once():
 
 
 def test_in_a_tree_no_trajectory_runs_a_tool_more_often(tokenizer_folder):
-    parts = agent(tokenizer_folder, RULE, max_calls=6)
+    parts = agent(tokenizer_folder, ALWAYS, max_calls=6)
     limited = ToolSet(parts.environment.members, {"search": 1, "python": 1})
     parts = replace(parts, environment=limited)
     tree = grow_one(parts)
@@ -134,8 +134,7 @@ def test_a_policy_calls_with_json_reads_the_result_and_answers(tokenizer_folder,
         ANSWER,
     ]
 
-    rule = FlatBrancher(probe_tokens=3)
-    parts = own_agent(tokenizer_folder, tool_from(lookup), plays(*turns), rule, 1, max_calls=4)
+    parts = own_agent(tokenizer_folder, tool_from(lookup), plays(*turns), FLAT, 1, max_calls=4)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     (trajectory,) = tree.trajectories
     assert trajectory.stop is StopReason.ANSWERED

@@ -7,15 +7,24 @@ from typing import ClassVar
 
 import pytest
 
-from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Observation, Say, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from scripted_agents import Backtracks, FoldsMemory, agent, grow, grow_one, part, problem, tokenizer_of
+from scripted_agents import (
+    ALWAYS,
+    Backtracks,
+    FoldsMemory,
+    agent,
+    grow,
+    grow_one,
+    part,
+    problem,
+    tokenizer_of,
+)
 
-RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+RULE = replace(ALWAYS, m=3)
 SPEC = ToolSpec("search", "walk", {"type": "object", "required": ["query"]}, True, 50.0)
 SECONDS = 40.0
 

@@ -18,7 +18,7 @@ from ramify.rollout.plan import TreeRequest
 from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.hints import load_hints
 from ramify.synth.results import PassRates, Sorter, StageTotals, _rates, write_results
-from ramify.synth.rows import STAGES, Answer, read_stage, refusal_reason
+from ramify.synth.rows import Answer, read_stage, refusal_reason
 from ramify.synth.run import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
 
 CALL = "<think> I add</think><python> print(12 + 30) </python>"
@@ -120,6 +120,7 @@ def test_the_classes_of_the_paper(rates, expected):
 def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
     summary, rows, run = synthesis(tokenizer_folder, tmp_path, ["easy", "tool", "hard"])
     assert summary["classes"] == {"direct": 1, "hurts": 0, "helps": 1, "hard": 1, "unclear": 0}
+    assert set(summary["stages"]) == {"direct", "tools"}
     assert [(row["id"], row["stage"], row["calls"]) for row in rows["sft"]] == [
         ("easy", "direct", 0),
         ("tool", "tools", 1),
@@ -284,11 +285,6 @@ def test_what_an_earlier_answer_wrote_costs_nothing_again(tokenizer_folder, tmp_
     entry = summary["stages"]["hints"]
     assert (entry["tokens"]["written"], entry["calls"]) == (written, calls)
     assert calls == entry["answers"] == 2
-
-
-def test_a_stage_without_answers_is_left_out(tokenizer_folder, tmp_path):
-    summary, _, _ = synthesis(tokenizer_folder, tmp_path, ["tool"])
-    assert set(summary["stages"]) <= set(STAGES)
 
 
 def test_planned_trees_of_a_stage_have_draws_of_their_own():
