@@ -85,12 +85,9 @@ def released_arpo(stat, m=8, **changes):
 
 def released_aepo(stat, m=8, **changes):
     """With dynamic rollouts where m is None, and then H_tool over the segments after results."""
-    found = {"dynamic_rollouts": True, "root_segment_in_average": False} if m is None else {}
-    return ReleasedAepoBrancher(m=m, config=ReleasedAepoConfig(**(found | changes)), statistic=stat)
+    settings = {"dynamic_rollouts": True, "root_segment_in_average": False} if m is None else {}
+    return ReleasedAepoBrancher(m=m, config=ReleasedAepoConfig(**(settings | changes)), statistic=stat)
 
 
 def frequency(rule, make, history=()):
     return np.mean([rule.propose(make(draw), history).children for draw in EVEN_DRAWS])
-
-
-# ARPO

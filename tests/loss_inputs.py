@@ -24,9 +24,9 @@ def token_inputs(plus, minus, log_ratio, paths=None, weight=None, ref=None, dtyp
     )
 
 
-def slopes(loss, given):
+def logprob_gradients(loss, inputs):
     """d loss / d ln pi of each token."""
-    return torch.autograd.grad(loss(given).loss, given.policy_logprobs)[0].tolist()
+    return torch.autograd.grad(loss(inputs).loss, inputs.policy_logprobs)[0].tolist()
 
 
 def path_inputs(mean_log_ratio, advantages, weights=None, num_written=None):

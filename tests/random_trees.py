@@ -38,6 +38,14 @@ def tree_of(nodes):
     return make_tree(PROBLEM, TreeKey(0, 0), nodes)
 
 
+def forked_tree(*leaves, root=None):
+    """A turn of two tokens and a result, below which each of `leaves` ends; `root` is a leaf of its own."""
+    below = [node((0, 0, i), Source.POLICY, tokens, leaf=True) for i, tokens in enumerate(leaves)]
+    beside = [] if root is None else [node((1,), Source.POLICY, root, leaf=True)]
+    trunk = [node((), Source.PROMPT, [5]), node((0,), Source.POLICY, [1, 2]), node((0, 0), Source.TOOL, [9])]
+    return tree_of([*trunk, *below, *beside])
+
+
 def maybe_cut(rng, path, sizes):
     """In one of five cases a place inside a node above `path`, if there is one; `sizes` are tokens by path."""
     if rng.random() >= 0.2:
@@ -120,14 +128,14 @@ def training(tree, advantages, rho=None, loss_mask=None, annotations=None):
 
 def annotated(tree, rewards=None, annotations=NO_ANNOTATIONS):
     """The record of an annotated tree; rewards are 0 unless they are given."""
-    given = [Reward(0.0, {})] * len(tree.trajectories) if rewards is None else rewards
-    return AnnotatedTree(tree, tuple(given), annotations)
+    paid = [Reward(0.0, {})] * len(tree.trajectories) if rewards is None else rewards
+    return AnnotatedTree(tree, tuple(paid), annotations)
 
 
 def credited(trees, credits, annotations=None):
     """The records of trees with credit."""
     known = map(behavior_annotations, trees) if annotations is None else annotations
-    return [CreditedTree(*one) for one in zip(trees, known, credits, strict=True)]
+    return [CreditedTree(*each) for each in zip(trees, known, credits, strict=True)]
 
 
 def supervised_credit(tree):

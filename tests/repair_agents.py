@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.records import TokenUsage
-from ramify.rollout.helper import Helper
+from ramify.rollout.repair import Helper
 from scripted_agents import SlowTool, WrappedEngine
 
 
@@ -36,18 +36,23 @@ class _BrokenSession:
 
 @dataclass
 class ScriptedHelper:
-    """Answers in turn, and keeps what it was told; after `seconds` each time."""
+    """Answers in turn, and keeps the requests; after `seconds` each time. A number is a wait, an exception is raised."""
 
     answers: list
     seconds: float = 0.0
-    told: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
     name: str = "scripted"
     usage = TokenUsage()
 
     async def complete(self, messages, *, max_tokens, temperature):
-        self.told.append(messages)
+        self.requests.append(messages)
         await asyncio.sleep(self.seconds)
-        return self.answers[min(len(self.told), len(self.answers)) - 1]
+        answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+        return answer
 
     async def close(self):
         pass
@@ -60,8 +65,9 @@ class SeesAll(WrappedEngine):
         return await self.inner.generate(replace(request, stop_context=0))
 
 
-def helper_of(model, seconds=60.0):
-    return Helper(model, None, max_tokens=100, temperature=0.0, seconds=seconds, seed=3)
+def helper_of(model, seconds=60.0, **options):
+    settings = {"cache": None, "max_tokens": 100, "temperature": 0.0, "seed": 3, **options}
+    return Helper(model, seconds=seconds, **settings)
 
 
 def tools():

@@ -9,21 +9,29 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Problem, ToolResult, ToolSpec, ToolStatus
-from ramify.core.records import ContinueFrom, FreshContext
+from ramify.core.records import ContinueFrom, FreshContext, Reward
 from ramify.core.tree import Cut
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
+from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rollout.configs import RolloutLimits
-from ramify.rollout.grow import grow_trees
+from ramify.rollout.grow import grow_requests, grow_trees
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.tool_set import ToolSet
 
+FLAT = FlatBrancher(probe_tokens=3)
+ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+"""Two roots, and a branch at every result while there is budget."""
 CALL_SECONDS = 100
 """No call takes longer."""
+SEARCH = "<search> Paris </search>"
+ANSWER = "<answer> \\boxed{ 42 } </answer>"
 
 
 def part(*name):
@@ -144,8 +152,8 @@ class FoldsMemory:
         if trajectory.leaf.stop is not None or len(results) != self.after:
             return None
         summary = "".join(f"{text}\n</result>" for text in results)
-        (asked,) = trajectory.problem.messages
-        return FreshContext((Message.of("user", f"{asked.text} {summary}"),))
+        (question,) = trajectory.problem.messages
+        return FreshContext((Message.of("user", f"{question.text} {summary}"),))
 
 
 @dataclass
@@ -162,9 +170,9 @@ class Backtracks:
     async def rewrite(self, trajectory, tools):
         if trajectory.leaf.stop is not None or len(trajectory.exchanges) != self.after:
             return None
-        asked = trajectory.policy_nodes[-1]
-        tokens = len(asked.token_ids) // 2 if self.tokens is None else self.tokens
-        return ContinueFrom(Cut(asked.id if self.node is None else self.node, tokens), self.text)
+        question = trajectory.policy_nodes[-1]
+        tokens = len(question.token_ids) // 2 if self.tokens is None else self.tokens
+        return ContinueFrom(Cut(question.id if self.node is None else self.node, tokens), self.text)
 
 
 def script(context, seed):
@@ -177,6 +185,15 @@ def script(context, seed):
         return ScriptedTurn(text, (0.1 + second, 0.2 + third), seconds_per_token=0.01 + first)
     text = "<think> done </think><answer> \\boxed{ 42 } </answer>"
     return ScriptedTurn(text, (0.1 + second, 0.2 + third), seconds_per_token=0.5 * second)
+
+
+def plays(*turns, **settings):
+    """A script: the next turn by the number of results in the context, the last one from then on."""
+
+    def play(context, seed):
+        return ScriptedTurn(turns[min(context.count("\n</result>"), len(turns) - 1)], **settings)
+
+    return play
 
 
 def problem(identifier="p0", text="what is 12 plus 30 ?"):
@@ -251,3 +268,20 @@ def grow_one(parts, **options):
     """The tree of one problem."""
     ((tree,), _) = grow(parts, **options)
     return tree
+
+
+def grow_planned(parts, requests):
+    """The trees of requests, in their order."""
+
+    async def whole(tree, _seconds):
+        return tree
+
+    trees, _ = run_virtual(grow_requests(parts, requests, whole))
+    return trees
+
+
+def assert_traced(tree, folder, rewards=None):
+    """A trace gives the tree back."""
+    traced = TracedTree(tree, tuple(rewards or [Reward(0.0, {})] * len(tree.trajectories)))
+    write_trees(folder / "0.jsonl", [traced])
+    assert read_trees(folder / "0.jsonl") == (traced,)

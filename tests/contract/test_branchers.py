@@ -7,22 +7,14 @@ from typing import get_args
 import pytest
 
 import own_parts
-from ramify.algos.branch_rules import FlatBrancher
+import scripted_agents
 from ramify.assemble.agent import build_brancher
-from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.core.errors import DataError
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy
-from ramify.engines.scripted import ScriptedEngine
-from ramify.engines.virtual_clock import run_virtual
-from ramify.obs.metrics import TimingLog
-from ramify.rollout.configs import RolloutLimits
-from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts
-from ramify.rollout.tool_set import ToolSet
-from scripted_agents import SlowTool, problem, script, tokenizer_of
+from scripted_agents import problem, with_latencies
 
 NAMES = [form_of(s)[1][0] for s in get_args(get_args(BranchingSection)[0])]
 SWITCHES = (
@@ -74,30 +66,18 @@ def candidate(entropy_delta, draw):
 
 
 def agent(folder, brancher, latency_seed=0, branch_at="before_probe"):
-    tokenizer = tokenizer_of(folder)
-    tools = {
-        name: SlowTool(name, key, latency_seed) for name, key in (("search", "query"), ("python", "code"))
-    }
-    return AgentParts(
-        engine=ScriptedEngine(tokenizer, script),
-        renderer=TagRenderer(tokenizer),
-        environment=ToolSet(tools),
-        brancher=brancher,
-        limits=RolloutLimits(n=8, max_tokens=400, max_calls=3),
-        events=TimingLog(),
-        run_seed=7,
-        branch_at=branch_at,
-    )
+    return with_latencies(scripted_agents.agent(folder, brancher, branch_at=branch_at), latency_seed)
 
 
 def grow(parts, num_problems=3):
-    return run_virtual(grow_trees(parts, [problem(f"p{i}") for i in range(num_problems)], 0))[0]
+    trees, _ = scripted_agents.grow(parts, [problem(f"p{i}") for i in range(num_problems)])
+    return trees
 
 
 @pytest.fixture(scope="module")
 def monitors(tokenizer_folder):
     """Trajectories that ended: with tool results and without."""
-    trees = grow(agent(tokenizer_folder, FlatBrancher(probe_tokens=3)))
+    trees = grow(agent(tokenizer_folder, scripted_agents.FLAT))
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
     assert {len(trajectory.exchanges) for trajectory in trajectories} >= {0, 1, 3}
     return trajectories

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import own_parts
+from build import flat_tree
 from closeness import are_close
 from ramify.assemble.algorithm import build_estimator
 from ramify.config.mistakes import form_of
@@ -16,7 +17,7 @@ from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
 from ramify.core.errors import DataError
 from ramify.core.records import NodeAnnotations, Reward
 from ramify.core.tree import Cut, Source, make_tree, node_id
-from random_trees import annotated, node, random_tree, tree_of
+from random_trees import annotated, random_tree
 
 NAMES = [form_of(s)[1][0] for s in get_args(get_args(EstimatorSection)[0])]
 ESTIMATORS = {
@@ -80,14 +81,9 @@ def scored(rewards):
 
 def estimated(tested, trees, rewards, notes):
     """[P][G][T]"""
-    known = [annotated(*one) for one in zip(trees, scored(rewards), notes, strict=True)]
+    known = [annotated(*each) for each in zip(trees, scored(rewards), notes, strict=True)]
     sums = tested.batch_statistics(known)
     return [tested.advantages(tree, sums) for tree in known]
-
-
-def flat(*lengths):
-    roots = [node((i,), Source.POLICY, [1] * length, leaf=True) for i, length in enumerate(lengths)]
-    return tree_of([node((), Source.PROMPT, [5]), *roots])
 
 
 def all_numbers(arrays):
@@ -126,7 +122,7 @@ def test_one_finite_number_for_each_written_token_and_the_same_ones_again(name, 
 )
 def test_a_flat_group_gets_what_the_paper_says(name, shared, published):
     rewards = np.array([1.1, 0.0, -1.0, 0.4])
-    (arrays,) = estimated(estimator(name, shared), [flat(1, 3, 0, 2)], [rewards], [{}])
+    (arrays,) = estimated(estimator(name, shared), [flat_tree(1, 3, 0, 2)], [rewards], [{}])
     for array, expected in zip(arrays, published(rewards), strict=True):
         assert array == pytest.approx([expected] * len(array))
 
@@ -135,7 +131,9 @@ def test_a_flat_group_gets_what_the_paper_says(name, shared, published):
 @pytest.mark.parametrize("centred", [False, True])
 def test_a_flat_batch_is_whitened_over_its_tokens(centred, shared):
     name = "reinforce_pp with group_mean" if centred else "reinforce_pp"
-    arrays = estimated(estimator(name, shared), [flat(2, 1), flat(1, 3)], [[1.0, 0.0], [0.5, 0.4]], [{}, {}])
+    arrays = estimated(
+        estimator(name, shared), [flat_tree(2, 1), flat_tree(1, 3)], [[1.0, 0.0], [0.5, 0.4]], [{}, {}]
+    )
     rewards = np.array([0.5, -0.5, 0.05, -0.05] if centred else [1.0, 0.0, 0.5, 0.4])
     tokens = np.repeat(rewards, [2, 1, 1, 3])
     assert all_numbers(arrays) == pytest.approx((tokens - tokens.mean()) / (tokens.std(ddof=1) + 1e-6))
@@ -155,7 +153,7 @@ def test_equal_rewards_give_exactly_no_advantage(name, shared, around, reward):
 @every_weighting
 @everything_around
 def test_a_group_of_one_in_a_batch_of_its_own_has_no_advantage(name, shared, around):
-    tree, notes = dressed(np.random.default_rng(1), flat(1))
+    tree, notes = dressed(np.random.default_rng(1), flat_tree(1))
     assert all_numbers(estimated(estimator(name, shared, around), [tree], [[0.7]], [notes])).tolist() == [0.0]
 
 
@@ -165,8 +163,8 @@ def test_a_group_of_one_in_a_batch_of_its_own_has_no_advantage(name, shared, aro
 def test_adding_a_number_to_all_rewards_changes_nothing(name, shared, seed):
     trees, rewards, notes = batch(seed)
     moved = [[r + 3.0 for r in group] for group in rewards]
-    one, other = (estimated(estimator(name, shared), trees, r, notes) for r in (rewards, moved))
-    assert all_numbers(other) == pytest.approx(all_numbers(one), rel=1e-6, abs=1e-8)
+    plain, shifted = (estimated(estimator(name, shared), trees, r, notes) for r in (rewards, moved))
+    assert all_numbers(shifted) == pytest.approx(all_numbers(plain), rel=1e-6, abs=1e-8)
 
 
 def shuffled(rng, tree, notes):
@@ -174,8 +172,8 @@ def shuffled(rng, tree, notes):
     paths = {"": ()}
     for n in tree.nodes:
         order = rng.permutation(len(tree.children[n.id]))
-        for child, place in zip(tree.children[n.id], order, strict=True):
-            paths[child.id] = (*paths[n.id], int(place))
+        for child, index in zip(tree.children[n.id], order, strict=True):
+            paths[child.id] = (*paths[n.id], int(index))
     names = {old: node_id(path) for old, path in paths.items()}
     nodes = [
         replace(
@@ -198,20 +196,20 @@ def test_the_order_of_children_and_of_trees_does_not_matter(name, shared, around
     trees, rewards, notes = batch(seed)
     tested, rng = estimator(name, shared, around), np.random.default_rng(seed)
     there = []
-    for tree, given_rewards, found in zip(trees, rewards, notes, strict=True):
-        other, other_notes, names = shuffled(rng, tree, found)
+    for tree, own_rewards, own_notes in zip(trees, rewards, notes, strict=True):
+        other, other_notes, names = shuffled(rng, tree, own_notes)
         numbers = {t.leaf.id: j for j, t in enumerate(other.trajectories)}
         places = [numbers[names[t.leaf.id]] for t in tree.trajectories]
         moved = [0.0] * len(places)
-        for place, reward in zip(places, given_rewards, strict=True):
-            moved[place] = reward
+        for index, reward in zip(places, own_rewards, strict=True):
+            moved[index] = reward
         there.append((other, moved, other_notes, places))
     arrays = estimated(tested, trees, rewards, notes)
     backwards = [list(column) for column in zip(*((t, r, n) for t, r, n, _ in there[::-1]), strict=True)]
     others = estimated(tested, *backwards)[::-1]
     for own, other, (_, _, _, places) in zip(arrays, others, there, strict=True):
-        for array, place in zip(own, places, strict=True):
-            assert are_close(other[place], array, 1e-9)
+        for array, index in zip(own, places, strict=True):
+            assert are_close(other[index], array, 1e-9)
 
 
 @every_estimator
@@ -222,21 +220,22 @@ def test_sums_of_parts_of_a_batch_add_up_to_those_of_the_whole(name, shared, aro
     trees, rewards, notes = batch(seed)
     tested = estimator(name, shared, around)
     whole = tested.batch_statistics(
-        [annotated(*one) for one in zip(trees, scored(rewards), notes, strict=True)]
+        [annotated(*each) for each in zip(trees, scored(rewards), notes, strict=True)]
     )
     parts = [
         tested.batch_statistics(
-            [annotated(*one) for one in zip(trees[part], scored(rewards[part]), notes[part], strict=True)]
+            [annotated(*each) for each in zip(trees[part], scored(rewards[part]), notes[part], strict=True)]
         )
         for part in (slice(cut), slice(cut, None))
     ]
-    added = [one + other for one, other in zip(*parts, strict=True)]
+    added = [first + second for first, second in zip(*parts, strict=True)]
     assert [astuple(sums) for sums in added] == [
         pytest.approx(astuple(sums), rel=1e-12, abs=1e-12) for sums in whole
     ]
-    for tree, group, found in zip(trees, scored(rewards), notes, strict=True):
-        one, other = (tested.advantages(annotated(tree, group, found), sums) for sums in (whole, added))
-        assert are_close(all_numbers([other]), all_numbers([one]), 1e-9)
+    for tree, group, own_notes in zip(trees, scored(rewards), notes, strict=True):
+        known = annotated(tree, group, own_notes)
+        plain, summed = (tested.advantages(known, sums) for sums in (whole, added))
+        assert are_close(all_numbers([summed]), all_numbers([plain]), 1e-9)
 
 
 @every_estimator

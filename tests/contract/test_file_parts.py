@@ -13,8 +13,8 @@ from branch_cases import candidate
 from doc_pages import read_page
 from loss_inputs import slopes, token_inputs
 from ramify.algos.branch_rules import RuleSetup
-from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.file_parts import FileEstimator, FileLoss, FileRule
+from ramify.algos.losses import CispoSurrogate
 from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_rollout import RolloutSection

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import own_parts
-from loss_inputs import path_inputs, slopes, token_inputs
+from loss_inputs import logprob_gradients, path_inputs, token_inputs
 from ramify.assemble.algorithm import build_objective
 from ramify.config.mistakes import form_of
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
@@ -74,57 +74,59 @@ def random_tokens(seed, dtype=torch.float64, scale=1.0):
 
 
 def test_every_loss_of_the_schema_is_here():
-    given = [settings["name"] for settings in (*TOKEN_LOSSES.values(), *PATH_LOSSES.values())]
-    assert set(given) == set(NAMES)
+    inputs = [settings["name"] for settings in (*TOKEN_LOSSES.values(), *PATH_LOSSES.values())]
+    assert set(inputs) == set(NAMES)
 
 
 def test_on_policy_the_gradient_is_that_of_reinforce(surrogate):
-    given = random_tokens(0, scale=0.0)
-    assert slopes(surrogate, given) == pytest.approx((-(given.s_plus + given.s_minus)).tolist())
-    assert surrogate(given).sums["clip_fraction"] == 0
+    inputs = random_tokens(0, scale=0.0)
+    assert logprob_gradients(surrogate, inputs) == pytest.approx((-(inputs.s_plus + inputs.s_minus)).tolist())
+    assert surrogate(inputs).sums["clip_fraction"] == 0
 
 
 def test_value_and_gradient_are_linear_in_the_credit(surrogate):
-    one, two = random_tokens(1), random_tokens(1)
-    two = replace(two, s_plus=one.s_plus.flip(0), s_minus=one.s_minus.flip(0))
-    both = replace(one, s_plus=3 * one.s_plus + two.s_plus, s_minus=3 * one.s_minus + two.s_minus)
+    first, second = random_tokens(1), random_tokens(1)
+    second = replace(second, s_plus=first.s_plus.flip(0), s_minus=first.s_minus.flip(0))
+    both = replace(first, s_plus=3 * first.s_plus + second.s_plus, s_minus=3 * first.s_minus + second.s_minus)
     assert surrogate(both).loss.item() == pytest.approx(
-        3 * surrogate(one).loss.item() + surrogate(two).loss.item()
+        3 * surrogate(first).loss.item() + surrogate(second).loss.item()
     )
-    expected = 3 * np.array(slopes(surrogate, one)) + np.array(slopes(surrogate, two))
-    assert slopes(surrogate, both) == pytest.approx(expected.tolist())
+    expected = 3 * np.array(logprob_gradients(surrogate, first)) + np.array(
+        logprob_gradients(surrogate, second)
+    )
+    assert logprob_gradients(surrogate, both) == pytest.approx(expected.tolist())
 
 
 def test_no_credit_no_loss_and_no_gradient(surrogate):
-    given = random_tokens(2)
-    given = replace(given, s_plus=torch.zeros_like(given.s_plus), s_minus=torch.zeros_like(given.s_minus))
-    assert surrogate(given).loss == 0
-    assert not any(slopes(surrogate, given))
-    assert all(value == 0 for value in surrogate(given).sums.values())
+    inputs = random_tokens(2)
+    inputs = replace(inputs, s_plus=torch.zeros_like(inputs.s_plus), s_minus=torch.zeros_like(inputs.s_minus))
+    assert surrogate(inputs).loss == 0
+    assert not any(logprob_gradients(surrogate, inputs))
+    assert all(value == 0 for value in surrogate(inputs).sums.values())
 
 
 def test_no_gradient_reaches_reports_entropies_or_old_logprobs(surrogate):
-    given = random_tokens(3)
-    output = surrogate(given)
+    inputs = random_tokens(3)
+    output = surrogate(inputs)
     assert all(not value.requires_grad for value in output.sums.values())
-    assert torch.autograd.grad(output.loss, given.entropies, allow_unused=True) == (None,)
+    assert torch.autograd.grad(output.loss, inputs.entropies, allow_unused=True) == (None,)
 
 
 def test_reported_shares_lie_between_nothing_and_every_path(surrogate):
     for seed in range(5):
-        given = random_tokens(seed, scale=2.0)
-        sums = surrogate(given).sums
+        inputs = random_tokens(seed, scale=2.0)
+        sums = surrogate(inputs).sums
         assert "clip_fraction" in sums
-        assert all(0 <= value <= given.num_paths.sum() for value in sums.values())
+        assert all(0 <= value <= inputs.num_paths.sum() for value in sums.values())
 
 
 @pytest.mark.parametrize("log_ratio", [30.0, 1000.0, -30.0, -1000.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_extreme_ratios_are_finite(surrogate, log_ratio, dtype):
-    given = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -3.0], [log_ratio] * 3, dtype=dtype)
-    output = surrogate(given)
+    inputs = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -3.0], [log_ratio] * 3, dtype=dtype)
+    output = surrogate(inputs)
     assert output.loss.isfinite()
-    assert np.isfinite(slopes(surrogate, given)).all()
+    assert np.isfinite(logprob_gradients(surrogate, inputs)).all()
     assert all(value.isfinite() for value in output.sums.values())
 
 
@@ -132,12 +134,14 @@ def test_float64_stays_float64_and_float32_is_near_it(surrogate):
     exact, rough = random_tokens(4), random_tokens(4, torch.float32)
     assert surrogate(exact).loss.dtype == torch.float64
     assert surrogate(rough).loss.item() == pytest.approx(surrogate(exact).loss.item(), rel=1e-5)
-    assert slopes(surrogate, rough) == pytest.approx(slopes(surrogate, exact), rel=1e-5, abs=1e-5)
+    assert logprob_gradients(surrogate, rough) == pytest.approx(
+        logprob_gradients(surrogate, exact), rel=1e-5, abs=1e-5
+    )
 
 
 def test_a_logprob_that_is_no_number_is_not_hidden(surrogate):
-    given = token_inputs([1.0, 0.0], [0.0, -1.0], [float("nan")] * 2)
-    assert not surrogate(given).loss.isfinite()
+    inputs = token_inputs([1.0, 0.0], [0.0, -1.0], [float("nan")] * 2)
+    assert not surrogate(inputs).loss.isfinite()
 
 
 def test_on_policy_a_path_has_the_slope_of_its_mean_token(sequence_loss):
@@ -150,25 +154,25 @@ def test_on_policy_a_path_has_the_slope_of_its_mean_token(sequence_loss):
 def test_slopes_are_the_derivative_of_the_loss(sequence_loss):
     rng = np.random.default_rng(5)
     means, advantages, weights = rng.uniform(-0.5, 0.5, 20), rng.normal(size=20), rng.uniform(0, 2, 20)
-    given = path_inputs(means, advantages, weights, rng.integers(1, 9, 20))
+    inputs = path_inputs(means, advantages, weights, rng.integers(1, 9, 20))
     for j in range(20):
         step = np.zeros(20)
         step[j] = 1e-6
         above, below = (
-            sequence_loss(replace(given, policy_logprobs=given.policy_logprobs + sign * step)).loss
+            sequence_loss(replace(inputs, policy_logprobs=inputs.policy_logprobs + sign * step)).loss
             for sign in (1, -1)
         )
-        assert (above - below) / 2e-6 == pytest.approx(sequence_loss(given).gradients[j], abs=1e-7)
+        assert (above - below) / 2e-6 == pytest.approx(sequence_loss(inputs).gradients[j], abs=1e-7)
 
 
 def test_a_path_loss_is_linear_in_weights_and_zero_without_credit(sequence_loss):
     rng = np.random.default_rng(6)
-    given = path_inputs(rng.uniform(-0.5, 0.5, 9), rng.normal(size=9))
-    doubled = sequence_loss(replace(given, weights=2 * given.weights))
-    assert doubled.loss == pytest.approx(2 * sequence_loss(given).loss)
-    assert doubled.gradients == pytest.approx(2 * sequence_loss(given).gradients)
+    inputs = path_inputs(rng.uniform(-0.5, 0.5, 9), rng.normal(size=9))
+    doubled = sequence_loss(replace(inputs, weights=2 * inputs.weights))
+    assert doubled.loss == pytest.approx(2 * sequence_loss(inputs).loss)
+    assert doubled.gradients == pytest.approx(2 * sequence_loss(inputs).gradients)
     for nothing in ({"weights": np.zeros(9)}, {"advantages": np.zeros(9)}):
-        output = sequence_loss(replace(given, **nothing))
+        output = sequence_loss(replace(inputs, **nothing))
         assert (output.loss, output.sums["clip_fraction"]) == (0, 0)
         assert not output.gradients.any()
 
@@ -191,30 +195,30 @@ def test_a_path_that_is_no_number_is_not_hidden(sequence_loss):
 
 
 def test_a_penalty_weighs_tokens_and_looks_at_no_advantage(penalty):
-    given = random_tokens(7)
-    other = replace(given, s_plus=given.s_plus * 0, s_minus=given.s_minus * 5, weight=given.weight * 2)
-    assert penalty(other).loss.item() == pytest.approx(2 * penalty(given).loss.item())
-    nothing = replace(given, weight=given.weight * 0)
+    inputs = random_tokens(7)
+    other = replace(inputs, s_plus=inputs.s_plus * 0, s_minus=inputs.s_minus * 5, weight=inputs.weight * 2)
+    assert penalty(other).loss.item() == pytest.approx(2 * penalty(inputs).loss.item())
+    nothing = replace(inputs, weight=inputs.weight * 0)
     assert penalty(nothing).loss == 0
-    assert penalty(nothing).sums == penalty(given).sums
+    assert penalty(nothing).sums == penalty(inputs).sums
 
 
 @pytest.mark.parametrize("extreme", [30.0, 1000.0, -30.0, -1000.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_extreme_penalties_are_finite(penalty, extreme, dtype):
-    given = token_inputs([1.0], [0.0], [extreme], ref=[extreme], dtype=dtype)
-    loss = penalty(given).loss
+    inputs = token_inputs([1.0], [0.0], [extreme], ref=[extreme], dtype=dtype)
+    loss = penalty(inputs).loss
     assert loss.isfinite()
     assert loss.dtype == dtype
-    grads = torch.autograd.grad(loss, (given.policy_logprobs, given.entropies), materialize_grads=True)
+    grads = torch.autograd.grad(loss, (inputs.policy_logprobs, inputs.entropies), materialize_grads=True)
     assert all(grad.isfinite().all() for grad in grads)
 
 
 def test_gradients_of_penalties_are_those_of_finite_differences(penalty):
-    given = random_tokens(8)
-    ref = given.ref_logprobs
+    inputs = random_tokens(8)
+    ref = inputs.ref_logprobs
 
     def loss(policy, entropies):
-        return penalty(replace(given, policy_logprobs=policy, entropies=entropies, ref_logprobs=ref)).loss
+        return penalty(replace(inputs, policy_logprobs=policy, entropies=entropies, ref_logprobs=ref)).loss
 
-    assert torch.autograd.gradcheck(loss, (given.policy_logprobs, given.entropies))
+    assert torch.autograd.gradcheck(loss, (inputs.policy_logprobs, inputs.entropies))

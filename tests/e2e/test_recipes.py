@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from e2e_runs import write_lines, write_task
+from ramify.algos.estimators import TreeGrpo
 from ramify.algos.grpo import GroupRelative
-from ramify.algos.tree_grpo import TreeGrpo
 from ramify.cli import main
 from ramify.config.load import command_of, load_recipe, read_toml
 from ramify.config.schema_train import TrainRecipe

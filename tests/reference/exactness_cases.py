@@ -15,15 +15,12 @@ from exactness_world import TEMPERATURE
 
 import own_parts
 from ramify.algos.aepo import StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
 from ramify.algos.file_parts import FileLoss
-from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
-from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlPenalty
-from ramify.algos.losses import Objective
+from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate, Objective
 from ramify.core.rank import Rank
 from ramify.core.records import Reward
 from ramify.learner.configs import ScheduleConfig

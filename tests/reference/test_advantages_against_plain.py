@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from closeness import are_close
 from ramify.algos.aepo import EntropyAwareAdvantage
 from ramify.algos.corrections import ImportanceCorrection
+from ramify.algos.estimators import NodeValue, TreeGrpo
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.kl import KlInReward
-from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
-from ramify.algos.tree_grpo import TreeGrpo
 from ramify.algos.turn_level import TurnLevel
 from ramify.core.records import NodeAnnotations, Reward, behavior_annotations
 from ramify.core.tree import Source, make_tree

@@ -6,10 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import LossConfig
-from ramify.algos.gppo import held_at
 from ramify.algos.grpo import clipped_below
-from ramify.algos.losses import LossInputs, LossOutput
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput, bounded_at
 from ramify.algos.ops import BatchStatistics, Shared, along, sums_of, token_weights
 from ramify.core.config import AboveOne, InsideOne, PositiveWeight
 from ramify.core.errors import ConfigError, TrainingError
@@ -55,7 +53,7 @@ class EntropyAwareAdvantage:
         return (sums_of(entropies, weights), *self.inner.batch_statistics(trees))
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each token of each trajectory. [G][T]"""
+        """Return the advantage of each token of each trajectory. [G][T]"""
         own, *others = statistics
         whole = BatchStatistics.of(own)
         inner = self.inner.advantages(tree, others)
@@ -68,7 +66,7 @@ class EntropyAwareAdvantage:
         )
 
     def _of(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
-        """Entropies of each trajectory's written tokens. [G][T]"""
+        """Return the entropies of each trajectory's written tokens. [G][T]"""
         return tuple(
             along(trajectory, lambda node: self._of_node(node, tree.annotations))
             for trajectory in tree.tree.trajectories
@@ -78,14 +76,14 @@ class EntropyAwareAdvantage:
         if self.source == "behavior":
             entropies = np.array(node.token_entropies)
             missing = len(entropies) != len(node.token_ids)
-            remedy = 'have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
+            remedy = 'Have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
         else:
             annotated = annotations[node.id].entropies if node.id in annotations else None
             missing = annotated is None and len(node.token_ids) > 0
             entropies = np.empty(0) if annotated is None else annotated
-            remedy = "ask the annotation pass for entropies"
+            remedy = "Ask the annotation pass for entropies"
         if missing:
-            raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens; {remedy}")
+            raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens. {remedy}")
         if not np.isfinite(entropies).all():
             raise TrainingError(
                 f"node {node.id!r}: an entropy is not finite, so this batch cannot be trained on"
@@ -114,14 +112,14 @@ class StopGradientClip(LossConfig):
     dual_clip: AboveOne | None = None
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row.
+        """Return the loss, summed over the tokens of a row.
 
         `clip_fraction` is the share of a token's credit that is clipped or bounded, `above_clip_high` the share of
         tokens with positive credit and r > 1 + clip_high.
         """
         ratio, edge = inputs.ratio, 1 + self.clip_high
         above = ratio > edge
-        plus = held_at(edge, inputs.policy_logprobs).where(above, ratio)
+        plus = bounded_at(edge, inputs.policy_logprobs).where(above, ratio)
         minus = clipped_below(ratio, self.clip_low, self.dual_clip)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
         sums = {

@@ -82,7 +82,7 @@ class BalancedBrancher(Memoryless, BalancedConfig):
         return False
 
     def first_roots(self, n: int) -> int:
-        """A quarter of n, the smallest m that the split may choose, so that root 0 does not run alone.
+        """Return a quarter of n, the smallest m that the split may choose, so that root 0 does not run alone.
 
         Raises:
             ConfigError: n is below 1.
@@ -91,7 +91,7 @@ class BalancedBrancher(Memoryless, BalancedConfig):
         return max(1, n // 4)
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """m = clip(round(n sigmoid(budget_beta (H_root - H_tool))), first_roots, n); n if no tool was called.
+        """Return m = clip(round(n sigmoid(budget_beta (H_root - H_tool))), first_roots, n); n if no tool was called.
 
         Raises:
             ConfigError: n is below 1.
@@ -136,17 +136,17 @@ def monitored_entropies(trajectory: Trajectory) -> MonitoredEntropies:
 
 
 def steps_in_a_row(history: Sequence[BranchDecision]) -> int:
-    """l: length of the run of latest decisions on the path at which entropy rose and a branch was wanted."""
+    """Return l, the length of the run of latest decisions on the path at which entropy rose and a branch was wanted."""
     return sum(
         1 for _ in takewhile(lambda step: step.planned > 0 and step.entropy_delta > 0, reversed(history))
     )
 
 
 def mean_lower(entropies: Sequence[Entropy]) -> float:
-    """Mean of the lower bounds of the entropies; all rules compare lower bounds."""
+    """Return the mean of the lower bounds of the entropies; all rules compare lower bounds."""
     return math.fsum(entropy.lower for entropy in entropies) / len(entropies)
 
 
 def sigmoid(value: float) -> float:
-    """1 / (1 + exp(-value)), without overflow."""
+    """Return 1 / (1 + exp(-value)), without overflow."""
     return 0.5 * (1 + math.tanh(value / 2))

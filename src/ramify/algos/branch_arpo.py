@@ -75,5 +75,5 @@ class BernoulliBrancher(FixedRoots, BernoulliConfig):
 
 
 def clip(value: float) -> float:
-    """The value, clipped to [0, 1]."""
+    """Return the value, clipped to [0, 1]."""
     return min(max(value, 0.0), 1.0)

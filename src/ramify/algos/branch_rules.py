@@ -77,7 +77,7 @@ class Memoryless:
     __slots__ = ()
 
     def state(self) -> Mapping[str, Json]:
-        """Empty: the rule has no state."""
+        """Return an empty state: the rule has no state."""
         return {}
 
     def restore(self, state: Mapping[str, Json]) -> None:
@@ -113,7 +113,7 @@ class FixedRoots(Memoryless):
         return False
 
     def first_roots(self, n: int) -> int:
-        """All m.
+        """Return all m.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -121,7 +121,7 @@ class FixedRoots(Memoryless):
         return self.num_roots(n, ())
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """The fixed m.
+        """Return the fixed m.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -174,7 +174,7 @@ class FlatBrancher(Memoryless, FlatConfig):
         return False
 
     def first_roots(self, n: int) -> int:
-        """All n.
+        """Return all n.
 
         Raises:
             ConfigError: n is below 1.
@@ -182,7 +182,7 @@ class FlatBrancher(Memoryless, FlatConfig):
         return self.num_roots(n, ())
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """All n.
+        """Return all n.
 
         Raises:
             ConfigError: n is below 1.
@@ -245,7 +245,7 @@ does too, and the tolerance lets the search stop at one near the rule's own."""
 
 
 def matched_rate(sizes: Mapping[tuple[int, int], int], children: int, taken: int, rate: float) -> float:
-    """The rate at which `random` should get as many branches as a given rule did on the same trees.
+    """Return the rate at which `random` should get as many branches as a given rule did on the same trees.
 
     At the rule's own rate `random` gets more: an entropy rule wants many branches in some trees, where the budget cuts
     them off, and few in others. Of all rates that match, this is the one nearest to the rule's own. The candidates of

@@ -124,13 +124,13 @@ class ReleasedStatistic:
             raise ConfigError(f"branching: vocab_size = {self.vocab_size}, expected at least 2")
 
     def of(self, turns: Sequence[Entropy]) -> float:
-        """Mean over turns of each turn's statistic, computed from the lower bound of its entropy."""
+        """Return the mean over turns of each turn's statistic, computed from the lower bound of its entropy."""
         if not self.config.summed_over_tokens:
             return mean_lower(turns)
         return math.fsum(turn.lower * turn.count for turn in turns) / len(turns) / math.log(self.vocab_size)
 
     def entropy_delta(self, candidate: BranchCandidate) -> float:
-        """dh of a candidate."""
+        """Return dh of a candidate."""
         current = len(candidate.turns) - (2 if self.config.stale_segment else 1)
         first = min(candidate.own_from, current) if self.config.child_baseline_after_branch else 0
         baseline = self.of(candidate.turns[first : first + 1])
@@ -140,7 +140,7 @@ class ReleasedStatistic:
         return self.of(candidate.turns[current : current + 1]) - baseline
 
     def state(self) -> Mapping[str, Json]:
-        """The baselines that are never reset, as rows [slot, path, baseline]; empty with the switch off."""
+        """Return the baselines that are never reset, as rows [slot, path, baseline]; empty with the switch off."""
         if not self.config.baseline_never_reset:
             return {}
         rows = sorted(self._first_seen.items())
@@ -192,7 +192,7 @@ class ReleasedArpoBrancher(FixedRoots):
         return toss(self.children, probability, level, candidate.draw)
 
     def state(self) -> Mapping[str, Json]:
-        """The state of the statistic."""
+        """Return the state of the statistic."""
         return self.statistic.state()
 
     def restore(self, state: Mapping[str, Json]) -> None:
@@ -231,7 +231,7 @@ class ReleasedAepoBrancher:
         return self.config.slot_order
 
     def first_roots(self, n: int) -> int:
-        """All m; with dynamic rollouts only the monitored one.
+        """Return all m; with dynamic rollouts only the monitored one.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -244,7 +244,7 @@ class ReleasedAepoBrancher:
         return self.m
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """The fixed m, or clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n); n if there are no entropies.
+        """Return the fixed m, or clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n); n if there are no entropies.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -268,7 +268,7 @@ class ReleasedAepoBrancher:
         return toss(self.max_children, probability, level, candidate.draw)
 
     def state(self) -> Mapping[str, Json]:
-        """The state of the statistic."""
+        """Return the state of the statistic."""
         return self.statistic.state()
 
     def restore(self, state: Mapping[str, Json]) -> None:
@@ -284,7 +284,7 @@ class ReleasedAepoBrancher:
 
 
 def _start(path: NodePath) -> NodePath:
-    """Path of the node where the trajectory through `path` began: its root, or where it branched off another one."""
+    """Return the path of the node where the trajectory through `path` began: its root, or where it branched off another one."""
     end = len(path)
     while end > 1 and path[end - 1] == 0:
         end -= 1

@@ -7,14 +7,11 @@ from ramify.algos.branch_aepo import BalancedConfig
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig, RandomConfig
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
-from ramify.algos.cispo import CispoSurrogate
+from ramify.algos.estimators import NodeValueConfig, TreeGrpoConfig
 from ramify.algos.file_parts import FileEstimator, FileLoss, FileRule
-from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate, GroupConfig
-from ramify.algos.gspo import GspoSurrogate
-from ramify.algos.node_value import NodeValueConfig
+from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate
 from ramify.algos.reinforce_pp import ReinforcePlusPlusConfig
-from ramify.algos.tree_grpo import TreeGrpoConfig
 from ramify.algos.turn_level import TurnLevelConfig
 
 AnyLoss: TypeAlias = (

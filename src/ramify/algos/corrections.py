@@ -52,7 +52,7 @@ class ImportanceCorrection(Config):
             raise ValueError("floor: expected a number below cap, or every weight but 1 is masked")
 
     def weights(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
-        """rho of each trajectory's written tokens. [G][T]
+        """Return rho of each trajectory's written tokens. [G][T]
 
         Raises:
             ConfigError: A node has no logprobs of the learner (`annotations`).
@@ -86,7 +86,7 @@ def _log_ratio(node: Node, annotations: Annotations) -> Floats:
         return np.empty(0)
     if node.id not in annotations:
         raise ConfigError(
-            f'correction: node {node.id!r} has no logprobs of the learner; set algorithm.old = "recompute"'
+            f'correction: node {node.id!r} has no logprobs of the learner. Set algorithm.old = "recompute"'
         )
     behavior, old = np.array(node.behavior_logprobs), annotations[node.id].old_logprobs
     if not np.isfinite(behavior).all():

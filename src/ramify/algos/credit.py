@@ -114,7 +114,7 @@ class _Contributions:
 
 
 def denominator(trees: Sequence[Tree], weighting: Weighting) -> float:
-    """The number that the loss of an optimizer step is divided by, from all trajectories of its trees.
+    """Return the number that the loss of an optimizer step is divided by, from all trajectories of its trees.
 
     token_mean: sum over tokens of W (which is num_paths, 1, or the sum of masses); sequence_mean: sum of leaf weights;
     fixed_length: sum of leaf weights times L (Dr. GRPO, arXiv 2503.20783). Dead groups, masked trajectories and masked
@@ -139,7 +139,7 @@ def _tree_denominator(tree: Tree, weighting: Weighting) -> float:
 
 
 def path_credit(trees: Sequence[TrainingTree], weighting: Weighting) -> PathCredit:
-    """The trajectories of an optimizer step, for a sequence loss.
+    """Return the trajectories of an optimizer step, for a sequence loss.
 
     Args:
         trees: The trees of the step; advantages and importance weights are equal at all tokens of a trajectory.

@@ -35,7 +35,7 @@ class DpoLoss:
         return True
 
     def __call__(self, inputs: SequenceInputs) -> SequenceOutput:
-        """Loss and gradients of the pairs of a step.
+        """Return the loss and gradients of the pairs of a step.
 
         Divided by the number of trajectories, the sums are means over pairs: `accuracy` (share of pairs whose chosen
         side has the strictly larger reward), `margin`, `chosen_reward` and `rejected_reward`. A reward is beta h.
@@ -66,7 +66,7 @@ class DpoLoss:
 
 
 def pair(chosen: Tree, rejected: Tree) -> Tree:
-    """Two chains from one prompt as a tree with two leaves, the chosen one first.
+    """Return two chains from one prompt as a tree with two leaves, the chosen one first.
 
     The common prefix is stored once: the prompt, and the turns and results that are equal on both sides.
 
@@ -99,7 +99,7 @@ PREFERENCE = (Reward(1.0, {}), Reward(-1.0, {}))
 
 
 def preferred(pair: AnnotatedTree) -> TrainingTree:
-    """A pair to learn from: advantage 1 on the chosen side, -1 on the rejected one."""
+    """Return a pair to learn from: advantage 1 on the chosen side, -1 on the rejected one."""
     chosen, rejected = pair.tree.trajectories
     advantages = (np.ones(chosen.num_written), -np.ones(rejected.num_written))
     return TrainingTree(pair.tree, pair.annotations, advantages)

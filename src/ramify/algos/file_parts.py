@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ramify.algos.branch_rules import BranchingConfig, FixedRoots, RuleSetup, toss
-from ramify.algos.configs import EstimatorConfig, LossConfig
-from ramify.algos.losses import LossInputs, LossOutput, bounded_exp
-from ramify.algos.ops import PerGroup, Shared, spread, values
+from ramify.algos.estimators import EstimatorConfig, PerGroup
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput, bounded_exp
+from ramify.algos.ops import Shared, spread, values
 from ramify.core.config import InputFile, Name
 from ramify.core.errors import ConfigError
 from ramify.core.protocols import Brancher, Estimator
@@ -143,7 +143,7 @@ class FunctionAdvantage(PerGroup):
     advantages_of: UserFunction
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each trajectory, at all its tokens. [G][T]"""
+        """Return the advantage of each trajectory, at all its tokens. [G][T]"""
         del statistics
         key, rewards = tree.tree.key, values(tree.rewards)
         about = f"problem {tree.tree.problem.id!r}, tree {key.slot} of step {key.step}: "
@@ -211,7 +211,7 @@ class FunctionLoss(LossConfig):
     sha256: str
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row.
+        """Return the loss, summed over the tokens of a row.
 
         `clip_fraction` is the share of a token's credit whose gradient differs from that of the ratio.
         """
@@ -240,7 +240,7 @@ class FunctionLoss(LossConfig):
             )
 
     def _values(self, ratio: "torch.Tensor") -> "list[tuple[torch.Tensor, torch.Tensor]]":
-        """f(ratio, +1) and f(ratio, -1), each with the tokens at which its slope is not 1. [W] each"""
+        """Return f(ratio, +1) and f(ratio, -1), each with the tokens at which its slope is not 1. [W] each"""
         # A function that writes into its ratio must not reach the graph.
         values = [self._checked(self._own.call(ratio.clone(), sign), ratio, sign) for sign in (1, -1)]
         if not any(value.requires_grad for value, _ in values):
@@ -302,5 +302,5 @@ def _pinned(path: Path, function: str, sha256: str) -> LoadedFunction:
 
 
 def _shown(value: object) -> str:
-    """A number as it is, the type of anything else."""
+    """Return a number as it is, the type of anything else."""
     return f"{value}" if isinstance(value, Real) else f"a value of type {type(value).__name__}"

@@ -10,15 +10,14 @@ ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     to
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ramify.algos.configs import Baseline, EstimatorConfig, LossConfig
-from ramify.algos.losses import LossInputs, LossOutput
+from ramify.algos.estimators import EstimatorConfig, PerGroup
+from ramify.algos.losses import LossConfig, LossInputs, LossOutput
 from ramify.algos.ops import (
     STD_FLOOR,
-    PerGroup,
     Shared,
     along,
     centered,
@@ -35,6 +34,9 @@ from ramify.core.tree import Tree
 
 if TYPE_CHECKING:
     import torch
+
+Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
+"""What a reward is compared with: the mean over the whole group, or over the leaves that are not below the token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class GroupRelative(PerGroup, GroupConfig):
     shared: Shared
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each token of each trajectory. [G][T]"""
+        """Return the advantage of each token of each trajectory. [G][T]"""
         del statistics
         weights, returns = leaf_weights(tree.tree, self.shared), values(tree.rewards)
         scale = 1.0 if self.scale == "none" else spread_of(returns, weights) + STD_FLOOR
@@ -111,7 +113,7 @@ class ClippedSurrogate(LossConfig):
     dual_clip: AboveOne | None = None
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row; `clip_fraction`: share of a token's credit that is clipped."""
+        """Return the loss, summed over the tokens of a row; `clip_fraction`: share of a token's credit that is clipped."""
         ratio = inputs.ratio
         plus = ratio.clamp(max=1 + self.clip_high)
         minus = clipped_below(ratio, self.clip_low, self.dual_clip)
@@ -120,6 +122,6 @@ class ClippedSurrogate(LossConfig):
 
 
 def clipped_below(ratio: "torch.Tensor", clip_low: float, dual_clip: float | None) -> "torch.Tensor":
-    """The factor of S- in a clipped surrogate: min(max(r, 1 - clip_low), dual_clip). [W] -> [W]"""
-    held = ratio.clamp(min=1 - clip_low)
-    return held if dual_clip is None else held.clamp(max=dual_clip)
+    """Return the factor of S- in a clipped surrogate: min(max(r, 1 - clip_low), dual_clip). [W] -> [W]"""
+    clipped = ratio.clamp(min=1 - clip_low)
+    return clipped if dual_clip is None else clipped.clamp(max=dual_clip)

@@ -41,7 +41,7 @@ class KlPenalty:
     coefficient: float
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row; `kl` reports the estimate per token."""
+        """Return the loss, summed over the tokens of a row; `kl` reports the estimate per token."""
         if inputs.ref_logprobs is None:
             raise ValueError("a KL penalty needs reference logprobs: ask the annotation pass for them")
         estimate = self._estimate(inputs, inputs.ref_logprobs)
@@ -52,8 +52,8 @@ class KlPenalty:
         difference = ref_logprobs - inputs.policy_logprobs
         if self.estimator == "k2":
             return difference**2 / 2
-        held = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        k3 = held.expm1() - held
+        bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        k3 = bounded.expm1() - bounded
         return k3 if self.estimator == "k3" else inputs.ratio * k3
 
 
@@ -68,7 +68,7 @@ class EntropyBonus:
     coefficient: float
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row; `entropy_bonus` reports the entropy per token."""
+        """Return the loss, summed over the tokens of a row; `entropy_bonus` reports the entropy per token."""
         loss = -self.coefficient * (inputs.weight * inputs.entropies).sum()
         return LossOutput(loss, {"entropy_bonus": (inputs.num_paths * inputs.entropies.detach()).sum()})
 
@@ -93,11 +93,11 @@ class KlInReward:
     coefficient: float
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """Those of the inner estimator."""
+        """Return the sums of the inner estimator."""
         return self.inner.batch_statistics([self._penalised(tree) for tree in trees])
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """The inner estimator's advantages. [G][T]"""
+        """Return the inner estimator's advantages. [G][T]"""
         return self.inner.advantages(self._penalised(tree), statistics)
 
     def _penalised(self, tree: AnnotatedTree) -> AnnotatedTree:
@@ -113,7 +113,7 @@ class KlInReward:
 
 
 def k1_along(trajectory: Trajectory, annotations: Annotations) -> Floats:
-    """k1 = ln(old / ref) at each written token, nats. [T]
+    """Return k1 = ln(old / ref) at each written token, nats. [T]
 
     Raises:
         ConfigError: There are no reference logprobs.
@@ -128,7 +128,7 @@ def _k1(node: Node, annotations: Annotations) -> Floats:
     annotated = annotations.get(node.id)
     if annotated is None or annotated.ref_logprobs is None:
         raise ConfigError(
-            f"kl in the reward: node {node.id!r} has no reference logprobs; ask the annotation pass for them"
+            f"kl in the reward: node {node.id!r} has no reference logprobs. Ask the annotation pass for them"
         )
     difference: Floats = annotated.old_logprobs - annotated.ref_logprobs
     if not np.isfinite(difference).all():

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ramify.core.errors import DataError
-from ramify.core.records import AnnotatedTree, BatchSums, Floats, Ints, Reward
+from ramify.core.records import BatchSums, Floats, Ints, Reward
 from ramify.core.tree import Node, Trajectory, Tree
 
 Shared: TypeAlias = Literal["repeat", "split", "mass"]
@@ -19,7 +19,7 @@ STD_FLOOR = 1e-6
 
 
 def num_paths(tree: Tree) -> dict[str, int]:
-    """Number of trajectories through each node, by node id."""
+    """Return the number of trajectories through each node, by node id."""
     counts = dict.fromkeys(tree.by_id, 0)
     for trajectory in tree.trajectories:
         for node in trajectory.nodes:
@@ -28,7 +28,7 @@ def num_paths(tree: Tree) -> dict[str, int]:
 
 
 def leaves_below(tree: Tree) -> dict[str, Ints]:
-    """Indices of the trajectories through each node, by node id. [d] each"""
+    """Return the indices of the trajectories through each node, by node id. [d] each"""
     indices: dict[str, list[int]] = {node.id: [] for node in tree.nodes}
     for i, trajectory in enumerate(tree.trajectories):
         for node in trajectory.nodes:
@@ -37,7 +37,7 @@ def leaves_below(tree: Tree) -> dict[str, Ints]:
 
 
 def leaf_masses(tree: Tree) -> Floats:
-    """Mass of each trajectory: the product of 1 / children over the branch nodes of its path. [G]
+    """Return the mass of each trajectory: the product of 1 / children over the branch nodes of its path. [G]
 
     The start, which is the prompt as a rule, does not count as a branch node. So the masses below each root add up to 1,
     however often it branched.
@@ -51,23 +51,23 @@ def leaf_masses(tree: Tree) -> Floats:
 
 
 def num_trained(tree: Tree) -> Ints:
-    """Number of each trajectory's written tokens that lie below the tree's start. [G]"""
+    """Return the number of each trajectory's written tokens that lie below the tree's start. [G]"""
     above = sum(len(tree.by_id[node].token_ids) for node in tree.inherited_ids)
     return np.array([trajectory.num_written - above for trajectory in tree.trajectories], dtype=np.int64)
 
 
 def effective_leaves(masses: Floats) -> float:
-    """Effective number of leaves (Kish): (sum of masses)^2 / sum of squared masses; G if all masses are equal."""
+    """Return the effective number of leaves (Kish): (sum of masses)^2 / sum of squared masses; G if all masses are equal."""
     return float(masses.sum() ** 2 / (masses**2).sum())
 
 
 def leaf_weights(tree: Tree, shared: Shared) -> Floats:
-    """Weight of each trajectory in means over the group: its mass under `mass`, else 1. [G]"""
+    """Return the weight of each trajectory in means over the group: its mass under `mass`, else 1. [G]"""
     return leaf_masses(tree) if shared == "mass" else np.ones(len(tree.trajectories))
 
 
 def values(rewards: Sequence[Reward]) -> Floats:
-    """The rewards as numbers. [G]
+    """Return the rewards as numbers. [G]
 
     Raises:
         DataError: One of them is not finite.
@@ -92,7 +92,7 @@ def normalize(rewards: Sequence[Reward], masses: Floats) -> Floats:
 
 
 def centered(returns: Floats, masses: Floats) -> Floats:
-    """Returns minus their weighted mean; exactly 0 if all are equal, without rounding errors. [G]"""
+    """Return the returns minus their weighted mean; exactly 0 if all are equal, without rounding errors. [G]"""
     if returns.min() == returns.max():
         return np.zeros_like(returns)
     difference: Floats = returns - np.average(returns, weights=masses)
@@ -100,7 +100,7 @@ def centered(returns: Floats, masses: Floats) -> Floats:
 
 
 def spread_of(returns: Floats, masses: Floats) -> float:
-    """Standard deviation of a group, weighted as in `normalize`; 0 for a group of one."""
+    """Return the standard deviation of a group, weighted as in `normalize`; 0 for a group of one."""
     if len(returns) < 2:
         return 0.0
     total = masses.sum()
@@ -135,7 +135,7 @@ RESOLUTION = 1e-6
 
 
 def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
-    """The weight of each trajectory's copy of a written token in a mean over the batch. [G][T]
+    """Return the weight of each trajectory's copy of a written token in a mean over the batch. [G][T]
 
     1 under `repeat`, so that a shared token counts num_paths times; 1/d under `split`, so that it counts once; the
     leaf's mass under `mass`; 0 above the tree's start. Unlike loss weights, these do not depend on the length of a
@@ -155,7 +155,7 @@ def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
 
 
 def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> BatchSums:
-    """Sums over arrays of the same shapes; the order of the arrays does not matter."""
+    """Return the sums over arrays of the same shapes; the order of the arrays does not matter."""
     parts = [(w.sum(), w @ w, w @ x, w @ (x * x)) for x, w in zip(values, weights, strict=True)]
     return BatchSums(*(math.fsum(float(part[i]) for part in parts) for i in range(4)))
 
@@ -169,7 +169,7 @@ class BatchStatistics:
 
     @classmethod
     def of(cls, sums: BatchSums) -> "BatchStatistics":
-        """From the `sums_of` the whole batch.
+        """Return them from the `sums_of` the whole batch.
 
         The sum of squares is divided by V1 - V2 / V1, V1 and V2 the sums of w and w^2: Bessel's correction for the
         effective count V1^2 / V2. The standard deviation is 0 for a single value and for an empty batch.
@@ -183,14 +183,3 @@ class BatchStatistics:
         if squares <= RESOLUTION**2 * sums.wxx:
             return cls(mean, 0.0)
         return cls(mean, math.sqrt(squares / freedom))
-
-
-class PerGroup:
-    """An estimator that needs no batch statistics."""
-
-    __slots__ = ()
-
-    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
-        """Empty: groups are independent of each other."""
-        del trees
-        return ()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from ramify.algos.configs import EstimatorConfig
+from ramify.algos.estimators import EstimatorConfig
 from ramify.algos.kl import k1_along
 from ramify.algos.ops import (
     STD_FLOOR,
@@ -74,7 +74,7 @@ class ReinforcePlusPlus(ReinforcePlusPlusConfig):
         return (sums_of(returns, weights),)
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each token of each trajectory. [G][T]"""
+        """Return the advantage of each token of each trajectory. [G][T]"""
         (sums,) = statistics
         whole = BatchStatistics.of(sums)
         returns = self._returns(tree)
@@ -83,7 +83,7 @@ class ReinforcePlusPlus(ReinforcePlusPlusConfig):
         return tuple((array - whole.mean) / (whole.std + STD_FLOOR) for array in returns)
 
     def _returns(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
-        """The return G_t of each trajectory's written tokens. [G][T]"""
+        """Return the return G_t of each trajectory's written tokens. [G][T]"""
         finals = values(tree.rewards)
         if self.group_mean:
             finals = centered(finals, leaf_weights(tree.tree, self.shared))

@@ -14,13 +14,13 @@ SUPERVISED = Weighting(shared="split")
 
 
 def demonstrated(tree: Tree) -> TrainingTree:
-    """A demonstration to learn from: advantage 1 at each written token."""
+    """Return a demonstration to learn from: advantage 1 at each written token."""
     ones = tuple(np.ones(trajectory.num_written) for trajectory in tree.trajectories)
     return TrainingTree(tree, behavior_annotations(tree), ones)
 
 
 def counted_once(tree: Tree) -> CreditedTree:
-    """Credit whose `s_plus`, `weight` and `num_paths` are 1 at each written token, for a pass over all of them."""
+    """Return the credit whose `s_plus`, `weight` and `num_paths` are 1 at each written token, for a pass over all of them."""
     policy = (node for node in tree.nodes if node.source is Source.POLICY)
     return CreditedTree(
         tree, behavior_annotations(tree), {node.id: _ones(len(node.token_ids)) for node in policy}
@@ -37,6 +37,6 @@ class NegativeLogLikelihood:
     """L = -sum W ln pi."""
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss, summed over the tokens of a row; `nll` reports it per token."""
+        """Return the loss, summed over the tokens of a row; `nll` reports it per token."""
         loss = -(inputs.weight * inputs.policy_logprobs).sum()
         return LossOutput(loss, {"nll": -(inputs.num_paths * inputs.policy_logprobs.detach()).sum()})

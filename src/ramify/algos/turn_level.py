@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ramify.algos.configs import EstimatorConfig
-from ramify.algos.ops import STD_FLOOR, PerGroup, Shared, along, leaf_weights, leaves_below, spread_of, values
+from ramify.algos.estimators import EstimatorConfig, PerGroup
+from ramify.algos.ops import STD_FLOOR, Shared, along, leaf_weights, leaves_below, spread_of, values
 from ramify.core.config import PositiveFraction
 from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, Floats, Ints, Reward

@@ -56,8 +56,7 @@ def build_repairs(
     """
     from ramify.engines.chat_models import PolicyChat
     from ramify.rollout.debugger import DebuggedEnvironment
-    from ramify.rollout.helper import Helper
-    from ramify.rollout.repair import Backtracer, Refiner
+    from ramify.rollout.repair import Backtracer, Helper, Refiner
 
     section = kit.config
     if section.helper is None:

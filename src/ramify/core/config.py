@@ -114,7 +114,7 @@ class Within:
     lt: float | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Pydantic's schema of the number."""
+        """Return pydantic's schema of the number."""
         bounds = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         finite = {"allow_inf_nan": False} if source is float else {}
         return {**handler(source), "strict": True, **finite, **bounds}
@@ -128,7 +128,7 @@ class Length:
     most: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Pydantic's schema of the text."""
+        """Return pydantic's schema of the text."""
         return {**handler(source), "min_length": self.least, "max_length": self.most}
 
 
@@ -140,7 +140,7 @@ class ValueCheck:
     first: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Pydantic's schema with the check before or behind it."""
+        """Return pydantic's schema with the check before or behind it."""
         function = {"type": "no-info", "function": self.check}
         kind = "function-before" if self.first else "function-after"
         return {"type": kind, "function": function, "schema": handler(source)}

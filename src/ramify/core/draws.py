@@ -27,7 +27,7 @@ def stream(*parts: StreamPart) -> int:
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Return number `indices[i]` of stream `seeds[i]`, each in [0, 1). Shapes [B], [B] -> [B] (SplitMix64)."""
+    """Return the number `indices[i]` of stream `seeds[i]`, each in [0, 1). Shapes [B], [B] -> [B] (SplitMix64)."""
     with np.errstate(over="ignore"):
         z = seeds + (indices + np.uint64(1)) * np.uint64(_GOLDEN)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
@@ -38,7 +38,7 @@ def uniforms(seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]) -> 
 
 
 def uniform(seed: int, index: int = 0) -> float:
-    """Return number `index` of stream `seed`, in [0, 1)."""
+    """Return the number `index` of stream `seed`, in [0, 1)."""
     z = (seed + (index + 1) * _GOLDEN) & _64_BITS
     z = ((z ^ (z >> 30)) * _MIX_1) & _64_BITS
     z = ((z ^ (z >> 27)) * _MIX_2) & _64_BITS

@@ -1,4 +1,4 @@
-"""JSON from outside: any fault is one line, and depth and digits are bounded."""
+"""JSON from outside: any fault is one line, and depth and digits are bounded. Texts of others, cut to a limit."""
 
 import json
 from collections.abc import Iterable
@@ -88,3 +88,9 @@ def _inside(value: Any) -> Iterable[object]:  # noqa: ANN401 - an object or a li
     inner = value.values() if type(value) is dict else value
     # The test runs in C: most lists are long and hold numbers only.
     return () if _NESTED.isdisjoint(map(type, inner)) else [item for item in inner if type(item) in _NESTED]
+
+
+def cut_to(limit: int, text: str) -> str:
+    """Return at most `limit` characters of a text; a longer one ends with how many more there were."""
+    left_out = len(text) - limit
+    return text if left_out <= 0 else f"{text[:limit]}\n[cut: {left_out} more characters]"

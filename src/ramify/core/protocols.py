@@ -1,7 +1,4 @@
-"""The seams of ramify: every protocol that one package implements and another calls.
-
-Axis letters are those of `core.records`.
-"""
+"""The seams of ramify: every protocol that one package implements and another calls. Axis letters: see `core.records`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,33 +39,25 @@ class Engine(Protocol):
 
     async def generate(self, request: Request) -> Completion:
         """Continue the request's ids. Cancelling the call frees its resources at once."""
-        ...
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Return the logprob of each token after the first, given those before it, at temperature 1.
-
-        Shapes: [T] -> [T - 1], T at least 2, nats. `EngineInfo.logprob_tolerance` says how exact it is.
+        """Return the logprob of each token after the first, given those before it, at temperature 1. [T] -> [T - 1], T >= 2, nats
 
         Raises:
-            EngineError: The engine cannot score (it states no tolerance), not these ids, or it is closed.
+            EngineError: The engine cannot score (no `EngineInfo.logprob_tolerance`), not these ids, or it is closed.
         """
-        ...
 
     async def load_weights(self, version: int) -> None:
         """Load the weights of `version`, and clear every cache computed with older ones."""
-        ...
 
     async def sleep(self) -> None:
         """Release memory until the next `load_weights`. Never raises: what was sampled is in the caller's hands."""
-        ...
 
     def info(self) -> EngineInfo:
         """Return the capabilities of the engine and the version of its weights."""
-        ...
 
     async def close(self) -> None:
         """Stop and free everything."""
-        ...
 
 
 class Publisher(Protocol):
@@ -80,7 +69,6 @@ class Publisher(Protocol):
         Raises:
             EngineError: Sequences are being written, or the engine computes something else than the learner.
         """
-        ...
 
 
 class Renderer(Protocol):
@@ -89,10 +77,9 @@ class Renderer(Protocol):
     Contexts only grow: the prompt is rendered once, and what follows is appended. SFT, DPO, RL and evaluation use the same
     one, so their prompts have the same tokens.
 
-    `tools` are those in force at that prompt or turn, and may change along a trajectory. The turns of a context see a tool that
-    joins as soon as it is in force: it can be called, and results cannot forge its call. No dialect announces it in a context
-    that has begun: the result of the call that brought it does so, or the next prompt, that of a fresh context. A tool whose name
-    the dialect cannot write is left out; `check_tools` refuses it.
+    `tools` are those in force at that prompt or turn. One that joins can be called from then on, and results cannot forge its
+    call. No dialect announces it in a context that has begun: the result of the call that brought it does so, or the next prompt.
+    A tool whose name the dialect cannot write is left out; `check_tools` refuses it.
     """
 
     def check_tools(self, tools: Sequence[ToolSpec]) -> None:
@@ -101,28 +88,22 @@ class Renderer(Protocol):
         Raises:
             ConfigError: A tool's name cannot be used, or two tools share it.
         """
-        ...
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Return the strings at which a turn ends, besides the end token."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the tokenizer. An engine with another tokenizer would decode the same ids to other text."""
-        ...
 
     def render_prompt(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the tokens of the prompt, up to where the policy starts to write."""
-        ...
 
     def insert(self, text: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
-        ...
 
     def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
-        ...
 
     def render_user_turn(
         self, turn: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -132,27 +113,21 @@ class Renderer(Protocol):
         Raises:
             ConfigError: The chat template would rewrite earlier turns, or a message is not of the user.
         """
-        ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of tokens, for people, parsers and traces; it is never encoded again."""
-        ...
 
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Read the text of one whole turn of the policy."""
-        ...
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
         """Return the positions of the thoughts in the text of a turn, and that of its call or answer."""
-        ...
 
     def quoted(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """Return a foreign text in which nothing forges a tag of the dialect."""
-        ...
 
     def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """Return the beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
-        ...
 
 
 class ToolSession(Protocol):
@@ -160,15 +135,12 @@ class ToolSession(Protocol):
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call. Every failure of the tool is a typed result, never an exception."""
-        ...
 
     async def fork(self) -> "ToolSession":
         """Return an independent copy of the state as it is now, for a branch."""
-        ...
 
     async def close(self) -> None:
         """Free the state; closing twice is allowed."""
-        ...
 
 
 class Tool(Protocol):
@@ -177,50 +149,41 @@ class Tool(Protocol):
     @property
     def spec(self) -> ToolSpec:
         """Name, description, parameters, deadline."""
-        ...
 
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session for one root trajectory."""
-        ...
 
 
 class EnvironmentSession(Protocol):
     """An environment's state on one trajectory.
 
-    Of its methods, `call` runs under the deadline of the called tool, and the others under `Environment.seconds`. One
-    that fails, or is too slow, ends its own trajectory (StopReason.FAILED); a call that fails is a result. If the first
-    session of a tree cannot be opened, its problem fails. One of ramify's own errors ends the run, but for a `ContentError`.
+    `call` runs under the deadline of the called tool, the other methods under `Environment.seconds`. One that fails, or is too
+    slow, ends its own trajectory (StopReason.FAILED); a call that fails is a result. If the first session of a tree cannot be
+    opened, its problem fails. One of ramify's own errors ends the run, but for a `ContentError`.
     """
 
     @property
     def tools(self) -> Mapping[str, ToolSpec]:
         """The tools in force now, by name."""
-        ...
 
     @property
     def opening(self) -> str:
         """Text to append to the problem's last message; equal in all sessions of a tree."""
-        ...
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call."""
-        ...
 
     async def step(self, turn: ParsedTurn) -> Observation:
         """Reply to a turn without a call; called at most `Environment.max_observations` times."""
-        ...
 
     async def fork(self, seed: int) -> "EnvironmentSession":
         """Return an independent copy of the state as it is now, for a branch, that draws its own random numbers from `seed`."""
-        ...
 
     async def score(self, trajectory: Trajectory) -> float:
         """Return the reward of the whole trajectory, on top of those of its turns. Called once, before `close`, also if it was cut."""
-        ...
 
     async def close(self) -> None:
         """Free the state; closing twice is allowed."""
-        ...
 
 
 class Environment(Protocol):
@@ -229,39 +192,29 @@ class Environment(Protocol):
     @property
     def tools(self) -> Mapping[str, ToolSpec]:
         """The tools that prompts show, by name."""
-        ...
 
     @property
     def seconds(self) -> float | None:
         """Deadline of each method of a session besides `call`, and of `open`; None: they keep deadlines of their own."""
-        ...
 
     @property
     def branches(self) -> Literal["fork", "replay", "never"]:
         """The way a branch gets its state: by `fork`; by a new session in which the path's turns are replayed; not at all."""
-        ...
 
     @property
     def max_observations(self) -> int:
         """Most turns without a call that `step` replies to on one trajectory; 0: it is never called."""
-        ...
 
     @property
     def scores(self) -> bool:
         """True if `score` gives a reward."""
-        ...
 
     @property
     def opens(self) -> bool:
         """True if sessions have an `opening`."""
-        ...
 
     async def open(self, problem: Problem, seed: int) -> EnvironmentSession:
-        """Start a session for one root trajectory. All roots of a tree have the same seed, so they start alike.
-
-        If it is cancelled, it frees what it had begun.
-        """
-        ...
+        """Start a session for one root trajectory; free what was begun if cancelled. All roots of a tree get the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,41 +233,29 @@ class SearchProvider(Protocol):
     @property
     def name(self) -> str:
         """As in the recipe: "local", "retriever", ..."""
-        ...
 
     @property
     def identity(self) -> "Mapping[str, Json]":
         """All that its answers depend on besides query and top_k (corpus checksum, address, market); part of a cache key."""
-        ...
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """Return at most `top_k` hits, best first; none is not a failure.
-
-        Args:
-            query: As the tool cleaned it.
-            top_k: At least 1.
-            collection: Restricts a provider that has collections; others ignore it.
+        """Return at most `top_k` (at least 1) hits, best first; none is not a failure. Only providers with collections use one.
 
         Raises:
-            RequestFailedError: This request failed (from `ramify.net`); the policy reads that and the run goes on.
+            RequestFailedError: This request failed (from `ramify.net`); the policy reads that.
             ServiceDownError: The service is down, or refuses the key; the run ends.
         """
-        ...
 
     async def close(self) -> None:
         """Free connections; closing twice is allowed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
     """The key under which a service's answer is cached.
 
-    Attributes:
-        tool: "search", "page", "summary", "judge", ...
-        provider: Name of the service.
-        parameters: All that the answer depends on besides the request.
-        request: Normalised by the tool: a query, an address, a prompt.
+    `tool` is "search", "page", "summary", "judge", ...; `provider` names the service; `request` is a query, an address or a prompt,
+    normalised by the tool; `parameters` are all that the answer depends on besides.
     """
 
     tool: str
@@ -329,14 +270,12 @@ class Cache(Protocol):
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable["Json"]]) -> "Json":
         """Return the cached answer, or else the answer of `make`, which is then cached.
 
-        Concurrent identical requests, from any task or process that shares the cache, call `make` once. An error of
-        `make` is raised in every waiting caller and not cached. An empty answer (None, "", [], {}) expires sooner.
+        Concurrent identical requests, from any task or process that shares the cache, call `make` once. An error of `make` is
+        raised in every waiting caller and not cached. An empty answer (None, "", [], {}) expires sooner.
         """
-        ...
 
     async def close(self) -> None:
         """Write what is not written yet; closing twice is allowed."""
-        ...
 
 
 class ChatModel(Protocol):
@@ -345,12 +284,10 @@ class ChatModel(Protocol):
     @property
     def name(self) -> str:
         """Name of the model at its service."""
-        ...
 
     @property
     def usage(self) -> TokenUsage:
         """Tokens used so far, which is what a service bills."""
-        ...
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
         """Return the answer's text.
@@ -359,11 +296,9 @@ class ChatModel(Protocol):
             RequestFailedError: This request failed (from `ramify.net`).
             ServiceDownError: The service is down, or refuses the key.
         """
-        ...
 
     async def close(self) -> None:
         """Free connections; closing twice is allowed."""
-        ...
 
 
 class RewardFn(Protocol):
@@ -371,7 +306,6 @@ class RewardFn(Protocol):
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
         """Return one reward for each trajectory, in order; `value` is finite."""
-        ...
 
 
 class ContextRewriter(Protocol):
@@ -380,24 +314,20 @@ class ContextRewriter(Protocol):
     @property
     def name(self) -> str:
         """Name in events and messages."""
-        ...
 
     @property
     def budget(self) -> int:
         """Most rewritten contexts of one trajectory; beyond it the rewriter is not called."""
-        ...
 
     async def rewrite(
         self, trajectory: Trajectory, tools: Sequence[ToolSpec]
     ) -> ContinueFrom | FreshContext | None:
         """Return the context to continue from; None: it stays as it is. `tools` are those in force now.
 
-        Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
-        trajectory (the last node has its stop reason). Tokens, calls and depth that were spent stay spent, and the tools
-        keep their state. An exception is an event, and the trajectory goes on without the rewriter; one of ramify's own
-        errors (a service is down, say) ends the run.
+        Called after each tool result (the last node is the tool's), and before the policy or a limit ends the trajectory (the last
+        node has its stop reason). What was spent stays spent, and the tools keep their state. An exception is an event, and the
+        trajectory goes on; one of ramify's own errors (a service is down, say) ends the run.
         """
-        ...
 
 
 class Brancher(Protocol):
@@ -406,55 +336,40 @@ class Brancher(Protocol):
     @property
     def num_monitor(self) -> int:
         """Number of first roots that must end before the number of roots is known (0: it is known at once)."""
-        ...
 
     @property
     def probe_tokens(self) -> int:
         """k: number of tokens after a tool result (and at the root) the entropy is averaged over."""
-        ...
 
     @property
     def max_children(self) -> int:
         """Z: most children that one candidate can want."""
-        ...
 
     @property
     def looks_at_entropy(self) -> bool:
         """True if entropies can change a decision."""
-        ...
 
     @property
     def keeps_slot_order(self) -> bool:
         """True if the first root is served first, as in the papers' released code; else the order is drawn."""
-        ...
 
     def first_roots(self, n: int) -> int:
         """Return the number of roots that start at once, num_monitor <= first_roots <= m."""
-        ...
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
         """Return m, the trajectories of n that start from the prompt, first_roots <= m <= n; `monitor` has ended."""
-        ...
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
-        """Decide one candidate.
+        """Decide one candidate. `history` holds the decisions on its path, oldest first.
 
-        `history` holds the decisions on the candidate's path, oldest first. Their `taken` is always 0, since a
-        decision must not depend on when grants are made.
+        Their `taken` is always 0, since a decision must not depend on when grants are made.
         """
-        ...
 
     def state(self) -> Mapping[str, Json]:
         """Return the rule's memory of earlier candidates, for a checkpoint; empty for most rules."""
-        ...
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Replace the rule's memory by a value that `state` returned.
-
-        Raises:
-            DataError: `state` belongs to another rule.
-        """
-        ...
+        """Replace the rule's memory by a value that `state` returned; a DataError says that it is of another rule."""
 
 
 class Estimator(Protocol):
@@ -462,11 +377,9 @@ class Estimator(Protocol):
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
         """Return the sums over the whole rollout batch that `advantages` needs; they are added over ranks in float64."""
-        ...
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Return for each trajectory an array with the advantage of each token that the policy wrote. [G][T]"""
-        ...
 
 
 class SandboxStatus(StrEnum):
@@ -483,9 +396,8 @@ class SandboxStatus(StrEnum):
 class SandboxResult:
     """What a program wrote (standard output and error, capped) and how it ended.
 
-    `level` is 0 to 4 for L0 to L4. It was verified on this machine; if the program ran on another one (`remote`), it is the
-    level that the recipe declares. `failed_cell` is the index of the cell whose replay failed, if one did; then the
-    program itself was not run.
+    `level` is 0 to 4 for L0 to L4: verified on this machine, or declared by the recipe for another one (`remote`). `failed_cell`
+    is the index of the cell whose replay failed, if one did; then the program itself was not run.
     """
 
     status: SandboxStatus
@@ -502,27 +414,21 @@ class Sandbox(Protocol):
     @property
     def level(self) -> int:
         """The isolation level: reached on this machine, or declared for a remote one."""
-        ...
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> SandboxResult:
         """Run one program from a clean state, or from the state that `cells` leave. Cancelling kills it.
 
-        Args:
-            code: The program.
-            timeout_seconds: Wall time of the program and its cells together.
-            cells: Earlier programs, run before it in the same process and folder; their output is dropped.
+        `cells` are earlier programs, run before it in the same process and folder; their output is dropped. `timeout_seconds` is the
+        wall time of all together.
 
         Raises:
             MachineError: This machine can run no programs any more.
-            RequestFailedError: A remote sandbox did not run this one (from `ramify.net`); the policy reads that and the run
-                goes on.
+            RequestFailedError: A remote sandbox did not run this one (from `ramify.net`); the policy reads that.
             ServiceDownError: A remote sandbox is down, or refuses the key; the run ends.
         """
-        ...
 
     async def close(self) -> None:
         """Stop every process."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,4 +447,3 @@ class EventSink(Protocol):
 
     def emit(self, event: Event) -> None:
         """Record one event; must be cheap."""
-        ...

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
-from ramify.core.cut_text import cut_to
-from ramify.core.json_text import MAX_DEPTH
+from ramify.core.json_text import MAX_DEPTH, cut_to
 
 _Item = TypeVar("_Item")
 

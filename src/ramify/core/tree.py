@@ -76,7 +76,7 @@ class Entropy:
 
     @classmethod
     def mean(cls, tokens: "tuple[Entropy, ...]") -> "Entropy | None":
-        """Average over tokens; None when there are none."""
+        """Return the average over tokens; None when there are none."""
         if not tokens:
             return None
         total = len(tokens)

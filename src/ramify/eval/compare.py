@@ -69,7 +69,7 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
     for side in sides[1:]:
         if side.manifest["scores"]["problems"] != problems:
             raise DataError(
-                f"{side.folder}: its problems are not those of {sides[0].folder} (ids, texts or golds differ); compare "
+                f"{side.folder}: its problems are not those of {sides[0].folder} (ids, texts or golds differ). Compare "
                 "evaluations of the same problems"
             )
     scores = {side.name: _by_problem(side, metric) for side in sides}

@@ -13,8 +13,7 @@ from typing import Any
 from ramify.core.errors import DataError
 from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
-from ramify.eval.attempts import GROUPS, AttemptRecord, Outcome
-from ramify.eval.results import AttemptTimes, TimedCall
+from ramify.eval.results import GROUPS, AttemptRecord, AttemptTimes, Outcome, TimedCall
 from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
@@ -51,7 +50,7 @@ class Evaluation:
         return tuple(attempt for result in self.results for attempt in result.attempts)
 
     def pass_at(self, k: int) -> Interval:
-        """Mean over problems of the unbiased pass@k (Chen et al. 2021), with its 95 % interval.
+        """Return the mean over problems of the unbiased pass@k (Chen et al. 2021), with its 95 % interval.
 
         Raises:
             ValueError: Fewer than k attempts a problem.
@@ -59,15 +58,15 @@ class Evaluation:
         return self._mean([pass_at_k(len(r.attempts), r.num_correct, k) for r in self.results])
 
     def mean_at(self, k: int) -> Interval:
-        """Share of correct attempts among the first k."""
+        """Return the share of correct attempts among the first k."""
         return self._mean([sum(a.correct for a in r.attempts[:k]) / k for r in self.results])
 
     def majority_at(self, k: int) -> Interval:
-        """Share of problems whose most frequent answer among the first k attempts is correct."""
+        """Return the share of problems whose most frequent answer among the first k attempts is correct."""
         return self._mean([float(majority(result.attempts[:k])) for result in self.results])
 
     def part(self, name: str) -> Interval | None:
-        """Mean over problems of a part of the reward; None if no attempt has it.
+        """Return the mean over problems of a part of the reward; None if no attempt has it.
 
         Each problem's value is the mean over its attempts that have the part; problems without any are left out.
         """
@@ -81,7 +80,7 @@ class Evaluation:
         return tuple(sorted({name for attempt in self.attempts for name in attempt.parts}))
 
     def values(self, column: str) -> tuple[str, ...]:
-        """The distinct values of a column, sorted."""
+        """Return the distinct values of a column, sorted."""
         return tuple(sorted({r.groups[column] for r in self.results if column in r.groups}))
 
     @property
@@ -90,7 +89,7 @@ class Evaluation:
         return tuple(column for column in GROUPS if self.values(column))
 
     def of(self, column: str, value: str) -> "Evaluation":
-        """The evaluation restricted to the problems with this value in this column."""
+        """Return the evaluation restricted to the problems with this value in this column."""
         return replace(self, results=tuple(r for r in self.results if r.groups.get(column) == value))
 
     @property
@@ -158,7 +157,7 @@ def summarise(
     helper: TokenUsage | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
+    """Return the content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
 
     Intervals are {value, low, high, n}: a mean over n problems with the bounds of its 95 % interval.
 
@@ -195,7 +194,7 @@ def summarise(
 
 
 def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """For each tool: calls by outcome, attempts with and without it, and how many of either were correct.
+    """Return for each tool the calls by outcome, the attempts with and without it, and how many of either were correct.
 
     Every call is executed, failed (it raised or timed out) or refused without running (unreadable, unknown tool, over
     the limit). `repeated` counts calls, of any outcome, that the same attempt had made before.
@@ -206,7 +205,7 @@ def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
 
 
 def repair_table(evaluation: Evaluation) -> dict[str, dict[str, int]]:
-    """For each repair (a rewriter by name, or an outcome of the debugger): how often, in how many attempts, and how many of
+    """Return for each repair (a rewriter by name, or an outcome of the debugger) how often, in how many attempts, and how many of
     these were correct."""
     attempts = evaluation.attempts
     names = sorted({name for attempt in attempts for name in attempt.repairs})
@@ -222,7 +221,7 @@ def repair_table(evaluation: Evaluation) -> dict[str, dict[str, int]]:
 
 
 def to_csv(evaluation: Evaluation) -> str:
-    """The evaluation as CSV, with one row per attempt."""
+    """Return the evaluation as CSV, with one row per attempt."""
     columns, parts = evaluation.columns, evaluation.part_names
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -263,7 +262,7 @@ def to_csv(evaluation: Evaluation) -> str:
 
 
 def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dict[str, Any]:
-    """The content of times.json: seconds of attempts, of each tool's calls (running, queued), of a blocked event loop.
+    """Return the content of times.json: seconds of attempts, of each tool's calls (running, queued), of a blocked event loop.
 
     Args:
         times: Lines of times.jsonl.
@@ -297,14 +296,14 @@ def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
 
 
 def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
-    """Number of answers that count as wrong because they could not be read, or because comparing them took too long."""
+    """Return the number of answers that count as wrong because they could not be read, or because comparing them took too long."""
     return {
         name: sum(attempt.parts.get(name, 0.0) > 0 for attempt in attempts) for name in ("unread", "timeout")
     }
 
 
 def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
-    """Counts of verdicts, and their agreement with the other scores of the same answers."""
+    """Return the counts of verdicts, and their agreement with the other scores of the same answers."""
     parts = [attempt.parts for attempt in attempts]
     verdicts = [scores["judge"] for scores in parts if "judge" in scores]
     return {

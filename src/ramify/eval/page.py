@@ -87,7 +87,7 @@ def _model_name(model: Mapping[str, Any]) -> str:
 
 
 def shown(interval: Mapping[str, Any]) -> str:
-    """An interval as text: "61.0 % [55.2, 66.8]"."""
+    """Return an interval as text: "61.0 % [55.2, 66.8]"."""
     low, high = 100 * interval["low"], 100 * interval["high"]
     return f"{100 * interval['value']:.1f} % [{low:.1f}, {high:.1f}]"
 
@@ -128,7 +128,7 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
 
 
 def _curve_points(attempts: int) -> list[int]:
-    """Values of k for a curve: all up to 16, then powers of two and the last one."""
+    """Return the values of k for a curve: all up to 16, then powers of two and the last one."""
     ks = {k for k in range(1, attempts + 1) if k <= 16 or k & (k - 1) == 0}
     return sorted(ks | {attempts})
 

@@ -1,4 +1,4 @@
-"""An evaluation run: makes the attempts of a recipe, saves each when it ends, and writes the summary and the page."""
+"""Evaluations: of a live sampler, without files, and of a recipe, whose attempts are saved when they end and whose summary is a page."""
 
 import asyncio
 import json
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ramify.core.errors import ConfigError, DataError, ServiceDownError
+from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Tree
-from ramify.eval.attempts import AttemptRecord, record_attempt
+from ramify.core.tree import Tree, TreeKey
 from ramify.eval.evaluation import (
     Evaluation,
     make_evaluation,
@@ -21,14 +21,15 @@ from ramify.eval.evaluation import (
     summarise_times,
     to_csv,
 )
-from ramify.eval.live import attempt_key, planned_attempts
 from ramify.eval.page import write_page
 from ramify.eval.results import (
+    AttemptRecord,
     answered_by,
     attempt_lines,
     read_manifest,
     read_records,
     read_times,
+    record_attempt,
     results_lines,
     tree_lines,
 )
@@ -305,7 +306,7 @@ class _Run:
 def _take_up(
     plan: EvalPlan, groups: Sequence[Sequence[TreeRequest]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
-    """The attempts of earlier sessions that count as done; drops all other lines from the files.
+    """Return the attempts of earlier sessions that count as done; drops all other lines from the files.
 
     Dropped are lines that a crash cut off and lines of unfinished attempts; in a deterministic evaluation also all
     lines of a group in which an attempt is missing.
@@ -322,7 +323,7 @@ def _take_up(
     keys = [[attempt_key(attempt) for attempt in group] for group in groups]
     for problem, number in sorted(records.keys() - set(chain.from_iterable(keys))):
         raise DataError(
-            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
+            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation. Delete "
             "its line"
         )
     whole = plan.group_size is not None
@@ -339,3 +340,58 @@ def _take_up(
     if done:
         note_session(folder, before, plan.manifest["made_with"][-1], console.note)
     return tuple(record for key, record in records.items() if key in done)
+
+
+def planned_attempts(problems: Sequence[Problem], attempts: int) -> tuple[TreeRequest, ...]:
+    """Return all attempts; those at one problem are adjacent, so that the engine can reuse the prompt's cache."""
+    return tuple(
+        TreeRequest(problem, TreeKey(step=number, slot=slot))
+        for slot, problem in enumerate(problems)
+        for number in range(attempts)
+    )
+
+
+def attempt_key(planned: TreeRequest) -> Key:
+    """Return the key of an attempt's lines."""
+    return planned.problem.id, planned.key.step
+
+
+async def evaluate(
+    sampler: Sampler,
+    problems: Sequence[Problem],
+    attempts: int,
+    phase: Phase,
+    *,
+    decides: str = "correct",
+    group_size: int | None = None,
+) -> tuple[Evaluation, tuple[ScoredTree, ...]]:
+    """Make `attempts` at each problem; returns the scores, and the trees in the order of `planned_attempts`.
+
+    Args:
+        sampler: Grows trees of one trajectory; its weights and its engine stay as they are.
+        problems: The problems.
+        attempts: Independent attempts at each.
+        phase: Shows the progress, and what the rollout is waiting for.
+        decides: Part of the reward that says whether an attempt is right.
+        group_size: Attempts that must be made together; None: each can be made alone.
+
+    Raises:
+        DataError: Problem after problem failed, and none worked.
+        EngineError: The engine broke its contract.
+    """
+    trees: dict[TreeKey, ScoredTree] = {}
+    records: list[AttemptRecord] = []
+
+    async def keep(scored: ScoredTree, seconds: float) -> None:
+        del seconds
+        (reward,) = scored.rewards
+        trees[scored.tree.key] = scored
+        records.append(record_attempt(scored.tree, reward, decides))
+        phase.advance(1)
+
+    planned = planned_attempts(problems, attempts)
+    groups = in_groups(planned, group_size)
+    await grow_in_groups(sampler, groups, keep, phase, whole=group_size is not None)
+    ids = [problem.id for problem in problems]
+    evaluation = make_evaluation(records, ids, attempts, sampler.agent.run_seed)
+    return evaluation, tuple(trees[each.key] for each in planned)

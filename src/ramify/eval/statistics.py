@@ -40,13 +40,10 @@ class Interval:
 
 
 def mean_interval(per_problem: Sequence[float], seed: int) -> Interval:
-    """The mean of a score over problems: Wilson's interval if every problem's score is 0 or 1, else the bootstrap.
+    """Return the mean of a score over problems: Wilson's interval if every problem's score is 0 or 1, else the bootstrap.
 
     `per_problem` holds one number for each problem: its pass@k, or the mean over its attempts. `benchmarks/evaluation`
-    simulates the coverage of both intervals.
-
-    Raises:
-        ValueError: There are no problems.
+    simulates the coverage of both intervals. There must be a problem.
     """
     if set(per_problem) <= {0.0, 1.0}:
         return wilson_share(sum(per_problem), len(per_problem))
@@ -54,13 +51,7 @@ def mean_interval(per_problem: Sequence[float], seed: int) -> Interval:
 
 
 def wilson_share(successes: float, n: int) -> Interval:
-    """The score interval of a share (Wilson 1927); its width is above 0 even if all problems are correct, or none.
-
-    Raises:
-        ValueError: There are no problems.
-    """
-    if n == 0:
-        raise ValueError("an interval needs at least one problem")
+    """Return the score interval of a share (Wilson 1927); its width is above 0 even if all problems are correct, or none."""
     share = successes / n
     middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
@@ -69,20 +60,15 @@ def wilson_share(successes: float, n: int) -> Interval:
 
 
 def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
-    """The expanded percentile bootstrap of a mean over problems (Hesterberg 2015, section 4.1), from 2,000 resamples.
+    """Return the expanded percentile bootstrap of a mean over problems (Hesterberg 2015, section 4.1), from 2,000 resamples.
 
     Attempts at one problem are not independent, so whole problems are resampled. With few problems, plain percentiles
     give too narrow an interval: their spread lacks the factor sqrt(n / (n - 1)), and they correspond to normal
     quantiles instead of Student's t. The expanded percentiles correct both. One problem, or equal scores, give a width
     of 0.
-
-    Raises:
-        ValueError: There are no problems.
     """
     values = np.asarray(per_problem, np.float64)
     n = len(values)
-    if n == 0:
-        raise ValueError("an interval needs at least one problem")
     generator = np.random.default_rng(stream("bootstrap", seed))
     means = np.concatenate(
         [
@@ -97,7 +83,7 @@ def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
 
 @functools.cache
 def _student_t(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t."""
+    """Return the 97.5 % quantile of Student's t."""
 
     def excess(t: mpmath.mpf) -> mpmath.mpf:
         return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True) - 0.05
@@ -106,20 +92,18 @@ def _student_t(degrees: int) -> float:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Probability that at least one of k samples, drawn without replacement from n with c correct, is correct.
+    """Return the probability that at least one of k samples, drawn without replacement from n with c correct, is correct.
 
     1 - C(n - c, k) / C(n, k), computed as a product without overflow or cancellation (Chen et al. 2021,
     arXiv 2107.03374, equation 1).
 
     Raises:
-        ValueError: Not 1 <= k <= n, or not 0 <= c <= n.
+        ValueError: Not 1 <= k <= n.
     """
     if not 1 <= k <= num_samples:
         raise ValueError(
             f"pass@{k} needs at least {max(k, 1)} samples a problem and k >= 1; got {num_samples}"
         )
-    if not 0 <= num_correct <= num_samples:
-        raise ValueError(f"{num_correct} correct of {num_samples} samples")
     all_wrong = 1.0
     for drawn in range(k):
         all_wrong *= max(num_samples - num_correct - drawn, 0) / (num_samples - drawn)
@@ -156,12 +140,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
     """Compare two lists of scores of the same problems, in the same order.
 
     Uses McNemar's test (1947) in its exact, binomial form where it applies, else Fisher's sign-flip test.
-
-    Raises:
-        ValueError: There are no problems, or the lists differ in length.
     """
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} scores against {len(second)}: expected one of each for every problem")
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     differences = right - left
     interval = bootstrap_mean(differences.tolist(), seed)
@@ -218,13 +197,13 @@ def _test(
 
 
 def _binomial(fewer: int, n: int) -> float:
-    """Probability of at most `fewer` or at least n - `fewer` heads among n fair coins."""
+    """Return the probability of at most `fewer` or at least n - `fewer` heads among n fair coins."""
     tail = sum(math.comb(n, count) for count in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))
 
 
 def judge_agreement(parts: Sequence[Mapping[str, float]]) -> dict[str, Table]:
-    """For each score that some answer has, the 2 x 2 table of its verdicts and the judge's, for a summary.
+    """Return for each score that some answer has the 2 x 2 table of its verdicts and the judge's, for a summary.
 
     Answers without a verdict are in no cell. `rate` is the share on which both agree; None if the table is empty.
 
@@ -239,7 +218,7 @@ def judge_agreement(parts: Sequence[Mapping[str, float]]) -> dict[str, Table]:
 
 
 def kappa(both_right: int, judge_only: int, score_only: int, both_wrong: int) -> float | None:
-    """Cohen's kappa: 1 is full agreement, 0 agreement by chance; None if chance alone would agree on everything."""
+    """Return Cohen's kappa: 1 is full agreement, 0 agreement by chance; None if chance alone would agree on everything."""
     n = both_right + judge_only + score_only + both_wrong
     judge, score = both_right + judge_only, both_right + score_only
     chance = (judge * score + (n - judge) * (n - score)) / n**2 if n else 1.0

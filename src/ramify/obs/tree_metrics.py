@@ -29,12 +29,7 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     `reward/mean` weighs each leaf with its mass (see `leaf_masses`). It is an unbiased estimate of the policy's mean reward if
     branching depends on the prefix only; the plain `reward/leaf_mean` is not, because the leaves of a tree are not
     independent. `group/failed` counts problems of which every trajectory failed.
-
-    Raises:
-        ValueError: No tree.
     """
-    if not batch:
-        raise ValueError("metrics need at least one tree")
     trees, counts = [scored.tree for scored in batch], counted_trees(batch)
     stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
     entropies = {

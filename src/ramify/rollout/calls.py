@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ramify.core.cut_text import cut_to
 from ramify.core.errors import ContentError, RamifyError, SignalInterrupt
+from ramify.core.json_text import cut_to
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
@@ -146,7 +146,9 @@ async def _run_call(
         return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool named {call.name}.")
     with parts.waits.on(call.name):
         answer, issued = await _ask(session, call, spec)
-    result = _shortened(_without_keys(_typed(answer, call, spec)), parts.limits.max_result_chars)
+    result = _typed(answer, call, spec)
+    # A user's own tool may fail with an address that holds a key, which no model or trace should see.
+    result = _shortened(replace(result, text=redact(result.text)), parts.limits.max_result_chars)
     clock = issued[0].clock
     fields = {
         "status": result.status,
@@ -214,12 +216,6 @@ def _typed(answer: ToolResult | Failure, call: ToolCall, spec: ToolSpec) -> Tool
         return ToolResult(call.id, ToolStatus.TIMEOUT, text)
     text = f"The call to {call.name} failed: {answer.reason}"
     return ToolResult(call.id, ToolStatus.ERROR, text, {"raised": type(answer.raised).__name__})
-
-
-def _without_keys(result: ToolResult) -> ToolResult:
-    """Remove keys: a user's own tool may fail with an address that holds one, which no model or trace should see."""
-    text = redact(result.text)
-    return result if text == result.text else replace(result, text=text)
 
 
 def _shortened(result: ToolResult, limit: int) -> ToolResult:

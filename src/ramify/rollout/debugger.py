@@ -16,7 +16,7 @@ from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, Too
 from ramify.core.protocols import Environment, EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.net.secrets import redact
-from ramify.rollout.helper import Helper, UnhelpfulError
+from ramify.rollout.repair import Helper, UnhelpfulError
 
 TOOL, ARGUMENT = "python", "code"
 """The tool whose programs are corrected, and its argument."""

@@ -1,7 +1,8 @@
 """Growing the trees of a step, concurrently, while their trajectories fit into the engine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from ramify.core.messages import Problem
@@ -9,7 +10,6 @@ from ramify.core.tree import Tree
 from ramify.rollout.plan import TreeRequest, step_requests
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.tree_grower import TreeGrower
-from ramify.rollout.waits import SlotGate
 
 Value = TypeVar("Value")
 
@@ -66,3 +66,43 @@ def first_failure(failure: BaseException) -> BaseException:
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
+
+
+class SlotGate:
+    """Admits trees, first come first served, while their trajectories fit into the engine's slots.
+
+    A tree holds one slot for each trajectory that has not ended; a tree that is larger than the engine runs alone.
+    """
+
+    def __init__(self, slots: int | None) -> None:
+        self._slots = slots
+        self._in_use = 0
+        self._freed = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def tree(self, trajectories: int) -> AsyncIterator[Callable[[], None]]:
+        """Hold `trajectories` slots. The callback returns one of them, the end of the block returns the rest."""
+        async with self._turn:
+            while not self._fits(trajectories):
+                self._freed.clear()
+                await self._freed.wait()
+            self._in_use += trajectories
+        mine = trajectories
+
+        def give_back() -> None:
+            nonlocal mine
+            mine -= 1
+            self._release(1)
+
+        try:
+            yield give_back
+        finally:
+            self._release(mine)
+
+    def _fits(self, trajectories: int) -> bool:
+        return self._slots is None or not self._in_use or self._in_use + trajectories <= self._slots
+
+    def _release(self, count: int) -> None:
+        self._in_use -= count
+        self._freed.set()

@@ -1,11 +1,18 @@
-"""Trees to grow: those of a step, or one that goes on from a node of a recorded tree."""
+"""Trees to grow: those of a step, or one that goes on from a node of a recorded tree; their prompts.
 
-from collections.abc import Sequence
+Errors about the content of one problem never end a run: the tree of a problem that failed has no tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ramify.core.errors import DataError
-from ramify.core.messages import Problem
-from ramify.core.tree import Node, Trajectory, Tree, TreeKey
+from ramify.core.errors import ContentError, DataError, RamifyError, SignalInterrupt
+from ramify.core.messages import Message, Problem, TextPart
+from ramify.core.protocols import Event, EventSink
+from ramify.core.tree import Node, Source, StopReason, Trajectory, Tree, TreeKey, make_tree, node_id
+from ramify.files.user_code import one_line
+from ramify.net.secrets import redact
 from ramify.rollout.rewriting import open_turn
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import TrajectoryState
@@ -80,3 +87,94 @@ def state_after(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> T
         shared=shared,
         shared_text=text.rstrip("\N{REPLACEMENT CHARACTER}") if shared else "",
     )
+
+
+@contextmanager
+def content_errors(work: str) -> Iterator[None]:
+    """Raise a `ContentError` in place of an error about the text at hand; `work` says what was done with it.
+
+    Wrap only code that reads texts. Errors of the engine, the machine or the recipe are those of the run.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise ContentError(str(error)) from error
+    except (RamifyError, SignalInterrupt):
+        raise
+    # A foreign text may make any library raise anything, a RecursionError for one, and a user's function may exit.
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        raise ContentError(f"{work}: {one_line(error)}") from error
+
+
+def with_opening(problem: Problem, opening: str, most: int) -> Problem:
+    """Return the problem with what its environment says first at the end of its last message.
+
+    Args:
+        problem: The problem.
+        opening: What the environment says; "": nothing.
+        most: Most characters of it.
+
+    Raises:
+        ContentError: There is no text at all, or the opening is too long. Results are cut, and say so; an opening is the problem
+            itself.
+    """
+    if len(opening) > most:
+        raise ContentError(
+            f"what the environment says first has {len(opening)} characters, max_result_chars is {most}"
+        )
+    if not opening:
+        if not any(message.text.strip() for message in problem.messages):
+            raise ContentError(
+                "the problem has no text: its prompt is empty, and its environment says nothing first"
+            )
+        return problem
+    *before, last = problem.messages
+    # As a paragraph of its own; a prompt without text is the opening alone.
+    text = f"\n\n{opening}" if last.text.strip() else opening
+    return replace(problem, messages=(*before, Message(last.role, (*last.content, TextPart(text)))))
+
+
+def prompt_of(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> tuple[int, ...]:
+    """Return the tokens of the problem's prompt: the recorded ones if a tree goes on from a path.
+
+    Raises:
+        ContentError: It cannot be rendered, or leaves the policy no room.
+    """
+    with content_errors("the prompt cannot be rendered"):
+        prompt = above[0].token_ids if above else parts.renderer.render_prompt(problem, parts.tools)
+    most = parts.engine.info().context_tokens
+    if len(prompt) >= most:
+        raise ContentError(f"the prompt has {len(prompt)} tokens, the engine's context {most}")
+    return prompt
+
+
+def failed_tree(problem: Problem, key: TreeKey, above: Sequence[Node], leaves: int) -> Tree:
+    """Return the tree of a problem that failed: no tokens, and `leaves` trajectories that all failed.
+
+    Args:
+        problem: The problem.
+        key: Key of the tree.
+        above: The recorded path that the tree goes on from; empty: it has an empty prompt.
+        leaves: Number of trajectories.
+    """
+    nodes = tuple(above) or (Node("", (), None, Source.PROMPT, (), ""),)
+    start = nodes[-1].path
+    failed = [
+        Node(
+            node_id((*start, index)),
+            (*start, index),
+            node_id(start),
+            Source.POLICY,
+            (),
+            "",
+            stop=StopReason.FAILED,
+        )
+        for index in range(leaves)
+    ]
+    return make_tree(problem, key, [*nodes, *failed], start=node_id(start))
+
+
+def report_failed_problem(events: EventSink, key: TreeKey, problem: Problem, reason: str) -> None:
+    """Emit the event of a problem that failed as a whole; its field `reason` says why."""
+    fields = {"problem": problem.id, "reason": redact(reason)[:500]}
+    events.emit(Event("problem/failed", (key.step, key.slot), "", 0.0, fields))

@@ -1,4 +1,4 @@
-"""Rewritten contexts: ask the rewriters, check their answers and render them as tokens."""
+"""Rewritten contexts: ask the rewriters, check their answers, render them as tokens; from characters of a turn to its tokens."""
 
 import asyncio
 import inspect
@@ -19,7 +19,11 @@ from ramify.rollout.configs import RewriterConfig
 from ramify.rollout.settings import AgentParts
 from ramify.runtime.daemon_threads import DaemonThreads
 
+Decode = Callable[[Sequence[int]], str]
+
 _THREADS = 32
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+"""The text of a character whose last bytes are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,7 @@ def _continue_from(
     before = contexts[node.id].before(cut)
     turn = open_turn(before)
     turn_ids = tuple(token for part, size in turn for token in part.token_ids[:size])
-    if parts.renderer.decode(turn_ids).endswith("\N{REPLACEMENT CHARACTER}"):
+    if parts.renderer.decode(turn_ids).endswith(_INCOMPLETE):
         raise InvalidContextError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
     added = parts.renderer.insert(answer.text, tools)
     whole = before.token_ids + added
@@ -250,3 +254,53 @@ def _is_text_in_turn(parts: Sequence[tuple[Node, int]]) -> bool:
 def _is_open(part: tuple[Node, int]) -> bool:
     node, size = part
     return node.source is Source.POLICY and (size < len(node.token_ids) or node.turn is None)
+
+
+def last_turn(decode: Decode, context: Segment) -> tuple[str, int]:
+    """Return the text of the turn with which a context ends, and the number of parts at its end that belong to it."""
+    size = 1 + len(open_turn(Segment(context.parts[:-1])))
+    return decode(
+        [token for node, tokens in context.parts[-size:] for token in node.token_ids[:tokens]]
+    ), size
+
+
+def continue_after(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> ContinueFrom:
+    """Go on after the first `chars` characters of a turn, with a text behind them.
+
+    The kept tokens are those that were sampled. A token that reaches beyond the place is not kept; the characters that are
+    missing then begin the added text.
+
+    Args:
+        decode: Gives the text of tokens.
+        context: The context that ends with the turn.
+        size: Number of parts at its end that belong to the turn; something stands before them.
+        chars: Characters of the turn's text to keep; 0: the turn is written anew.
+        text: What comes behind them.
+    """
+    above, turn = context.parts[: len(context.parts) - size], context.parts[len(context.parts) - size :]
+    ids = [token for node, tokens in turn for token in node.token_ids[:tokens]]
+    wanted = decode(ids)[:chars]
+    left = _tokens_within(decode, ids, wanted)
+    missing = wanted[len(decode(ids[:left])) :]
+    cut = Cut(above[-1][0].id, above[-1][1])
+    for node, tokens in turn:
+        if left <= 0:
+            break
+        cut = Cut(node.id, min(left, tokens))
+        left -= tokens
+    return ContinueFrom(cut, missing + text)
+
+
+def _tokens_within(decode: Decode, ids: Sequence[int], wanted: str) -> int:
+    """Return the number of leading tokens whose text is the beginning of `wanted`."""
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(decode(ids[:middle])) <= len(wanted):
+            low = middle
+        else:
+            high = middle - 1
+    # A token that ends inside a character reads as a replacement character, which no kept text may end with.
+    while low and not (wanted.startswith(text := decode(ids[:low])) and not text.endswith(_INCOMPLETE)):
+        low -= 1
+    return low

@@ -1,4 +1,4 @@
-"""The sessions of one tree: opened, forked, replayed, asked and closed, so that none is left open whatever fails."""
+"""The sessions of one tree: opened, forked, replayed, asked and closed, so that none is left open whatever fails; their replies."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from ramify.core.cut_text import cut_to
-from ramify.core.messages import Calls, Message, Observation, ParsedTurn, Problem
+from ramify.core.json_text import cut_to
+from ramify.core.messages import Calls, Final, Message, Observation, ParsedTurn, Problem, ToolResult
 from ramify.core.protocols import Environment, EnvironmentSession, Event
-from ramify.core.tree import Node, Source, Trajectory, TreeKey
+from ramify.core.tree import Node, Source, StopReason, Trajectory, TreeKey
 from ramify.net.secrets import redact
 from ramify.rollout.calls import Failure, first_good, is_paid, issue, run_calls
+from ramify.rollout.plan import content_errors
+from ramify.rollout.rewriting import RewrittenContext
 from ramify.rollout.settings import AgentParts
+from ramify.rollout.turn import TrajectoryState
 from ramify.runtime.agent_loop import abandon
 
 Value = TypeVar("Value")
@@ -25,7 +28,7 @@ class SessionKeeper:
     environment: Environment
     problem: Problem
     seed: int
-    _held: dict[int, EnvironmentSession] = field(default_factory=dict)
+    _open_sessions: dict[int, EnvironmentSession] = field(default_factory=dict)
     _ending: list["asyncio.Task[object]"] = field(default_factory=list)
     _is_over: bool = False
 
@@ -48,7 +51,7 @@ class SessionKeeper:
         """Close sessions in the background; only `close_all` waits for it."""
         for session in sessions:
             if not isinstance(session, Failure):
-                self._held.pop(id(session), None)
+                self._open_sessions.pop(id(session), None)
                 self._ending.append(asyncio.create_task(self.ask(partial(_close, session))))
 
     async def close_all(self) -> None:
@@ -57,7 +60,7 @@ class SessionKeeper:
         An environment that does not close within its deadline is not waited for.
         """
         self._is_over = True
-        self.close(*self._held.values())
+        self.close(*self._open_sessions.values())
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def ask(self, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
@@ -92,7 +95,7 @@ class SessionKeeper:
             if is_late or self._is_over:
                 await session.close()
             else:
-                self._held[id(session)] = session
+                self._open_sessions[id(session)] = session
             return session
 
         try:
@@ -204,3 +207,54 @@ class World:
             ),
             reward=float(reply.reward),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What follows a turn: the end of the trajectory, or tokens that are added to the context."""
+
+    stop: StopReason | None = None
+    results: tuple[ToolResult, ...] = ()
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
+    token_ids: tuple[int, ...] = ()
+    elsewhere: RewrittenContext | None = None
+
+
+async def reply_to_turn(world: World, state: TrajectoryState, node: Node) -> Reply:
+    """Return what follows the turn that ends with `node`: the results of its calls, the environment's reply, or the end."""
+    assert not isinstance(state.session, Failure | None)
+    if not isinstance(node.turn, Calls):
+        return await _reply_without_calls(world, state, state.session, node)
+    if state.calls + len(node.calls) > world.parts.limits.max_calls:
+        return Reply(StopReason.CALLS)
+    results = await run_calls(world.parts, world.key, node.id, node.calls, state.session)
+    paid = sum(result.reward for result in results)
+    if any(result.ends for result in results):
+        return Reply(StopReason.ENDED, results, reward=paid)
+    with content_errors("the results cannot be rendered"):
+        ids = world.parts.renderer.render_results(results, state.tools)
+    return Reply(None, results, reward=paid, token_ids=ids)
+
+
+async def _reply_without_calls(
+    world: World, state: TrajectoryState, session: EnvironmentSession, node: Node
+) -> Reply:
+    """Return what follows a turn without calls: the environment's reply, or the end."""
+    assert node.turn is not None
+    usual = StopReason.ANSWERED if isinstance(node.turn, Final) else StopReason.MALFORMED
+    most = world.parts.environment.max_observations
+    if not most:
+        return Reply(usual)
+    if state.steps >= most:
+        return Reply(StopReason.CALLS)
+    observation = await world.step(session, node, node.turn)
+    if isinstance(observation, Failure):
+        return Reply(StopReason.FAILED)
+    if observation.ends or not observation.messages:
+        ended = StopReason.ENDED if observation.ends and usual is StopReason.MALFORMED else usual
+        return Reply(ended, messages=observation.messages, reward=observation.reward)
+    with content_errors("the environment's reply cannot be rendered"):
+        turn = state.shared_text + node.text
+        ids = world.parts.renderer.render_user_turn(turn, observation.messages, state.tools)
+    return Reply(None, messages=observation.messages, reward=observation.reward, token_ids=ids)

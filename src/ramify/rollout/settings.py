@@ -1,6 +1,8 @@
-"""The parts that a rollout runs on."""
+"""The parts that a rollout runs on, and what its trajectories wait for."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -9,10 +11,53 @@ from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, Environment, EventSink, Renderer
 from ramify.rollout.configs import RolloutLimits
-from ramify.rollout.waits import WaitBoard
 
 BranchAt: TypeAlias = Literal["before_probe", "after_probe"]
 """Where branches start: at the tool result, as in the papers, or after the k tokens whose entropy decided."""
+
+
+class WaitBoard:
+    """Counts the current waits, by what they wait for."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, dict[int, float]] = {}
+        self._next = 0
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count a wait for `what` while the block runs."""
+        self._next += 1
+        ticket = self._next
+        group = self._since.setdefault(what, {})
+        group[ticket] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del group[ticket]
+
+    @asynccontextmanager
+    async def shown(self, show: Callable[[str], None], every_seconds: float = 1.0) -> AsyncIterator[None]:
+        """While the block runs, pass a description of the waits to `show` from time to time."""
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(every_seconds)
+                show(self.describe(asyncio.get_running_loop().time()))
+
+        task = asyncio.create_task(tick())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def describe(self, now: float) -> str:
+        """Return one short line, "engine 12, search 3 (9 s)", with the age of the oldest wait if it is at least a second."""
+        parts = []
+        for what, group in sorted(self._since.items()):
+            if group:
+                age = now - min(group.values())
+                parts.append(f"{what} {len(group)}" + (f" ({age:.0f} s)" if age >= 1 else ""))
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,17 @@ from ramify.core.tree import (
 )
 from ramify.rollout.branching import Branching
 from ramify.rollout.calls import Failure
-from ramify.rollout.content import content_errors, failed_tree, prompt_of, report_failed_problem, with_opening
-from ramify.rollout.plan import TreeRequest, state_after
-from ramify.rollout.replies import Reply, reply_to_turn
+from ramify.rollout.plan import (
+    TreeRequest,
+    content_errors,
+    failed_tree,
+    prompt_of,
+    report_failed_problem,
+    state_after,
+    with_opening,
+)
 from ramify.rollout.rewriting import RewrittenContext, rewrite_context
-from ramify.rollout.sessions import SessionKeeper, World
+from ramify.rollout.sessions import Reply, SessionKeeper, World, reply_to_turn
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
 

@@ -173,12 +173,22 @@ async def write(parts: AgentParts, request: Request) -> Turn:
         request = replace(request, entropy_first_k=request.max_new_tokens)
     with parts.waits.on("engine"):
         done = await detached(f"engine {name!r}", parts.engine.generate(request))
-    wrong = _broken(request, done, parts.engine.info().exact_ids) or (
-        _bracketed(done) if parts.all_entropies else ""
-    )
+    wrong = _broken(request, done, parts.engine.info().exact_ids)
+    if not wrong and parts.all_entropies and any(entropy.lower < entropy.upper for entropy in done.entropies):
+        wrong = (
+            "entropies as brackets, and the advantages need those of all tokens exactly. Set "
+            'algorithm.entropy_advantage.source to "annotate"'
+        )
     if wrong:
         raise EngineError(f"engine {name!r} returned {wrong}")
-    return _turn(window, done, parts.all_entropies)
+    return Turn(
+        done.token_ids,
+        done.logprobs,
+        Entropy.mean(done.entropies[:window]),
+        done.finish,
+        _joined(done.version_runs),
+        tuple(entropy.lower for entropy in done.entropies) if parts.all_entropies else (),
+    )
 
 
 async def write_probed(
@@ -209,17 +219,6 @@ async def write_probed(
         continuation.finish,
         _joined(probe.version_runs + continuation.version_runs),
         probe.token_entropies + continuation.token_entropies,
-    )
-
-
-def _turn(window: int, done: Completion, all_entropies: bool) -> Turn:
-    return Turn(
-        done.token_ids,
-        done.logprobs,
-        Entropy.mean(done.entropies[:window]),
-        done.finish,
-        _joined(done.version_runs),
-        tuple(entropy.lower for entropy in done.entropies) if all_entropies else (),
     )
 
 
@@ -255,12 +254,3 @@ def _broken(request: Request, done: Completion, exact_ids: bool) -> str:
     if not all(0 <= e.lower <= e.upper < math.inf for e in done.entropies):
         return "an entropy that is not a finite number of nats, lower end first"
     return ""
-
-
-def _bracketed(done: Completion) -> str:
-    if all(entropy.lower == entropy.upper for entropy in done.entropies):
-        return ""
-    return (
-        "entropies as brackets, and the advantages need those of all tokens exactly. Set "
-        'algorithm.entropy_advantage.source to "annotate"'
-    )

@@ -16,9 +16,8 @@ from ramify.core.tree import StopReason, Tree
 from ramify.obs.console import Phase
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.content import content_errors, report_failed_problem
 from ramify.rollout.grow import grow_requests
-from ramify.rollout.plan import TreeRequest
+from ramify.rollout.plan import TreeRequest, content_errors, report_failed_problem
 from ramify.rollout.settings import AgentParts
 from ramify.runtime.agent_loop import AgentLoop, StopOnSignal, agent_loop
 from ramify.sampler.task import Task

@@ -20,8 +20,8 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.protocols import Renderer
 from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
-from ramify.rollout.places import continue_after, last_turn
 from ramify.rollout.plan import TreeRequest
+from ramify.rollout.rewriting import continue_after, last_turn
 
 Kind: TypeAlias = Literal["verification", "reflection"]
 

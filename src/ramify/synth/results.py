@@ -32,8 +32,7 @@ from ramify.obs.trace import TracedTree
 from ramify.rollout.repair import repairs_of
 from ramify.runs.manifest import file_sha256
 from ramify.synth.configs import QualityConfig
-from ramify.synth.folder import STAGES, Stage, read_stage
-from ramify.synth.rows import Answer, completion_of, is_right, refusal_reason
+from ramify.synth.rows import STAGES, Answer, Stage, completion_of, is_right, read_stage, refusal_reason
 
 Class: TypeAlias = Literal["direct", "hurts", "helps", "hard", "unclear"]
 

@@ -1,8 +1,13 @@
-"""Rows for supervised training from recorded answers: their texts, and reasons for refusing them."""
+"""Recorded answers, and rows for supervised training from them: their texts, and reasons for refusing them.
 
-from collections.abc import Sequence
+RUN/recipe.toml  manifest.json  trees/direct.jsonl  trees/tools.jsonl  trees/hints.jsonl; at the end, all at once or not at all,
+questions.jsonl  sft.jsonl  rl.jsonl  rejected.jsonl  summary.json
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 from ramify.chat.conversation import AssistantTurn, Parts
 from ramify.chat.demonstrations import check, demonstrate, split
@@ -11,10 +16,31 @@ from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolCall, ToolSpec
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
+from ramify.obs.trace import TracedTree, each_tree
 from ramify.synth.configs import QualityConfig
-from ramify.synth.folder import Stage
 from ramify.synth.hints import read_hint
 from ramify.tools.search import normalise
+
+Stage: TypeAlias = Literal["direct", "tools", "hints"]
+"""A way of answering: without tools, with tools, or with tools after a hint."""
+
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+def stage_file(folder: Path, stage: Stage) -> Path:
+    """Return the file with the trees of a stage."""
+    return folder / "trees" / f"{stage}.jsonl"
+
+
+def read_stage(folder: Path, stage: Stage) -> Iterator[TracedTree]:
+    """Yield the trees of a stage in the order of the file, one after the other.
+
+    Raises:
+        DataError: A line is no tree; names file and row.
+    """
+    path = stage_file(folder, stage)
+    if path.exists():
+        yield from each_tree(path)
 
 
 def is_right(reward: Reward) -> bool:

@@ -1,16 +1,20 @@
 """`ramify synth`: Tool-Star's data from questions (arXiv 2505.16410, section 3), top to bottom."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ramify.core.draws import stream
 from ramify.core.json_types import part
 from ramify.core.messages import Problem
+from ramify.core.tree import TreeKey
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.token_counts import PriceConfig
+from ramify.rollout.plan import TreeRequest
+from ramify.rollout.tool_set import ToolSet
 from ramify.runs.configs import LogConfig
 from ramify.runs.manifest import (
     MANIFEST,
@@ -26,11 +30,12 @@ from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
-from ramify.synth.folder import read_stage, stage_file
-from ramify.synth.hints import HintLibrary
+from ramify.synth.hints import HintLibrary, hint_positions, planned_hint
 from ramify.synth.results import Sorter, summary_metrics, write_results
-from ramify.synth.rows import is_right
-from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
+from ramify.synth.rows import is_right, read_stage, stage_file
+
+DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
+"""`TreeKey.attempt` of a question's trees: it names their random streams, and their lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +149,63 @@ def _unanswered(folder: Path, right_at: float) -> frozenset[str]:
     return frozenset(
         question for question, right in direct if not right or sum(right) / len(right) < right_at
     )
+
+
+def without_tools(sampler: Sampler, samples: int) -> Sampler:
+    """Return the same agent without tools. A call ends its answer, or is not parsed as a call."""
+    limits = replace(sampler.agent.limits, n=samples, max_calls=0)
+    agent = replace(sampler.agent, environment=ToolSet({}), limits=limits, rewriters=())
+    return replace(sampler, agent=agent)
+
+
+def with_samples(sampler: Sampler, samples: int) -> Sampler:
+    """Return the same agent with `samples` answers to a question."""
+    limits = replace(sampler.agent.limits, n=samples)
+    return replace(sampler, agent=replace(sampler.agent, limits=limits))
+
+
+def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[TreeRequest]:
+    """Yield one tree request for each question."""
+    return (TreeRequest(problem, TreeKey(0, slot, attempt)) for slot, problem in enumerate(problems))
+
+
+def planned_hints(
+    folder: Path,
+    section: HintsConfig,
+    library: HintLibrary,
+    sampler: Sampler,
+    problems: Sequence[Problem],
+    unanswered: frozenset[str],
+) -> Iterator[TreeRequest]:
+    """Yield requests for trees that continue, after hints, from recorded answers to the questions `unanswered`, wrong ones first.
+
+    An answer without a position for a hint is skipped; any other is continued once, from a position that is drawn.
+
+    Args:
+        folder: Holds the recorded answers.
+        section: The stage of the answers, and their number for a question.
+        library: The hints.
+        sampler: The agent that continues, with its tools.
+        problems: The questions under its prompt.
+        unanswered: Ids of the questions that get hints.
+    """
+    agent = sampler.agent
+    renderer, tools = agent.renderer, agent.tools
+    of_id = {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
+    for traced in read_stage(folder, section.after):
+        if traced.tree.problem.id not in unanswered:
+            continue
+        slot, problem = of_id[traced.tree.problem.id]
+        if section.after == "tools":
+            # An environment may have added words of its own to the question.
+            problem = traced.tree.problem
+        pairs = zip(traced.tree.trajectories, traced.rewards, strict=True)
+        attempt = FIRST_HINT
+        for answer, _ in sorted(pairs, key=lambda pair: is_right(pair[1])):
+            positions = hint_positions(library, renderer, answer, tools)
+            if not positions or attempt == FIRST_HINT + section.per_question:
+                continue
+            draw = stream(agent.run_seed, "hint", problem.id, answer.leaf.path)
+            position = positions[draw % len(positions)]
+            yield planned_hint(renderer, problem, answer, position, TreeKey(0, slot, attempt), tools)
+            attempt += 1

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from ramify.core.cut_text import cut_to
+from ramify.core.json_text import cut_to
 from ramify.core.messages import ToolSpec
 
 MAX_TOOLS = 1_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ramify.core.errors import DataError, RunInterruptedError
 from ramify.core.protocols import Publisher
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.live import evaluate
+from ramify.eval.run import evaluate
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import MetricsRow, read_metrics
 from ramify.obs.trace import TracedTree, write_trees

@@ -1,30 +1,24 @@
-from dataclasses import astuple, replace
+"""AEPO: entropy-aware advantages, and the four regions of the gradient of its clip."""
+
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from ramify.algos.aepo import EntropyAwareAdvantage
-from ramify.algos.grpo import GroupRelative
-from ramify.algos.reinforce_pp import ReinforcePlusPlus
+from loss_inputs import logprob_gradients, token_inputs
+from ramify.algos.aepo import EntropyAwareAdvantage, StopGradientClip
+from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations, Reward
-from ramify.core.tree import Source, make_tree
-from random_trees import annotated, node, random_tree, tree_of
+from ramify.core.tree import make_tree
+from random_trees import annotated, forked_tree
 
 INNER = GroupRelative("repeat", scale="none")
-
-
-def forked():
-    return tree_of(
-        [
-            node((), Source.PROMPT, [5]),
-            node((0,), Source.POLICY, [1, 2]),
-            node((0, 0), Source.TOOL, [9]),
-            node((0, 0, 0), Source.POLICY, [3], leaf=True),
-            node((0, 0, 1), Source.POLICY, [3], leaf=True),
-            node((1,), Source.POLICY, [], leaf=True),
-        ]
-    )
+FORKED = forked_tree([3], [3], root=[])
+ENTROPIES = {"0": [1.0, 2.0], "0.0.0": [0.5], "0.0.1": [4.0]}
+REWARDS = [Reward(number, {}) for number in (1.0, 0.0, 0.5)]
 
 
 def with_entropies(tree, entropies):
@@ -32,16 +26,10 @@ def with_entropies(tree, entropies):
     return make_tree(tree.problem, tree.key, nodes, list(tree.decisions))
 
 
-ENTROPIES = {"0": [1.0, 2.0], "0.0.0": [0.5], "0.0.1": [4.0]}
-REWARDS = [Reward(number, {}) for number in (1.0, 0.0, 0.5)]
-
-
-def factors(estimator, tree, notes=NO_ANNOTATIONS):
-    """What the inner advantages of +0.5, -0.5 and 0 were multiplied by."""
-    sums = estimator.batch_statistics(
-        [annotated(*one) for one in zip([tree], [REWARDS], [notes], strict=True)]
-    )
-    arrays = estimator.advantages(annotated(tree, REWARDS, notes), sums)
+def factors(estimator, tree, annotations=NO_ANNOTATIONS):
+    """The factors of the inner advantages of +0.5, -0.5 and 0."""
+    known = annotated(tree, REWARDS, annotations)
+    arrays = estimator.advantages(known, estimator.batch_statistics([known]))
     assert not arrays[2].any()
     return arrays[0] / 0.5, arrays[1] / -0.5
 
@@ -60,7 +48,7 @@ def test_the_factor_by_hand(shared, tokens, weights):
     freedom = weights.sum() - (weights**2).sum() / weights.sum()
     std = np.sqrt((weights * (tokens - mean) ** 2).sum() / freedom)
     first, second = factors(
-        EntropyAwareAdvantage(INNER, shared, 0.2, "behavior"), with_entropies(forked(), ENTROPIES)
+        EntropyAwareAdvantage(INNER, shared, 0.2, "behavior"), with_entropies(FORKED, ENTROPIES)
     )
     assert first == pytest.approx(1 + 0.2 * (np.array([1, 2, 0.5]) - mean) / std)
     assert second == pytest.approx(1 + 0.2 * (np.array([1, 2, 4]) - mean) / std)
@@ -71,16 +59,16 @@ def test_both_sources_give_the_same_for_the_same_entropies():
         key: NodeAnnotations(np.zeros(len(values)), entropies=np.array(values))
         for key, values in ENTROPIES.items()
     }
-    annotated = factors(EntropyAwareAdvantage(INNER, "repeat", 0.2, "annotate"), forked(), notes)
-    behavior = factors(
-        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior"), with_entropies(forked(), ENTROPIES)
+    from_pass = factors(EntropyAwareAdvantage(INNER, "repeat", 0.2, "annotate"), FORKED, notes)
+    from_engine = factors(
+        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior"), with_entropies(FORKED, ENTROPIES)
     )
-    assert [a.tolist() for a in annotated] == [a.tolist() for a in behavior]
+    assert [a.tolist() for a in from_pass] == [a.tolist() for a in from_engine]
 
 
 def test_the_factor_is_held_so_that_no_advantage_changes_its_sign():
     first, second = factors(
-        EntropyAwareAdvantage(INNER, "repeat", 50.0, "behavior"), with_entropies(forked(), ENTROPIES)
+        EntropyAwareAdvantage(INNER, "repeat", 50.0, "behavior"), with_entropies(FORKED, ENTROPIES)
     )
     assert first.tolist() == [0.5, 2.0, 0.5]
     assert second.tolist() == [0.5, 2.0, 2.0]
@@ -90,7 +78,7 @@ def test_the_factor_is_held_so_that_no_advantage_changes_its_sign():
 def test_equal_entropies_multiply_by_exactly_one(entropy):
     equal = {key: [entropy] * len(values) for key, values in ENTROPIES.items()}
     first, second = factors(
-        EntropyAwareAdvantage(INNER, "split", 0.2, "behavior"), with_entropies(forked(), equal)
+        EntropyAwareAdvantage(INNER, "split", 0.2, "behavior"), with_entropies(FORKED, equal)
     )
     assert (first == 1).all()
     assert (second == 1).all()
@@ -98,53 +86,86 @@ def test_equal_entropies_multiply_by_exactly_one(entropy):
 
 @pytest.mark.parametrize(
     ("source", "remedy"),
-    [("behavior", 'source = "annotate"'), ("annotate", "ask the annotation pass for entropies")],
+    [("behavior", 'source = "annotate"'), ("annotate", "Ask the annotation pass")],
 )
 def test_without_entropies_it_is_refused_and_told_how_to_get_them(source, remedy):
     estimator = EntropyAwareAdvantage(INNER, "repeat", 0.2, source)
-    with pytest.raises(ConfigError, match=f"node '0' has no entropies of its tokens; .*{remedy}"):
-        estimator.batch_statistics(
-            [annotated(*one) for one in zip([forked()], [REWARDS], [NO_ANNOTATIONS], strict=True)]
-        )
+    with pytest.raises(ConfigError, match=f"node '0' has no entropies of its tokens. .*{remedy}"):
+        estimator.batch_statistics([annotated(FORKED, REWARDS)])
     partly = {
         "0": NodeAnnotations(np.zeros(2), entropies=np.array([1.0, 2.0])),
         "0.0.0": NodeAnnotations(np.zeros(1)),
     }
-    tree = with_entropies(forked(), {"0": [1.0, 2.0]})
-    with pytest.raises(ConfigError, match=f"node '0.0.0' has no entropies of its tokens; .*{remedy}"):
-        estimator.batch_statistics([annotated(*one) for one in zip([tree], [REWARDS], [partly], strict=True)])
+    tree = with_entropies(FORKED, {"0": [1.0, 2.0]})
+    with pytest.raises(ConfigError, match=f"node '0.0.0' has no entropies of its tokens. .*{remedy}"):
+        estimator.batch_statistics([annotated(tree, REWARDS, partly)])
 
 
 def test_an_entropy_that_is_not_finite_is_refused():
-    tree = with_entropies(forked(), ENTROPIES | {"0.0.1": [float("nan")]})
+    tree = with_entropies(FORKED, ENTROPIES | {"0.0.1": [float("nan")]})
     with pytest.raises(TrainingError, match=r"node '0\.0\.1': an entropy is not finite"):
-        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior").batch_statistics(
-            [annotated(*one) for one in zip([tree], [REWARDS], [NO_ANNOTATIONS], strict=True)]
-        )
+        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior").batch_statistics([annotated(tree, REWARDS)])
 
 
-@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
-def test_statistics_do_not_depend_on_how_the_batch_is_cut(shared):
-    rng = np.random.default_rng(4)
-    trees, rewards = [], []
-    for _ in range(6):
-        tree = random_tree(rng)
-        trees.append(
-            with_entropies(tree, {n.id: rng.gamma(1, 1, len(n.behavior_logprobs)) for n in tree.nodes})
-        )
-        rewards.append([Reward(float(r), {}) for r in rng.normal(size=len(tree.trajectories))])
-    estimator = EntropyAwareAdvantage(ReinforcePlusPlus(shared), shared, 0.2, "behavior")
-    notes = [NO_ANNOTATIONS] * 6
-    whole = estimator.batch_statistics([annotated(*one) for one in zip(trees, rewards, notes, strict=True)])
-    for cut in range(7):
-        parts = [
-            estimator.batch_statistics(
-                [annotated(*one) for one in zip(trees[part], rewards[part], notes[part], strict=True)]
-            )
-            for part in (slice(cut), slice(cut, None))
-        ]
-        added = [one + other for one, other in zip(*parts, strict=True)]
-        assert [astuple(sums) for sums in added] == [pytest.approx(astuple(s), rel=1e-13) for s in whole]
-        for tree, given in zip(trees, rewards, strict=True):
-            one, other = (estimator.advantages(annotated(tree, given), sums) for sums in (whole, added))
-            assert np.concatenate(one) == pytest.approx(np.concatenate(other), rel=1e-9)
+LOW, HIGH = 0.2, 0.28
+
+
+def at(ratio, advantage, paths=None):
+    log_ratio = math.log(ratio)
+    plus, minus = max(advantage, 0.0), min(advantage, 0.0)
+    return token_inputs([plus], [minus], [log_ratio], paths=paths, dtype=torch.float64)
+
+
+def coefficient(ratio, advantage, dual):
+    """F of the paper, and the dual clip."""
+    if ratio > 1 + HIGH and advantage > 0:
+        return 1 + HIGH
+    if ratio < 1 - LOW and advantage < 0:
+        return 0.0
+    if dual is not None and ratio > dual and advantage < 0:
+        return 0.0
+    return ratio
+
+
+def frozen(log_ratio, centre, advantage, dual):
+    """min(r A, clip(r, 1 - low, (1 + high) / sg(r) r) A) with sg(r) taken at `centre`, and the dual clip."""
+    ratio, held = math.exp(log_ratio), math.exp(centre)
+    clipped = min(max(ratio, 1 - LOW), (1 + HIGH) / held * ratio)
+    value = min(ratio * advantage, clipped * advantage)
+    return max(value, dual * advantage) if dual is not None and advantage < 0 else value
+
+
+@pytest.mark.parametrize("dual", [None, 3.0])
+@pytest.mark.parametrize("ratio", [0.5, 0.79, 0.81, 1.0, 1.27, 1.29, 2.9, 3.1, 8.0])
+@pytest.mark.parametrize("advantage", [1.5, -1.5])
+def test_numeric_gradient_is_f_in_every_region(ratio, advantage, dual):
+    centre, step = math.log(ratio), 1e-7
+    above, below = (frozen(centre + sign * step, centre, advantage, dual) for sign in (1, -1))
+    numeric = (above - below) / (2 * step)
+    assert numeric == pytest.approx(coefficient(ratio, advantage, dual) * advantage, rel=1e-6, abs=1e-6)
+    (gradient,) = logprob_gradients(StopGradientClip(LOW, HIGH, dual), at(ratio, advantage))
+    assert gradient == pytest.approx(-coefficient(ratio, advantage, dual) * advantage)
+
+
+@pytest.mark.parametrize("dual", [None, 3.0])
+@pytest.mark.parametrize("ratio", [0.5, 0.9, 1.5, 5.0])
+@pytest.mark.parametrize("advantage", [1.5, -1.5])
+def test_value_and_clip_fraction_are_those_of_ppo(ratio, advantage, dual):
+    inputs = at(ratio, advantage)
+    ours, theirs = StopGradientClip(LOW, HIGH, dual)(inputs), ClippedSurrogate(LOW, HIGH, dual)(inputs)
+    assert ours.loss.item() == pytest.approx(theirs.loss.item(), rel=1e-15)
+    assert ours.sums["clip_fraction"] == theirs.sums["clip_fraction"]
+
+
+def test_the_gradient_above_is_bounded_however_extreme_the_ratio():
+    far = token_inputs([1.0, 0.0], [0.0, -1.0], [100.0, -100.0])
+    assert logprob_gradients(StopGradientClip(LOW, HIGH, None), far) == pytest.approx([-1.28, 0.0])
+
+
+def test_the_share_above_the_edge_counts_paths_with_positive_credit():
+    inputs = token_inputs(
+        [1.0, 1.0, 0.0, 2.0], [0.0, -4.0, -1.0, 0.0], [1.0, 1.0, 1.0, 0.1], paths=[1, 3, 5, 7]
+    )
+    sums = StopGradientClip(LOW, HIGH, None)(inputs).sums
+    assert sums["above_clip_high"] == 1 + 3
+    assert sums["clip_fraction"].item() == pytest.approx(1 + 3 / 5)

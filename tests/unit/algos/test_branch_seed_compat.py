@@ -63,29 +63,29 @@ def test_short_segments_score_lower_when_summed():
 
 
 def test_a_baseline_that_is_never_reset_belongs_to_another_problem_from_the_second_step_on():
-    kept = statistic(baseline_never_reset=True)
-    assert kept.entropy_delta(staged(0.3, 1.0)) == pytest.approx(0.7)
-    assert kept.entropy_delta(staged(0.6, 1.0)) == pytest.approx(0.7)
-    assert kept.entropy_delta(staged(0.6, 1.0, slot=1)) == pytest.approx(0.4)
-    assert kept.entropy_delta(staged(0.6, 1.0, path=(1, 0))) == pytest.approx(0.4)
+    rule = statistic(baseline_never_reset=True)
+    assert rule.entropy_delta(staged(0.3, 1.0)) == pytest.approx(0.7)
+    assert rule.entropy_delta(staged(0.6, 1.0)) == pytest.approx(0.7)
+    assert rule.entropy_delta(staged(0.6, 1.0, slot=1)) == pytest.approx(0.4)
+    assert rule.entropy_delta(staged(0.6, 1.0, path=(1, 0))) == pytest.approx(0.4)
     assert statistic(baseline_never_reset=True).entropy_delta(staged(0.6, 1.0)) == pytest.approx(0.4)
 
 
 def test_a_branch_keeps_a_baseline_of_its_own_where_it_left_its_parent():
-    kept = statistic(baseline_never_reset=True, child_baseline_after_branch=True)
-    assert kept.entropy_delta(staged(0.3, 1.0, path=(0, 0))) == pytest.approx(0.7)
+    rule = statistic(baseline_never_reset=True, child_baseline_after_branch=True)
+    assert rule.entropy_delta(staged(0.3, 1.0, path=(0, 0))) == pytest.approx(0.7)
     first = staged(0.3, 0.5, 1.0, own_from=1, path=(0, 0, 1, 0))
-    assert kept.entropy_delta(first) == pytest.approx(0.5)
+    assert rule.entropy_delta(first) == pytest.approx(0.5)
     later = staged(0.3, 0.9, 0.8, 1.0, own_from=1, path=(0, 0, 1, 0, 0, 0))
-    assert kept.entropy_delta(later) == pytest.approx(0.5)
+    assert rule.entropy_delta(later) == pytest.approx(0.5)
 
 
 def test_baselines_are_those_of_the_tree_without_the_switch():
     """Two batches with the problems in another order: the same rises."""
     batch = [staged(0.3, 1.0), staged(0.6, 1.0), staged(0.1, 0.2)]
     rule = statistic()
-    first = [rule.entropy_delta(replace(one, slot=slot)) for slot, one in enumerate(batch)]
-    second = [rule.entropy_delta(replace(one, slot=slot)) for slot, one in enumerate(reversed(batch))]
+    first = [rule.entropy_delta(replace(each, slot=slot)) for slot, each in enumerate(batch)]
+    second = [rule.entropy_delta(replace(each, slot=slot)) for slot, each in enumerate(reversed(batch))]
     assert first == second[::-1]
 
 
@@ -94,8 +94,8 @@ def test_released_arpo_branches_with_probability_p_plus_w_times_dh(entropy_delta
     rule = released_arpo(statistic())
     expected = min(max(0.5 + 0.2 * entropy_delta, 0.0), 1.0)
     assert rule.propose(staged(5.0, 5.0 + entropy_delta), ()).probability == pytest.approx(expected)
-    found = frequency(rule, lambda draw: staged(5.0, 5.0 + entropy_delta, draw=draw))
-    assert found == pytest.approx(expected, abs=0.001)
+    share = frequency(rule, lambda draw: staged(5.0, 5.0 + entropy_delta, draw=draw))
+    assert share == pytest.approx(expected, abs=0.001)
 
 
 def test_on_a_window_of_20_tokens_the_weight_per_nat_is_that_of_the_other_rules():
@@ -112,8 +112,8 @@ def test_released_aepo_penalty(steps, expected):
     per_prompt = released_aepo(statistic())
     here = staged(1.0, 1.0, depth=steps + 1)
     assert per_prompt.propose(here, ()).probability == pytest.approx(expected, abs=5e-4)
-    found = frequency(per_prompt, lambda draw: replace(here, draw=draw))
-    assert found == pytest.approx(expected, abs=0.001)
+    share = frequency(per_prompt, lambda draw: replace(here, draw=draw))
+    assert share == pytest.approx(expected, abs=0.001)
     per_path = released_aepo(statistic(), penalty_per_prompt=False)
     assert per_path.propose(here, (wanted(),) * steps).probability == pytest.approx(expected, abs=5e-4)
     assert per_path.propose(here, ()).probability == pytest.approx(0.5)
@@ -121,8 +121,8 @@ def test_released_aepo_penalty(steps, expected):
 
 @pytest.mark.parametrize("entropy_delta", [-4.0, -1.0, 1.0, 4.0])
 def test_released_aepo_chance_at_a_rise(entropy_delta):
-    made = released_aepo(statistic()).propose(staged(5.0, 5.0 + entropy_delta, depth=2), ())
-    assert made.probability == pytest.approx(min(max(1 + 0.2 * entropy_delta - 0.5 / 0.95, 0.0), 1.0))
+    proposal = released_aepo(statistic()).propose(staged(5.0, 5.0 + entropy_delta, depth=2), ())
+    assert proposal.probability == pytest.approx(min(max(1 + 0.2 * entropy_delta - 0.5 / 0.95, 0.0), 1.0))
 
 
 def test_released_aepo_stops_when_the_penalty_is_everything():
@@ -138,10 +138,10 @@ def test_released_budget_split(n, expected):
     summed = released_aepo(statistic(summed_over_tokens=True), m=None)
     per_nat = math.log(V) / 20
     assert [summed.num_roots(n, (monitored(3.0 + gap * per_nat, 3.0),)) for gap in gaps] == expected
-    made = [rule.num_roots(n, (monitored(8.0 + gap, 8.0),)) for gap in np.linspace(-8, 8, 65)]
-    assert made == sorted(made)
-    assert min(made) >= 1
-    assert max(made) <= n
+    roots = [rule.num_roots(n, (monitored(8.0 + gap, 8.0),)) for gap in np.linspace(-8, 8, 65)]
+    assert roots == sorted(roots)
+    assert min(roots) >= 1
+    assert max(roots) <= n
 
 
 def test_the_first_segment_in_the_average_halves_the_gap_of_one_result():

@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from branch_cases import (
     wanted,
 )
 from ramify.algos.branch_aepo import steps_in_a_row
-from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
+from ramify.algos.branch_rules import FlatBrancher, RandomBrancher, matched_rate
 from ramify.core.errors import ConfigError
 
 
@@ -48,11 +49,11 @@ def test_the_lower_ends_of_the_brackets_decide():
 @pytest.mark.parametrize("entropy_delta", [-2.0, -0.4, 0.0, 0.4, 2.0])
 def test_bernoulli_branches_at_its_rate(entropy_delta):
     rule = bernoulli()
-    made = [rule.propose(candidate(entropy_delta, draw), ()) for draw in EVEN_DRAWS]
+    proposals = [rule.propose(candidate(entropy_delta, draw), ()) for draw in EVEN_DRAWS]
     expected = min(max(0.5 + 0.335 * entropy_delta, 0), 1)
-    assert all(p.probability == pytest.approx(expected) for p in made)
-    assert np.mean([p.children for p in made]) == pytest.approx(expected, abs=0.001)
-    acted = np.mean([p.entropy_acted for p in made])
+    assert all(p.probability == pytest.approx(expected) for p in proposals)
+    assert np.mean([p.children for p in proposals]) == pytest.approx(expected, abs=0.001)
+    acted = np.mean([p.entropy_acted for p in proposals])
     assert acted == pytest.approx(abs(expected - 0.5), abs=0.001)
 
 
@@ -103,9 +104,9 @@ def test_a_vocabulary_of_one_token_has_no_entropy():
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 12, 16, 64])
 def test_the_budget_split_is_within_bounds_and_monotone_in_the_gap(n):
     rule = balanced()
-    made = [rule.num_roots(n, (monitored(8.0 + gap, 8.0),)) for gap in np.linspace(-8, 8, 65)]
-    assert made == sorted(made)
-    assert (made[0], made[-1]) == (rule.first_roots(n), n)
+    proposals = [rule.num_roots(n, (monitored(8.0 + gap, 8.0),)) for gap in np.linspace(-8, 8, 65)]
+    assert proposals == sorted(proposals)
+    assert (proposals[0], proposals[-1]) == (rule.first_roots(n), n)
     assert rule.first_roots(n) == max(1, n // 4)
     assert 1 == rule.num_monitor <= rule.first_roots(n)
 
@@ -157,10 +158,10 @@ def test_balanced_compares_the_penalised_chance_with_tau(steps):
     needed = (0.5 / (1 - 0.05 * steps) - 0.5) / 0.335
     assert needed == pytest.approx([0, 0.0786, 0.1658, 0.2634][steps], abs=1e-4)
     history = (wanted(),) * steps
-    made = [balanced().propose(candidate(needed + more), history) for more in (-1e-6, 1e-6)]
-    assert [p.children for p in made] == [0, 1]
-    assert [p.probability for p in made] == [0.0, 1.0]
-    assert [p.entropy_acted for p in made] == [False, True]
+    proposals = [balanced().propose(candidate(needed + more), history) for more in (-1e-6, 1e-6)]
+    assert [p.children for p in proposals] == [0, 1]
+    assert [p.probability for p in proposals] == [0.0, 1.0]
+    assert [p.entropy_acted for p in proposals] == [False, True]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
@@ -212,6 +213,33 @@ def test_who_is_served_first(slot_order):
 
 def test_rules_load_without_torch():
     modules = [f"branch_{name}" for name in ("arpo", "aepo", "rules", "seed_compat")]
-    code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'node_value', 'tree_grpo', 'corrections', 'configs'])}; print('torch' in sys.modules)"
+    code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'estimators', 'losses', 'corrections'])}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("candidates", "budget", "children"), [(5, 3, 1), (5, 4, 2), (4, 9, 2), (6, 5, 3)])
+def test_a_matched_rate_is_expected_to_take_as_many(candidates, budget, children):
+    def expected(rate):
+        """By enumeration."""
+        total = 0.0
+        for coins in product((0, 1), repeat=candidates):
+            chance = np.prod([rate if coin else 1 - rate for coin in coins])
+            total += chance * min(budget, children * sum(coins))
+        return total
+
+    taken = 200 * expected(0.3)
+    sizes = {(candidates, budget): 150, (candidates, 0): 50}
+    rate_of_match = matched_rate(sizes, children, round(taken * 0.75), 0.6)
+    assert 150 * expected(rate_of_match) == pytest.approx(1.01 * round(taken * 0.75), rel=1e-4)
+    assert matched_rate(sizes, children, round(150 * expected(0.6)), 0.6) == 0.6
+    assert 150 * expected(matched_rate(sizes, children, round(150 * expected(0.6)), 0.2)) == pytest.approx(
+        0.99 * round(150 * expected(0.6)), rel=1e-4
+    )
+
+
+def test_rates_at_the_edges():
+    assert matched_rate({(8, 4): 3}, 1, 0, 0.0) == 0.0
+    assert matched_rate({(8, 4): 3}, 1, 12, 1.0) == 1.0
+    # Every tree spends its budget at this rate and at any higher one.
+    assert matched_rate({(4000, 8): 3}, 1, 24, 0.9) == 0.9

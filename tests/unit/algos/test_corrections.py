@@ -2,26 +2,16 @@ import math
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.core.errors import ConfigError, EngineError, TrainingError
 from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations
 from ramify.core.tree import Source, make_tree
-from random_trees import annotated, node, random_tree, tree_of, with_behavior
+from random_trees import annotated, forked_tree, random_tree, with_behavior
 
-
-def forked():
-    """Two leaves behind one result; the second was cut before it wrote anything."""
-    return tree_of(
-        [
-            node((), Source.PROMPT, [5]),
-            node((0,), Source.POLICY, [1, 2]),
-            node((0, 0), Source.TOOL, [9]),
-            node((0, 0, 0), Source.POLICY, [3], leaf=True),
-            node((0, 0, 1), Source.POLICY, [], leaf=True),
-            node((1,), Source.POLICY, [], leaf=True),
-        ]
-    )
+FORKED = forked_tree([3], [], root=[])
+"""Two leaves behind one result; the second was cut before it wrote anything."""
 
 
 def notes(trunk, leaf):
@@ -47,7 +37,7 @@ NOTES = notes([1.5, 4.0], [0.25])
     ],
 )
 def test_by_hand(level, kind, cap, floor, expected):
-    weights = ImportanceCorrection(level, kind, cap, floor).weights(annotated(forked(), None, NOTES))
+    weights = ImportanceCorrection(level, kind, cap, floor).weights(annotated(FORKED, None, NOTES))
     assert [w.tolist() for w in weights] == [pytest.approx(row) for row in expected]
 
 
@@ -55,25 +45,24 @@ def test_by_hand(level, kind, cap, floor, expected):
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
 def test_engines_that_agree_are_not_corrected(level, kind):
     weights = ImportanceCorrection(level, kind, 1.0, None).weights(
-        annotated(forked(), None, notes([1.0, 1.0], [1.0]))
+        annotated(FORKED, None, notes([1.0, 1.0], [1.0]))
     )
     assert all((w == 1.0).all() for w in weights)
 
 
 def test_both_edges_of_a_mask_are_inside():
-    tree = forked()
     exact = {
         "0": NodeAnnotations(old_logprobs=np.array([-1.0, -1.0])),
         "0.0.0": NodeAnnotations(old_logprobs=np.array([-1.0])),
     }
     for cap, floor in ((1.0, 0.5), (2.0, 1.0)):
         mask = ImportanceCorrection("token", "mask", cap, floor)
-        assert mask.weights(annotated(tree, None, exact))[0].tolist() == [1, 1, 1]
+        assert mask.weights(annotated(FORKED, None, exact))[0].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
 def test_ratios_beyond_the_range_of_floats_are_bounded_in_silence(kind):
-    tree = with_behavior(forked(), {"0": [-900.0, -900.0], "0.0.0": [-1.0], "0.0.1": [], "1": []})
+    tree = with_behavior(FORKED, {"0": [-900.0, -900.0], "0.0.0": [-1.0], "0.0.1": [], "1": []})
     far = {
         "0": NodeAnnotations(old_logprobs=np.zeros(2)),
         "0.0.0": NodeAnnotations(old_logprobs=np.array([-1.0])),
@@ -85,25 +74,25 @@ def test_ratios_beyond_the_range_of_floats_are_bounded_in_silence(kind):
     vanishing = notes([1.0, 1.0], [1.0]) | {"0": NodeAnnotations(old_logprobs=np.array([-2000.0, -2000.0]))}
     assert (
         not ImportanceCorrection("sequence", kind, 2.0, None)
-        .weights(annotated(forked(), None, vanishing))[0]
+        .weights(annotated(FORKED, None, vanishing))[0]
         .any()
     )
 
 
-def test_what_is_missing_or_broken_is_said():
+def test_missing_and_broken_logprobs_are_refused():
     correction = ImportanceCorrection("token", "truncate", 2.0, None)
     with pytest.raises(
-        ConfigError, match=r"node '0' has no logprobs of the learner; set algorithm\.old = .recompute"
+        ConfigError, match=r"node '0' has no logprobs of the learner\. Set algorithm\.old = .recompute"
     ):
-        correction.weights(annotated(forked(), None, NO_ANNOTATIONS))
+        correction.weights(annotated(FORKED, None, NO_ANNOTATIONS))
     for broken in (math.nan, -math.inf):
         with pytest.raises(
             TrainingError, match=r"node '0\.0\.0': the learner found a logprob that is not finite"
         ):
             correction.weights(
-                annotated(forked(), None, NOTES | {"0.0.0": NodeAnnotations(old_logprobs=np.array([broken]))})
+                annotated(FORKED, None, NOTES | {"0.0.0": NodeAnnotations(old_logprobs=np.array([broken]))})
             )
-        tree = with_behavior(forked(), {"0": [-1.0, broken], "0.0.0": [-1.0], "0.0.1": [], "1": []})
+        tree = with_behavior(FORKED, {"0": [-1.0, broken], "0.0.0": [-1.0], "0.0.1": [], "1": []})
         with pytest.raises(EngineError, match="node '0': the engine gave a logprob that is not finite"):
             correction.weights(annotated(tree, None, NOTES))
 
@@ -133,3 +122,16 @@ def test_tokens_above_the_start_of_a_tree_do_not_count(seed, level):
                 ratios.append(math.exp(old[part.id].old_logprobs[token] + 1.0) if trained else 1.0)
         whole = math.prod(ratios)
         assert weights == pytest.approx([whole] * len(ratios) if level == "sequence" else ratios)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cap", "floor", "message"),
+    [
+        ("truncate", 2.0, 0.5, "floor: has no effect without"),
+        ("mask", 1.0, 1.0, "floor: expected a number below cap"),
+    ],
+)
+def test_bounds_that_do_not_fit_each_other_are_refused(kind, cap, floor, message):
+    table = {"level": "token", "kind": kind, "cap": cap, "floor": floor}
+    with pytest.raises(ValidationError, match=message):
+        TypeAdapter(ImportanceCorrection).validate_python(table)

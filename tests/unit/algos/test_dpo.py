@@ -28,26 +28,14 @@ def test_loss_slopes_and_sums_by_hand():
     out = DpoLoss(0.5)(inputs([-3.0, -5.0, -2.0, -2.0], [-5.0, -4.0, -1.0, -3.0]))
     losses = [math.log(1 + math.exp(-1.5)), math.log(1 + math.exp(1.0))]
     assert out.loss == pytest.approx(sum(losses), rel=1e-15)
-    slopes = [0.5 / (1 + math.exp(1.5)), 0.5 / (1 + math.exp(-1.0))]
-    np.testing.assert_allclose(out.gradients, [-slopes[0], slopes[0], -slopes[1], slopes[1]], rtol=1e-15)
+    gradients = [0.5 / (1 + math.exp(1.5)), 0.5 / (1 + math.exp(-1.0))]
+    np.testing.assert_allclose(
+        out.gradients, [-gradients[0], gradients[0], -gradients[1], gradients[1]], rtol=1e-15
+    )
     means = {name: value / 4 for name, value in out.sums.items()}
     assert means == pytest.approx(
         {"accuracy": 0.5, "margin": 0.25, "chosen_reward": 0.25, "rejected_reward": 0.0}
     )
-
-
-def test_slopes_are_the_derivatives():
-    rng = np.random.default_rng(0)
-    policy, reference, step = rng.normal(size=8), rng.normal(size=8), 1e-5
-    loss = DpoLoss(0.7)
-    slopes = loss(inputs(policy, reference)).gradients
-    for j in range(8):
-        ends = []
-        for sign in (1, -1):
-            moved = policy.copy()
-            moved[j] += sign * step
-            ends.append(loss(inputs(moved, reference)).loss)
-        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slopes[j], rel=1e-8)
 
 
 @pytest.mark.parametrize("far", [1e4, -1e4])

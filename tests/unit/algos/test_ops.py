@@ -1,12 +1,26 @@
+"""Paths, masses and statistics of a batch; credit, and the denominators of a loss."""
+
+from dataclasses import astuple
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
-from ramify.algos.ops import effective_leaves, leaf_masses, normalize, num_paths
+from ramify.algos.ops import (
+    BatchStatistics,
+    effective_leaves,
+    leaf_masses,
+    normalize,
+    num_paths,
+    sums_of,
+    token_weights,
+)
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import node, random_advantages, random_tree, training, tree_of
+from random_trees import forked_tree, node, random_advantages, random_tree, training, tree_of
 
 
 def hand_tree():
@@ -88,28 +102,15 @@ def test_advantages_of_each_token_stay_with_their_token():
     assert credits["0.0.0.0.1"].s_plus.tolist() == [13, 14]
 
 
-def test_soft_and_hard_agree_without_clipping():
-    rng = np.random.default_rng(0)
-    tree = random_tree(rng, depth=4)
-    advantages = random_advantages(rng, tree)
-    for shared in ("repeat", "split", "mass"):
-        soft, hard = (
-            credit(training(tree, advantages), Weighting(shared, sharing)) for sharing in ("soft", "hard")
-        )
-        for key, c in soft.items():
-            assert c.s_plus + c.s_minus == pytest.approx(hard[key].s_plus + hard[key].s_minus, abs=1e-12)
-            assert c.weight == pytest.approx(hard[key].weight)
-
-
 def test_credit_is_linear_in_positive_scale_and_swaps_with_sign():
     rng = np.random.default_rng(1)
     tree = random_tree(rng)
     advantages = random_advantages(rng, tree)
-    one = credit(training(tree, advantages), Weighting("mass"))
+    plain = credit(training(tree, advantages), Weighting("mass"))
     other = credit(training(tree, [-2 * a for a in advantages]), Weighting("mass"))
-    for key in one:
-        assert other[key].s_plus == pytest.approx(-2 * one[key].s_minus)
-        assert other[key].s_minus == pytest.approx(-2 * one[key].s_plus)
+    for key in plain:
+        assert other[key].s_plus == pytest.approx(-2 * plain[key].s_minus)
+        assert other[key].s_minus == pytest.approx(-2 * plain[key].s_plus)
 
 
 def test_token_denominators_count_every_token_dead_or_not():
@@ -142,11 +143,11 @@ def test_sequence_means_weigh_a_trajectory_by_its_leaf_and_its_tokens_by_its_len
 @pytest.mark.parametrize("sharing", ["soft", "hard"])
 def test_a_masked_trajectory_weighs_nothing_and_stays_in_the_denominator(sharing):
     tree = hand_tree()
-    kept = np.ones(len(tree.trajectories), dtype=bool)
-    kept[0] = False
+    counted = np.ones(len(tree.trajectories), dtype=bool)
+    counted[0] = False
     values = constant(tree, VALUES)
     weighting = Weighting("repeat", sharing)
-    masked = credit(training(tree, values, None, kept), weighting)
+    masked = credit(training(tree, values, None, counted), weighting)
     alone = tree.trajectories[0].leaf.id
     assert not masked[alone].s_plus.any()
     assert not masked[alone].s_minus.any()
@@ -216,3 +217,59 @@ def test_weighted_normalization_equals_the_plain_one_for_equal_masses():
 def test_effective_leaves():
     assert effective_leaves(np.full(7, 0.5)) == pytest.approx(7)
     assert effective_leaves(leaf_masses(hand_tree())) == pytest.approx(2**2 / (2 / 36 + 2 / 9 + 1))
+
+
+def statistics_of(values, weights=None):
+    values = [np.array(v, dtype=float) for v in values]
+    weights = [np.ones(len(v)) for v in values] if weights is None else [np.array(w) for w in weights]
+    return BatchStatistics.of(sums_of(values, weights))
+
+
+def test_equal_weights_give_the_sample_mean_and_deviation():
+    statistics = statistics_of([[1.0, 2.0], [4.0], []])
+    assert statistics.mean == pytest.approx(7 / 3)
+    assert statistics.std == pytest.approx(np.std([1, 2, 4], ddof=1))
+
+
+def test_weights_are_corrected_for_their_effective_count():
+    statistics = statistics_of([[1.0, 3.0]], [[1.0, 0.5]])
+    mean = 2.5 / 1.5
+    assert statistics.mean == pytest.approx(mean)
+    variance = ((1 - mean) ** 2 + 0.5 * (3 - mean) ** 2) / (1.5 - 1.25 / 1.5)
+    assert statistics.std == pytest.approx(variance**0.5)
+
+
+@pytest.mark.parametrize(("value", "count"), [(0.0, 5), (0.1, 1000), (-1.0, 3), (1e8, 77), (3.3e-9, 10)])
+def test_equal_values_have_no_deviation_however_their_sums_round(value, count):
+    assert statistics_of([[value] * count]).std == 0
+    assert statistics_of([[value] * count], [np.linspace(0.1, 1, count)]).std == 0
+
+
+def test_a_deviation_above_the_rounding_is_kept():
+    assert statistics_of([[1.0, 1.0 + 1e-5]]).std == pytest.approx(1e-5 / 2**0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("values", [[], [[]], [[0.7]]])
+def test_nothing_and_a_single_value_have_no_deviation(values):
+    statistics = statistics_of(values)
+    assert statistics.std == 0
+    assert statistics.mean == pytest.approx(0.7 if any(values) else 0.0)
+
+
+@given(st.lists(st.lists(st.floats(-100, 100), max_size=6), max_size=8), st.integers(0, 8), st.randoms())
+def test_sums_of_parts_add_up_to_those_of_the_whole_in_any_order(arrays, cut, random):
+    values = [np.array(v) for v in arrays]
+    weights = [1 / (1 + np.arange(len(v))) for v in values]
+    whole = sums_of(values, weights)
+    order = list(range(len(values)))
+    random.shuffle(order)
+    assert sums_of([values[i] for i in order], [weights[i] for i in order]) == whole
+    parts = [sums_of(values[part], weights[part]) for part in (slice(cut), slice(cut, None))]
+    assert astuple(parts[0] + parts[1]) == pytest.approx(astuple(whole), rel=1e-12, abs=1e-9)
+
+
+def test_a_shared_token_counts_by_paths_once_or_by_mass():
+    tree = forked_tree([3], [3], root=[])
+    assert [w.tolist() for w in token_weights(tree, "repeat")] == [[1, 1, 1], [1, 1, 1], []]
+    assert [w.tolist() for w in token_weights(tree, "split")] == [[0.5, 0.5, 1], [0.5, 0.5, 1], []]
+    assert [w.tolist() for w in token_weights(tree, "mass")] == [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], []]

@@ -3,14 +3,11 @@
 import pytest
 
 from ramify.algos.aepo import EntropyAwareAdvantage, StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
-from ramify.algos.gppo import GppoSurrogate
+from ramify.algos.estimators import NodeValue, TreeGrpo
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
-from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
-from ramify.algos.node_value import NodeValue
+from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
-from ramify.algos.tree_grpo import TreeGrpo
 from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
 from ramify.learner.learning import AnnotationRequest
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward

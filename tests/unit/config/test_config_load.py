@@ -8,7 +8,7 @@ from pydantic import RootModel
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
-from ramify.algos.gppo import GppoSurrogate
+from ramify.algos.losses import GppoSurrogate
 from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe, command_of, load_recipe, read_toml, resolved
 from ramify.config.mistakes import annotations_of, schemas_in

@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -6,7 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
+from ramify.core.config import (
+    AboveOne,
+    BelowOne,
+    Fraction,
+    FromOne,
+    InsideOne,
+    PositiveFraction,
+    PositiveWeight,
+    Weight,
+)
 from ramify.core.errors import ConfigError
 from ramify.engines.configs import VllmEngineConfig
 from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
@@ -61,3 +73,24 @@ def test_pydantic_is_imported_with_the_first_settings():
     code = "import sys, ramify.core.config; assert 'pydantic' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "outside", "inside"),
+    [
+        (Fraction, (-0.1, 1.1), (0.0, 1.0)),
+        (PositiveFraction, (0.0, 1.1), (1e-9, 1.0)),
+        (BelowOne, (-0.1, 1.0), (0.0, 0.9)),
+        (InsideOne, (0.0, 1.0), (1e-9, 0.9)),
+        (Weight, (-0.1, 1001.0), (0.0, 1000.0)),
+        (PositiveWeight, (0.0, 1001.0), (0.1, 1000.0)),
+        (FromOne, (0.9, math.nan), (1.0, 1000.0)),
+        (AboveOne, (1.0, math.inf), (1.1, 1000.0)),
+    ],
+)
+def test_the_edges_of_shares_and_factors(kind, outside, inside):
+    adapter = TypeAdapter(kind)
+    assert [adapter.validate_python(number) for number in inside] == list(inside)
+    for number in outside:
+        with pytest.raises(ValidationError):
+            adapter.validate_python(number)

@@ -5,15 +5,15 @@ from ramify.core.rank import Rank, launched
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x, WORLD_SIZE=2: expected whole numbers"),
         ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1, WORLD_SIZE=2: expected whole numbers"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2: expected a number below WORLD_SIZE=2"),
     ],
 )
-def test_variables_that_torchrun_would_not_set(environ, told):
-    with pytest.raises(ConfigError, match=told):
+def test_variables_that_torchrun_would_not_set(environ, message):
+    with pytest.raises(ConfigError, match=message):
         launched(environ)
 
 
@@ -22,15 +22,15 @@ def test_without_torchrun_there_is_one_process():
 
 
 def test_torchrun_tells_which_process_this_is():
-    told = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
-    assert launched(told) == Rank(3, 8, 1)
-    assert launched({**told, "TORCHELASTIC_RUN_ID": "none"}).is_supervised
+    environ = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert launched(environ) == Rank(3, 8, 1)
+    assert launched({**environ, "TORCHELASTIC_RUN_ID": "none"}).is_supervised
 
 
 def test_ranks_are_on_one_machine_where_torchrun_says_so():
-    told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     torchrun = {"TORCHELASTIC_RUN_ID": "none"}
-    assert launched({**told, **torchrun}).on_one_machine
-    assert not launched(told).on_one_machine
-    assert not launched({**told, **torchrun, "LOCAL_WORLD_SIZE": "1"}).on_one_machine
+    assert launched({**environ, **torchrun}).on_one_machine
+    assert not launched(environ).on_one_machine
+    assert not launched({**environ, **torchrun, "LOCAL_WORLD_SIZE": "1"}).on_one_machine
     assert not Rank().on_one_machine

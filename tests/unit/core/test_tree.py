@@ -140,7 +140,7 @@ def test_a_context_goes_on_from_inside_a_node_above():
 
 
 @pytest.mark.parametrize(
-    ("context", "told"),
+    ("context", "message"),
     [
         (Cut("1", 1), "'0.0.0': its context goes on from '1', which is not above it"),
         (Cut("0.0.0", 1), "from '0.0.0', which is not above it"),
@@ -150,9 +150,9 @@ def test_a_context_goes_on_from_inside_a_node_above():
         (Cut("0.0", 1), 'that of its parent, write "parent"'),
     ],
 )
-def test_a_context_goes_on_from_an_ancestor_only(context, told):
+def test_a_context_goes_on_from_an_ancestor_only(context, message):
     nodes = [*backtracked()[:3], policy(0, 0, 0, ids=(8,), context=context, stop=ENDED)]
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         make_tree(PROBLEM, KEY, [*nodes, policy(1, ids=(4,), stop=ENDED)])
 
 
@@ -207,7 +207,7 @@ def test_a_path_that_goes_on_has_no_stop():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "message"),
     [
         ([], "no prompt node"),
         ([policy(0, stop=ENDED)], "no prompt node"),
@@ -225,8 +225,8 @@ def test_a_path_that_goes_on_has_no_stop():
         ([prompt(), replace(policy(0), parent="0.0"), replace(policy(0, 0), parent="0")], "its path is"),
     ],
 )
-def test_shapes_that_are_no_tree_are_refused(nodes, told):
-    with pytest.raises(ValueError, match=told):
+def test_shapes_that_are_no_tree_are_refused(nodes, message):
+    with pytest.raises(ValueError, match=message):
         make_tree(PROBLEM, KEY, nodes)
 
 
@@ -258,6 +258,22 @@ def test_an_id_spells_its_path(path):
 def test_truncated_is_not_terminated():
     cut = {reason for reason in StopReason if reason.truncated}
     assert cut == {StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE, StopReason.FAILED}
+
+
+@given(st.floats(0.0, 12.0), st.floats(0.0, 3.0), st.integers(1, 50))
+def test_the_length_of_a_segment_does_not_change_its_mean(lower, width, length):
+    tokens = (Entropy(lower, lower + width),) * length
+    mean = Entropy.mean(tokens)
+    assert (mean.lower, mean.upper) == (pytest.approx(lower), pytest.approx(lower + width))
+    assert mean.count == length
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 12.0), st.floats(0.0, 3.0)), min_size=1, max_size=30))
+def test_the_mean_of_brackets_brackets_the_mean(pairs):
+    mean = Entropy.mean(tuple(Entropy(low, low + width) for low, width in pairs))
+    for inside in (0.0, 0.3, 1.0):
+        value = sum(low + inside * width for low, width in pairs) / len(pairs)
+        assert mean.lower - 1e-9 <= value <= mean.upper + 1e-9
 
 
 def test_mean_entropy_keeps_the_bracket():

@@ -1,8 +1,9 @@
 """Attempts made by hand."""
 
 from ramify.core.tree import StopReason
-from ramify.eval.attempts import AttemptRecord, CallRecord, TokenCounts
 from ramify.eval.evaluation import make_evaluation
+from ramify.eval.results import AttemptRecord, CallRecord
+from ramify.obs.token_counts import TokenCounts
 
 
 def attempt(problem, number, answer="7", correct=False, calls=(), **more):

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
-from ramify.eval.evaluation import PriceConfig, majority, make_evaluation, summarise, to_csv
+from ramify.eval.evaluation import majority, make_evaluation, summarise, to_csv
+from ramify.obs.token_counts import PriceConfig
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=5), st.integers(1, 4))
@@ -21,10 +22,10 @@ def test_pass_at_k_is_that_of_all_ways_to_draw(problems, k):
 
 
 def test_mean_at_k_takes_the_first_attempts():
-    found = evaluation([True, False, False, False], [True, True, False, False])
-    assert found.mean_at(1).value == 1.0
-    assert found.mean_at(2).value == 0.75
-    assert found.mean_at(4).value == found.pass_at(1).value == pytest.approx(3 / 8)
+    scores = evaluation([True, False, False, False], [True, True, False, False])
+    assert scores.mean_at(1).value == 1.0
+    assert scores.mean_at(2).value == 0.75
+    assert scores.mean_at(4).value == scores.pass_at(1).value == pytest.approx(3 / 8)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +47,16 @@ def test_mean_at_k_takes_the_first_attempts():
 )
 def test_majority_of_answers(answers, right, wins):
     spelt = right.casefold().replace(" ", "")
-    made = [
+    attempts = [
         attempt("p", i, answer, spelt == answer.casefold().replace(" ", "").strip("$"))
         for i, answer in enumerate(answers)
     ]
-    assert majority(made) is wins
+    assert majority(attempts) is wins
 
 
 def test_the_winning_answer_is_right_when_any_attempt_with_it_was():
-    made = [attempt("p", i, "5", correct) for i, correct in enumerate([False, True, True])]
-    assert majority([*made, attempt("p", 3, "6", False)])
+    attempts = [attempt("p", i, "5", correct) for i, correct in enumerate([False, True, True])]
+    assert majority([*attempts, attempt("p", 3, "6", False)])
     assert not majority(
         [attempt("p", 0, "5", False), attempt("p", 1, "6", True), attempt("p", 2, "5", False)]
     )
@@ -63,16 +64,16 @@ def test_the_winning_answer_is_right_when_any_attempt_with_it_was():
 
 @given(st.permutations(["a", "a", "b", "b", "c"]))
 def test_a_tie_goes_to_the_answer_that_came_first(answers):
-    made = [attempt("p", i, answer, answer == "a") for i, answer in enumerate(answers)]
-    assert majority(made) is (answers.index("a") < answers.index("b"))
+    attempts = [attempt("p", i, answer, answer == "a") for i, answer in enumerate(answers)]
+    assert majority(attempts) is (answers.index("a") < answers.index("b"))
 
 
 def test_missing_and_foreign_attempts_are_refused():
-    made = [attempt("p", 0), attempt("q", 0)]
+    attempts = [attempt("p", 0), attempt("q", 0)]
     with pytest.raises(DataError, match=r"2 are missing, the first is attempt 1 at problem 'p'"):
-        make_evaluation(made, ["p", "q"], 2, 0)
+        make_evaluation(attempts, ["p", "q"], 2, 0)
     with pytest.raises(DataError, match=r"1 belong to no problem .* attempt 0 at problem 'q'"):
-        make_evaluation(made, ["p"], 1, 0)
+        make_evaluation(attempts, ["p"], 1, 0)
 
 
 CALLS = (
@@ -125,11 +126,11 @@ def test_parts_that_some_attempts_lack_are_means_over_those_that_have_them():
 
 
 def test_what_could_not_be_compared_is_counted():
-    told = [
+    parts_of_attempts = [
         {"correct": 0.0, "unread": unread, "timeout": timeout}
         for unread, timeout in ((1.0, 0.0), (0.0, 1.0), (1.0, 0.0))
     ]
-    records = [attempt("p", number, parts=parts) for number, parts in enumerate(told)]
+    records = [attempt("p", number, parts=parts) for number, parts in enumerate(parts_of_attempts)]
     summary = summarise(make_evaluation(records, ["p"], 3, 0), [1], None)
     assert summary["not_compared"] == {"unread": 2, "timeout": 1}
     assert summarise(graded(), [1], None)["not_compared"] == {"unread": 0, "timeout": 0}

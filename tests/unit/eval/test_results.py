@@ -10,24 +10,24 @@ from ramify.eval.results import read_manifest, read_records, read_times, results
 from ramify.runs.manifest import write_manifest
 from ramify.runs.run_folder import EVALUATION
 
-MADE = [attempt(f"caf\u00e9 {i}", 0, "\ud800", True, (("search", "ok", False),)) for i in range(3)]
+RECORDS = [attempt(f"caf\u00e9 {i}", 0, "\ud800", True, (("search", "ok", False),)) for i in range(3)]
 
 
 def written(folder):
     lines = results_lines(folder)
-    for record in MADE:
+    for record in RECORDS:
         lines.append(record.to_json())
     return lines
 
 
 def test_records_come_back(tmp_path):
     written(tmp_path)
-    assert read_records(tmp_path) == tuple(MADE)
+    assert read_records(tmp_path) == tuple(RECORDS)
 
 
 def test_a_duplicate_is_refused(tmp_path):
     lines = written(tmp_path)
-    lines.append(MADE[1].to_json())
+    lines.append(RECORDS[1].to_json())
     with pytest.raises(
         DataError, match=r"results.jsonl row 4: attempt 0 at problem 'caf\u00e9 1' is in row 2"
     ):
@@ -44,7 +44,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path, line):
 
 
 def test_an_unknown_status_is_refused(tmp_path):
-    record = MADE[0].to_json()
+    record = RECORDS[0].to_json()
     record["calls"][0]["status"] = "maybe"
     results_lines(tmp_path).append(record)
     with pytest.raises(DataError, match=r"calls\[0\]\.status: expected one of"):
@@ -63,58 +63,50 @@ def edited(record, keys, value):
     return copy
 
 
+EVENT = {"kind": "tool/search", "node": "0", "seconds": 0.5, "fields": {"queued_seconds": 0.25}}
+ATTEMPT = attempt("q", 0, calls=(("search", "ok", False),)).to_json()
+TIMES = {"problem": "p", "attempt": 0, "seconds": 2.5, "events": [EVENT]}
+
+
 @pytest.mark.parametrize(
-    ("keys", "fine"),
+    ("record", "keys", "fine"),
     [
-        (("reward",), (-0.5,)),
-        (("correct",), (True,)),
-        (("answer",), ("x",)),
-        (("stop",), ()),
-        (("parts",), ()),
-        (("parts", "correct"), (-0.5,)),
-        (("groups",), ()),
-        (("calls",), ()),
-        (("calls", 0), ()),
-        (("calls", 0, "tool"), ("x",)),
-        (("calls", 0, "repeated"), (True,)),
-        (("tokens",), ()),
-        (("tokens", "sent"), (10**400,)),
+        (ATTEMPT, ("reward",), (-0.5,)),
+        (ATTEMPT, ("correct",), (True,)),
+        (ATTEMPT, ("answer",), ("x",)),
+        (ATTEMPT, ("stop",), ()),
+        (ATTEMPT, ("parts",), ()),
+        (ATTEMPT, ("parts", "correct"), (-0.5,)),
+        (ATTEMPT, ("groups",), ()),
+        (ATTEMPT, ("calls",), ()),
+        (ATTEMPT, ("calls", 0), ()),
+        (ATTEMPT, ("calls", 0, "tool"), ("x",)),
+        (ATTEMPT, ("calls", 0, "repeated"), (True,)),
+        (ATTEMPT, ("tokens",), ()),
+        (ATTEMPT, ("tokens", "sent"), (10**400,)),
+        (TIMES, ("seconds",), (-0.5,)),
+        (TIMES, ("events",), ()),
+        (TIMES, ("events", 0), ()),
+        (TIMES, ("events", 0, "kind"), ("x",)),
+        (TIMES, ("events", 0, "seconds"), (-0.5,)),
+        (TIMES, ("events", 0, "fields"), ()),
+        (TIMES, ("events", 0, "fields", "queued_seconds"), (-0.5,)),
     ],
 )
-def test_values_of_another_type_are_refused_with_their_row(tmp_path, keys, fine):
+def test_values_of_another_type_are_refused_with_their_row(tmp_path, record, keys, fine):
+    if record is TIMES:
+        lines_of, read, kind = times_lines, read_times, "times.jsonl row 2: not the times of an attempt"
+    else:
+        lines_of, read, kind = results_lines, read_records, "results.jsonl row 2: not an attempt"
     for number, value in enumerate(wrong for wrong in WRONG if wrong not in fine):
         folder = tmp_path / str(number)
         folder.mkdir()
-        lines = written(folder)
-        lines.append(edited(attempt("q", 0, calls=(("search", "ok", False),)).to_json(), keys, value))
-        with pytest.raises(DataError, match=r"results.jsonl row 4: not an attempt") as refused:
-            read_records(folder)
+        lines_of(folder).append(record)
+        assert len(read(folder)) == 1
+        lines_of(folder).append(edited({**record, "attempt": 1}, keys, value))
+        with pytest.raises(DataError, match=kind) as refused:
+            read(folder)
         assert len(str(refused.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("keys", "fine"),
-    [
-        (("seconds",), (-0.5,)),
-        (("events",), ()),
-        (("events", 0), ()),
-        (("events", 0, "kind"), ("x",)),
-        (("events", 0, "seconds"), (-0.5,)),
-        (("events", 0, "fields"), ()),
-        (("events", 0, "fields", "queued_seconds"), (-0.5,)),
-    ],
-)
-def test_times_of_another_type_are_refused_with_their_row(tmp_path, keys, fine):
-    events = [{"kind": "tool/search", "node": "0", "seconds": 0.5, "fields": {"queued_seconds": 0.25}}]
-    good = {"problem": "p", "attempt": 0, "seconds": 2.5, "events": events}
-    for number, value in enumerate(wrong for wrong in WRONG if wrong not in fine):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        times_lines(folder).append(good)
-        assert read_times(folder)[0].calls[0].seconds == 0.5
-        times_lines(folder).append(edited(good | {"attempt": 1}, keys, value))
-        with pytest.raises(DataError, match=r"times.jsonl row 2: not the times of an attempt"):
-            read_times(folder)
 
 
 @pytest.mark.parametrize("line", ['{"a":' * 900 + "1" + "}" * 900, '{"attempt":' + "9" * 5000 + "}"])

@@ -6,13 +6,10 @@ import torch
 
 import build
 from ramify.algos.aepo import StopGradientClip
-from ramify.algos.cispo import CispoSurrogate
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
-from ramify.algos.gppo import GppoSurrogate
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
-from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlPenalty
-from ramify.algos.losses import Objective
+from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate, Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, TrainingError
 from ramify.core.records import Reward, behavior_annotations

@@ -19,8 +19,8 @@ def tree_of(*decisions):
     return make_tree(problem(), TreeKey(0, 0), nodes, list(decisions))
 
 
-def decision(place, delta, probability, planned, taken, acted, left):
-    return BranchDecision(place, 1, delta, probability, planned, taken, acted, budget_left=left)
+def decision(node, delta, probability, planned, taken, acted, left):
+    return BranchDecision(node, 1, delta, probability, planned, taken, acted, budget_left=left)
 
 
 BRANCHED = tree_of(

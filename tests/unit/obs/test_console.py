@@ -63,8 +63,8 @@ def test_what_was_done_before_a_resume_says_nothing_about_the_pace():
         phase.advance(0)
         clock.now += LOG_INTERVAL_SECONDS
         phase.advance(25)
-    told = [line.split(": ", 1)[1] for line in out.getvalue().splitlines()]
-    assert told[:3] == [
+    lines = [line.split(": ", 1)[1] for line in out.getvalue().splitlines()]
+    assert lines[:3] == [
         "sft 900/1000  begins",
         "sft 900/1000  1:00 min",
         "sft 925/1000  2:00 min, 6:00 min left",
@@ -86,13 +86,13 @@ def test_a_plan_is_announced_and_tells_how_long_all_its_phases_will_take():
         with console.phase("rl", 2) as phase:
             clock.now += LOG_INTERVAL_SECONDS
             phase.advance()
-    told = [line.split(": ", 1)[1] for line in out.getvalue().splitlines()]
-    assert told[0] == "3 phases, with about these shares of the time: data 10%, sft 50%, rl 40%"
-    assert told[3] == "sft 0/10  begins, phase 2/3"
+    lines = [line.split(": ", 1)[1] for line in out.getvalue().splitlines()]
+    assert lines[0] == "3 phases, with about these shares of the time: data 10%, sft 50%, rl 40%"
+    assert lines[3] == "sft 0/10  begins, phase 2/3"
     # 70 s gone and 40 s left are 60 % of all.
-    assert told[4] == "sft 6/10  1:00 min, 40 s left (all phases: 1:53 min)"
-    assert told[6] == "preflight 0/1  begins"
-    assert told[9] == "rl 1/2  1:00 min, 1:00 min left"
+    assert lines[4] == "sft 6/10  1:00 min, 40 s left (all phases: 1:53 min)"
+    assert lines[6] == "preflight 0/1  begins"
+    assert lines[9] == "rl 1/2  1:00 min, 1:00 min left"
 
 
 def test_failed_phase_says_where_it_stopped():
@@ -124,10 +124,10 @@ def test_what_others_say_acts_on_no_terminal(stream):
         phase.advance(waiting="\x1b[5m tool", answer="\x9b1m")
         clock.now += LOG_INTERVAL_SECONDS
         phase.advance(0)
-    said = out.getvalue()
-    said.encode()
-    assert "service said \\x1b[2J\\ud800\\u202e\nsecond line\n" in said
-    assert not any(sequence in said for sequence in ("\x1b[2J", "\x1b[5m", "\x1b]0", "\x9b", "\u202e"))
+    written = out.getvalue()
+    written.encode()
+    assert "service said \\x1b[2J\\ud800\\u202e\nsecond line\n" in written
+    assert not any(sequence in written for sequence in ("\x1b[2J", "\x1b[5m", "\x1b]0", "\x9b", "\u202e"))
 
 
 def test_note_is_written_as_it_is():

@@ -1,13 +1,11 @@
 """Metrics of trees against numbers worked out by hand."""
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from obs_trees import SMALL_REWARDS, call, policy, problem, prompt, small_tree, tool
 
-from ramify.algos.ops import leaf_masses
 from ramify.core.messages import Calls, ToolStatus
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import StopReason, TreeKey, make_tree
@@ -73,20 +71,6 @@ def test_small_tree_by_hand():
     )
 
 
-def test_omega_multiplies_over_nested_branches_and_each_root_carries_one():
-    nodes = [
-        prompt(),
-        policy((0,), turn=Calls((call((0,)),))),
-        tool((0, 0)),
-        policy((1,), stop=StopReason.ANSWERED),
-    ]
-    nodes += [policy((0, 0, 0), stop=StopReason.ANSWERED), policy((0, 0, 1), turn=Calls((call((0, 0, 1)),)))]
-    nodes.append(tool((0, 0, 1, 0)))
-    nodes += [policy((0, 0, 1, 0, i), stop=StopReason.ANSWERED) for i in range(3)]
-    weights = leaf_masses(make_tree(problem(), TreeKey(0, 0), nodes))
-    np.testing.assert_allclose(weights, [1 / 2, 1 / 6, 1 / 6, 1 / 6, 1.0])
-
-
 def test_flat_groups_without_calls_leave_out_what_was_not_measured():
     equal = (Reward(1.0, {}), Reward(1.0, {}))
     metrics = tree_metrics(
@@ -110,7 +94,7 @@ def test_roots_of_all_trees_count_the_same():
 def test_failed_calls_and_refused_branches_are_counted():
     tree = small_tree()
     failed = tool((0, 0), status=ToolStatus.TIMEOUT)
-    decision = dataclasses.replace(
+    decision = replace(
         tree.decisions[0], planned=0, taken=0, probability=0.1, entropy_acted=False, undecided=True
     )
     other = make_tree(problem(), tree.key, [failed if n.id == "0.0" else n for n in tree.nodes], [decision])
@@ -124,8 +108,8 @@ def test_failed_calls_and_refused_branches_are_counted():
 
 
 def test_the_share_without_a_part_is_told_where_there_is_one():
-    given = (Reward(1.0, {"correct": 1.0, "judge": 1.0}), Reward(1.0, {"correct": 1.0}))
-    row = tree_metrics([ScoredTree(flat_tree(), given)])
+    rewards = (Reward(1.0, {"correct": 1.0, "judge": 1.0}), Reward(1.0, {"correct": 1.0}))
+    row = tree_metrics([ScoredTree(flat_tree(), rewards)])
     assert row["reward/missing/judge"] == 0.5
     assert row["reward/part/judge"] == 1.0
     assert "reward/missing/correct" not in row
@@ -133,28 +117,28 @@ def test_the_share_without_a_part_is_told_where_there_is_one():
 
 def test_what_does_not_count_is_in_no_reward_group_or_health():
     """Whatever it was paid: the metrics are those of the tree without it, and of the batch without that tree."""
-    told = ("reward/", "group/", "health/")
+    prefixes = ("reward/", "group/", "health/")
     whole = ScoredTree(small_tree(), SMALL_REWARDS)
     lost = [policy((2,), 9, stop=StopReason.FAILED), policy((0, 0, 2), 5, stop=StopReason.DEADLINE)]
     tree = make_tree(problem(), TreeKey(0, 0), [*small_tree().nodes, *lost], list(small_tree().decisions))
     (a, b, c), none = SMALL_REWARDS, Reward(-7.0, {"correct": 0.0}, counts=False)
-    expected = {name: value for name, value in tree_metrics([whole]).items() if name.startswith(told)}
+    expected = {name: value for name, value in tree_metrics([whole]).items() if name.startswith(prefixes)}
     for batch in (
         [ScoredTree(tree, (a, b, none, c, none))],
         [whole, ScoredTree(flat_tree(), (none, none))],
     ):
         metrics = tree_metrics(batch)
         assert metrics.pop("reward/not_counted") == 2 / 5
-        assert {n: v for n, v in metrics.items() if n.startswith(told)} | {
+        assert {n: v for n, v in metrics.items() if n.startswith(prefixes)} | {
             "reward/not_counted": 0.0
         } == expected
 
 
 def test_a_group_that_a_failure_left_with_one_shows_no_variance():
-    one = ScoredTree(flat_tree(), (Reward(1.0, {}), Reward(0.0, {}, counts=False)))
-    assert "group/zero_variance" not in tree_metrics([one])
+    halved = ScoredTree(flat_tree(), (Reward(1.0, {}), Reward(0.0, {}, counts=False)))
+    assert "group/zero_variance" not in tree_metrics([halved])
     dead = ScoredTree(flat_tree(), (Reward(1.0, {}), Reward(1.0, {})))
-    assert tree_metrics([one, dead])["group/zero_variance"] == 1.0
+    assert tree_metrics([halved, dead])["group/zero_variance"] == 1.0
     alone = make_tree(problem(), TreeKey(0, 0), [prompt(), policy((0,), 2, stop=StopReason.ANSWERED)])
     assert tree_metrics([ScoredTree(alone, (Reward(1.0, {}),))])["group/zero_variance"] == 1.0
 
@@ -172,22 +156,15 @@ def test_where_nothing_counts_the_collapse_detector_sees_nothing():
     assert Guard(strict, max_tokens=10).look(metrics) is None
 
 
-def test_rewards_of_the_wrong_length_are_refused():
-    with pytest.raises(ValueError, match="3 leaves, 2 rewards"):
-        ScoredTree(small_tree(), SMALL_REWARDS[:2])
-    with pytest.raises(ValueError, match="at least one tree"):
-        tree_metrics([])
-
-
-def plainly(turns):
-    seen, count = set(), 0
+def repeated_by_a_loop(turns):
+    earlier, count = set(), 0
     for turn in turns:
         marks = [False] * len(turn)
         for start in range(len(turn) - NGRAM + 1):
             gram = tuple(turn[start : start + NGRAM])
-            if gram in seen:
+            if gram in earlier:
                 marks[start : start + NGRAM] = [True] * NGRAM
-            seen.add(gram)
+            earlier.add(gram)
         count += sum(marks)
     return count
 
@@ -204,7 +181,7 @@ def test_repeated_tokens_are_those_of_a_plain_loop(seed):
         np.concatenate([rng.integers(0, 2, rng.integers(0, 30)), phrase[: rng.integers(0, 12)]])
         for _ in range(rng.integers(1, 6))
     ]
-    assert repeated_tokens(turns) == plainly(turns)
+    assert repeated_tokens(turns) == repeated_by_a_loop(turns)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +208,8 @@ def chain(*turns, statuses=()):
     for index, tokens in enumerate(turns):
         path = (*path, 0)
         last = index == len(turns) - 1
-        node = policy(
-            path, len(tokens), **({"stop": StopReason.ANSWERED} if last else {"turn": Calls((call(path),))})
-        )
-        nodes.append(
-            type(node)(**{**{f: getattr(node, f) for f in node.__slots__}, "token_ids": tuple(tokens)})
-        )
+        end = {"stop": StopReason.ANSWERED} if last else {"turn": Calls((call(path),))}
+        nodes.append(replace(policy(path, len(tokens), **end), token_ids=tuple(tokens)))
         if not last:
             path = (*path, 0)
             nodes.append(tool(path, status=statuses[index]))
@@ -255,7 +228,7 @@ def test_signs_by_hand():
 
 
 def test_entropy_is_the_mean_surprise_at_the_tokens_that_were_sampled():
-    """Of draws from a known distribution it comes near that distribution's entropy; shared tokens count once."""
+    """It comes near the entropy of the distribution that was drawn from; shared tokens count once."""
     p = np.array([0.7, 0.2, 0.1])
     drawn = np.random.default_rng(0).choice(3, 20_000, p=p)
     node = replace(
@@ -266,9 +239,9 @@ def test_entropy_is_the_mean_surprise_at_the_tokens_that_were_sampled():
     )
     tree = make_tree(problem(), TreeKey(0, 0), [prompt(), node])
     assert health_metrics([tree])["health/entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=0.02)
-    told = {node.id: -2.0 if node.id == "0" else -1.0 for node in small_tree().nodes}
+    logprobs = {node.id: -2.0 if node.id == "0" else -1.0 for node in small_tree().nodes}
     nodes = [
-        replace(node, behavior_logprobs=(told[node.id],) * len(node.behavior_logprobs))
+        replace(node, behavior_logprobs=(logprobs[node.id],) * len(node.behavior_logprobs))
         for node in small_tree().nodes
     ]
     shared = make_tree(problem(), TreeKey(0, 0), nodes, small_tree().decisions)

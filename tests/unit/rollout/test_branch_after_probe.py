@@ -1,38 +1,31 @@
 """Branches that share the k tokens whose entropy decided."""
 
 import asyncio
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from model_folders import write_model
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.credit import Weighting, credit
-from ramify.algos.ops import leaf_masses
-from ramify.core.messages import ToolStatus
 from ramify.core.tree import Source, StopReason
-from ramify.engines.scripted import ScriptedTurn
-from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
-from random_trees import training
-from scripted_agents import RecordingEngine, agent, grow_one, script, with_engine
-
-ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+from scripted_agents import (
+    ALWAYS,
+    SEARCH,
+    RecordingEngine,
+    agent,
+    assert_traced,
+    grow_one,
+    plays,
+    script,
+    with_engine,
+)
 
 
 def grown(folder, rule=ALWAYS, play=script, n=6, **options):
     parts = with_engine(agent(folder, rule, play, n=n, branch_at="after_probe", **options), RecordingEngine)
     return grow_one(parts), parts
-
-
-def after_result(text):
-    """One call, then this turn."""
-
-    def play(context, seed):
-        return ScriptedTurn(text if "</result>" in context else "<search> Paris </search>")
-
-    return play
 
 
 def shared_nodes(tree):
@@ -72,20 +65,24 @@ def test_the_rest_of_the_turn_is_asked_for_with_draws_of_its_own(model_folder):
     assert len(requests) == len(parts.engine.requests)
     assert len({request.seed for request in requests.values()}) == len(requests)
     for node in shared_nodes(tree):
-        asked = requests[node.path]
-        assert (asked.max_new_tokens, asked.entropy_first_k, asked.stop_context) == (3, 3, 0)
+        probe_request = requests[node.path]
+        assert (probe_request.max_new_tokens, probe_request.entropy_first_k, probe_request.stop_context) == (
+            3,
+            3,
+            0,
+        )
         for child in tree.children[node.id]:
-            rest = requests[child.path]
-            assert rest.token_ids == asked.token_ids + node.token_ids
-            assert (rest.stop_context, rest.entropy_first_k) == (3, 0)
+            rest_request = requests[child.path]
+            assert rest_request.token_ids == probe_request.token_ids + node.token_ids
+            assert (rest_request.stop_context, rest_request.entropy_first_k) == (3, 0)
 
 
 @pytest.mark.parametrize("probe", range(1, 16))
 def test_the_parts_join_to_the_turn_wherever_they_break(model_folder, probe):
     """Within a character of several bytes, within the call's tag, just before and behind its end."""
     text = "\N{SNOWMAN}\N{GRINNING FACE}</think> <search> caf\N{LATIN SMALL LETTER E WITH ACUTE} </search>"
-    rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
-    tree, parts = grown(model_folder, rule, after_result(text), n=2, max_calls=2)
+    rule = replace(ALWAYS, m=1, probe_tokens=probe)
+    tree, parts = grown(model_folder, rule, plays(SEARCH, text), n=2, max_calls=2)
     whole = parts.renderer.tokenizer.encode(text)
     for trajectory in tree.trajectories:
         turns = trajectory.policy_nodes
@@ -104,8 +101,8 @@ def test_a_stop_string_may_span_the_two_parts(model_folder, tmp_path):
     folder = write_model(tmp_path / "spelt", tags_are_tokens=False)
     tail = "</search>"
     for probe in range(1, 14):
-        rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
-        tree, parts = grown(folder, rule, after_result("<search> x" + tail + " and more"), n=2, max_calls=2)
+        rule = replace(ALWAYS, m=1, probe_tokens=probe)
+        tree, parts = grown(folder, rule, plays(SEARCH, "<search> x" + tail + " and more"), n=2, max_calls=2)
         spelt = parts.renderer.tokenizer.encode("<search> x" + tail)
         for trajectory in tree.trajectories:
             assert len(trajectory.exchanges) == 2
@@ -121,8 +118,8 @@ def test_a_stop_string_may_span_the_two_parts(model_folder, tmp_path):
     [("<answer> 4 </answer>", StopReason.ANSWERED), ("<think> a", StopReason.MALFORMED)],
 )
 def test_a_turn_that_ends_within_the_probe_is_no_candidate(model_folder, text, stop):
-    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=40)
-    tree, _ = grown(model_folder, rule, after_result(text))
+    rule = replace(ALWAYS, probe_tokens=40)
+    tree, _ = grown(model_folder, rule, plays(SEARCH, text))
     assert tree.decisions == ()
     assert shared_nodes(tree) == []
     assert len(tree.children[""]) == 6
@@ -130,24 +127,16 @@ def test_a_turn_that_ends_within_the_probe_is_no_candidate(model_folder, text, s
 
 
 def test_a_call_that_ends_within_the_probe_is_no_candidate_but_the_next_turn_is(model_folder):
-    def play(context, seed):
-        done = context.count("\n</result>")
-        texts = [
-            "<search> Paris </search>",
-            "<search> x</search>",
-            "<think> a b c d e f g h i j k l m </think>",
-        ]
-        return ScriptedTurn(texts[done])
-
-    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=12)
+    play = plays(SEARCH, "<search> x</search>", "<think> a b c d e f g h i j k l m </think>")
+    rule = replace(ALWAYS, probe_tokens=12)
     tree, _ = grown(model_folder, rule, play)
     assert {decision.depth for decision in tree.decisions} == {2}
     assert sum(decision.taken for decision in tree.decisions) == 2
 
 
 def test_a_turn_cut_by_its_tokens_within_the_probe_is_no_candidate(model_folder):
-    rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=40)
-    long = after_result("<think> a b c d e f g h i j k l m n o p q r s t u v w x y z</think>")
+    rule = replace(ALWAYS, m=1, probe_tokens=40)
+    long = plays(SEARCH, "<think> a b c d e f g h i j k l m n o p q r s t u v w x y z</think>")
     tree, _ = grown(model_folder, rule, long, n=2, max_tokens=50)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.TOKENS}
     assert all(sum(len(n.token_ids) for n in t.nodes[1:]) == 50 for t in tree.trajectories)
@@ -160,8 +149,8 @@ def score(tree):
 
 @pytest.mark.parametrize("probe", [1, 4, 9])
 def test_rewards_see_the_joined_turn(model_folder, probe):
-    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
-    play = after_result("<think> so </think><answer> \\boxed{ 42 } </answer>")
+    rule = replace(ALWAYS, probe_tokens=probe)
+    play = plays(SEARCH, "<think> so </think><answer> \\boxed{ 42 } </answer>")
     tree, _ = grown(model_folder, rule, play)
     assert len(shared_nodes(tree)) == 2
     assert [reward.value for reward in score(tree)] == [1.0] * 6
@@ -169,48 +158,11 @@ def test_rewards_see_the_joined_turn(model_folder, probe):
 
 def test_the_trace_gives_the_tree_back(model_folder, tmp_path):
     tree, _ = grown(model_folder)
-    traced = TracedTree(tree, tuple(score(tree)))
-    write_trees(tmp_path / "0.jsonl", [traced])
-    assert read_trees(tmp_path / "0.jsonl") == (traced,)
-
-
-@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
-def test_shared_tokens_get_the_credit_of_all_branches(model_folder, shared):
-    tree, _ = grown(model_folder)
-    rng = np.random.default_rng(3)
-    advantages = [rng.normal(size=t.num_written) for t in tree.trajectories]
-    given = credit(training(tree, advantages), Weighting(shared))
-    masses = leaf_masses(tree)
-    roots = [node.id for node in tree.children[""]]
-    by_root = [
-        sum(m for t, m in zip(tree.trajectories, masses, strict=True) if t.nodes[1].id == r) for r in roots
-    ]
-    assert by_root == pytest.approx([1.0] * len(roots))
-    for node in shared_nodes(tree):
-        through = [j for j, t in enumerate(tree.trajectories) if node in t.nodes]
-        plain = np.zeros((3, len(node.token_ids)))
-        for j in through:
-            start = sum(len(n.token_ids) for n in tree.trajectories[j].policy_nodes if n.path < node.path)
-            a = advantages[j][start : start + len(node.token_ids)]
-            w = {"repeat": 1.0, "split": 1 / len(through), "mass": masses[j]}[shared]
-            plain += w * np.array([np.maximum(a, 0), np.minimum(a, 0), np.ones_like(a)])
-        got = given[node.id]
-        assert np.allclose([got.s_plus, got.s_minus, got.weight], plain)
-        assert (got.num_paths == len(through)).all()
-
-
-def test_forked_tools_are_as_they_were_before_the_shared_turn(model_folder):
-    tree, _ = grown(model_folder, n=8)
-    for trajectory in tree.trajectories:
-        per_tool = {}
-        for call, result in trajectory.exchanges:
-            assert result.status is ToolStatus.OK
-            per_tool[call.name] = per_tool.get(call.name, 0) + 1
-            assert f"call {per_tool[call.name]} answer" in result.text
+    assert_traced(tree, tmp_path, score(tree))
 
 
 def test_without_branches_the_turn_is_in_two_all_the_same(model_folder):
-    """Whether the budget is spent depends on who was fast, and nodes must not."""
+    """Nodes must not depend on who was fast, as the spent budget does."""
     never = ThresholdBrancher(m=5, min_entropy_delta=100.0, children=1, probe_tokens=3)
     tree, parts = grown(model_folder, never)
     assert len(shared_nodes(tree)) == len(tree.decisions) > 0

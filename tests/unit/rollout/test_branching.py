@@ -1,17 +1,37 @@
-"""Numbers of a branching rule that cannot be; who is served first; what a branch inherits."""
+"""The budget of branches, spent in logical time; numbers of a rule that cannot be; who is served first; what a branch inherits."""
 
+import random
+import re
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.branch_rules import RandomBrancher
+from ramify.core.draws import stream, uniform
 from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
 from ramify.engines.scripted import ScriptedTurn
-from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.grow import grow_requests
+from ramify.obs.branch_metrics import branch_metrics, rate_of_control
+from ramify.rollout.branching import BranchBudget
 from ramify.rollout.plan import step_requests
-from scripted_agents import SlowSession, SlowTool, agent, grow, grow_one, problem
+from scripted_agents import (
+    ANSWER,
+    SEARCH,
+    SlowSession,
+    SlowTool,
+    agent,
+    grow,
+    grow_one,
+    grow_planned,
+    plays,
+    problem,
+)
+
+THREE_CALLS = plays(SEARCH, SEARCH, SEARCH, ANSWER, entropies=(0.5,))
 
 
 @dataclass(frozen=True)
@@ -37,7 +57,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
         (ThresholdBrancher(m=9, min_entropy_delta=0.0, children=1, probe_tokens=3), "m = 9 roots"),
         (Odd(first=0), "0 roots, expected 1 to n = 8"),
@@ -51,12 +71,11 @@ class Odd:
         (Odd(probe_tokens=0), "probe_tokens = 0, expected at least 1"),
     ],
 )
-def test_counts_that_do_not_fit_are_refused(tokenizer_folder, rule, told):
+def test_counts_that_do_not_fit_are_refused(tokenizer_folder, rule, message):
     parts = agent(tokenizer_folder, rule)
-    with pytest.raises(ConfigError, match=f"^branching: {told}"):
+    with pytest.raises(ConfigError, match=f"^branching: {message}"):
         grow(parts)
     assert parts.live.value == 0
-    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
 
 
 def test_counts_that_fit_are_taken(tokenizer_folder):
@@ -66,26 +85,15 @@ def test_counts_that_fit_are_taken(tokenizer_folder):
         assert len(tree.children[""]) >= rule.roots
 
 
-def three_calls(context, seed):
-    """Every trajectory calls three times."""
-    if context.count("\n</result>") < 3:
-        return ScriptedTurn("<search> what next </search>", (0.5,))
-    return ScriptedTurn("<answer> \\boxed{ 42 } </answer>", (0.5,))
-
-
 def roots_that_branch(parts, attempt=0, count=6):
-    """Of each of some trees, the roots whose first result branched."""
+    """The roots whose first result branched, of each of some trees."""
     problems = [problem(f"p{i}") for i in range(count)]
-
-    async def whole(tree, _seconds):
-        return tree
-
-    trees, _ = run_virtual(grow_requests(parts, step_requests(problems, 0, attempt=attempt), whole))
+    trees = grow_planned(parts, step_requests(problems, 0, attempt=attempt))
     return [[int(d.node[0]) for d in tree.decisions if d.taken and d.depth == 1] for tree in trees]
 
 
 def test_roots_are_served_in_order_where_the_rule_says_so_and_in_a_drawn_one_elsewhere(tokenizer_folder):
-    in_order = agent(tokenizer_folder, Odd(keeps_slot_order=True, first=4), three_calls, n=6)
+    in_order = agent(tokenizer_folder, Odd(keeps_slot_order=True, first=4), THREE_CALLS, n=6)
     assert roots_that_branch(in_order) == [[0, 1]] * 6
     drawn = replace(in_order, brancher=Odd(first=4))
     first = roots_that_branch(drawn)
@@ -98,22 +106,22 @@ def test_roots_are_served_in_order_where_the_rule_says_so_and_in_a_drawn_one_els
 class Listening(Odd):
     """Keeps the candidates that it is asked about."""
 
-    heard: list = field(default_factory=list)
+    candidates: list = field(default_factory=list)
 
     def propose(self, candidate, history):
-        self.heard.append(candidate)
+        self.candidates.append(candidate)
         return super().propose(candidate, history)
 
 
 def test_a_branch_knows_which_turns_it_inherited(tokenizer_folder):
     rule = Listening(first=1, roots=1)
-    tree = grow_one(agent(tokenizer_folder, rule, three_calls, n=4))
+    tree = grow_one(agent(tokenizer_folder, rule, THREE_CALLS, n=4))
     assert len(tree.trajectories) == 4
-    for candidate in rule.heard:
+    for candidate in rule.candidates:
         branches = [depth for depth, index in enumerate(candidate.path[1:]) if index]
         # Turns and results alternate below the root, and a branch replaces the turn after a result.
         assert candidate.own_from == (branches[-1] // 2 + 1 if branches else 0)
-    assert {candidate.own_from for candidate in rule.heard} >= {0, 1, 2}
+    assert {candidate.own_from for candidate in rule.candidates} >= {0, 1, 2}
 
 
 class WatchedTool(SlowTool):
@@ -140,6 +148,174 @@ class WatchedSession(SlowSession):
 def test_copies_for_branches_that_are_refused_are_closed_at_once(tokenizer_folder):
     tool = WatchedTool("search", "query")
     rule = Odd(first=2, roots=2, max_children=2, wanted=2)
-    grow(agent(tokenizer_folder, rule, three_calls, n=3, tools={"search": tool}))
+    grow(agent(tokenizer_folder, rule, THREE_CALLS, n=3, tools={"search": tool}))
     # The first result wants two branches, for which two copies are made, and gets one: n = 3 trajectories in all.
     assert max(tool.open_at_calls) == 3
+
+
+MAX_DEPTH = 3
+
+
+def wanted(seed, key, depth, fanout):
+    draw = uniform(stream(seed, key, depth, "want"))
+    return 0 if draw < 0.5 else 1 + int(draw * 1000) % fanout
+
+
+def length(seed, key, start):
+    depth = start
+    while depth < MAX_DEPTH and uniform(stream(seed, key, depth, "more")) < 0.8:
+        depth += 1
+    return depth
+
+
+def play(seed, roots, budget, fanout, order):
+    """Grow with events in a random order: what was granted where, the number of top-ups, and what was left for whom."""
+    book = BranchBudget(MAX_DEPTH, fanout)
+    alive = {}
+    granted, candidates, tops = {}, [], 0
+
+    def allocate():
+        nonlocal tops
+        allocation = book.allocate()
+        for branch in allocation.branches:
+            if branch.children:
+                granted[branch.key, branch.depth] = branch.children
+            alive.update(dict.fromkeys(branch.child_keys, branch.depth))
+        tops += allocation.top_ups
+
+    for root in range(roots):
+        book.start_root((root,))
+        alive[root,] = 0
+    book.open(budget)
+    allocate()
+    while alive:
+        key = order.choice(sorted(alive))
+        depth = alive[key]
+        origin = key[-2] if len(key) > 1 else 0
+        if depth < length(seed, key, origin):
+            alive[key] = depth + 1
+            candidates.append((key, depth + 1))
+            book.resolve(key, depth + 1, wanted(seed, key, depth + 1, fanout))
+        else:
+            del alive[key]
+            book.finish(key)
+        allocate()
+        assert sum(granted.values()) + tops <= budget
+    return granted, tops, {candidate: book.left_for(*candidate) for candidate in candidates}
+
+
+def offline(seed, roots, budget, fanout):
+    """The same with everything known: one candidate after the other in the order of their keys."""
+    open_candidates = [((root,), 1, length(seed, (root,), 0)) for root in range(roots)]
+    granted, left_for, left = {}, {}, budget
+    for depth in range(1, MAX_DEPTH + 1):
+        for key, start, end in sorted(open_candidates):
+            if start <= depth <= end:
+                children = min(wanted(seed, key, depth, fanout), left)
+                left_for[key, depth] = left
+                left -= children
+                if children:
+                    granted[key, depth] = children
+                for index in range(1, children + 1):
+                    child = (*key, depth, index)
+                    open_candidates.append((child, depth + 1, length(seed, child, depth)))
+    return granted, left, left_for
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.integers(0, 8),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_grants_do_not_depend_on_the_order_of_events(seed, roots, budget, fanout, order):
+    first = play(seed, roots, budget, fanout, random.Random(0))
+    assert play(seed, roots, budget, fanout, order) == first == offline(seed, roots, budget, fanout)
+    assert sum(first[0].values()) + first[1] == budget
+
+
+def test_small_keys_are_served_first():
+    book = BranchBudget(max_depth=1, fanout=1)
+    book.start_root((0,))
+    book.start_root((1,))
+    book.open(1)
+    book.resolve((1,), 1, 1)
+    assert book.allocate().branches == ()
+    book.resolve((0,), 1, 1)
+    decided = {(branch.key, branch.children) for branch in book.allocate().branches}
+    assert decided == {((0,), 1), ((1,), 0)}
+    assert book.spent
+
+
+@pytest.mark.parametrize("max_depth", [0, 2])
+def test_top_ups_start_once_branches_cannot_use_the_budget(max_depth):
+    book = BranchBudget(max_depth=max_depth, fanout=1)
+    book.start_root((0,))
+    book.open(3)
+    assert book.allocate().top_ups == (3 if max_depth == 0 else 0)
+    book.resolve((0,), 1, 0)
+    at_depth_one = book.allocate().top_ups
+    book.finish((0,))
+    assert at_depth_one + book.allocate().top_ups + (3 if max_depth == 0 else 0) == 3
+
+
+def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
+    book = BranchBudget(max_depth=1, fanout=3)
+    for root in range(3):
+        book.start_root((root,))
+    book.open(5)
+    book.resolve((1,), 1, 3)
+    book.resolve((2,), 1, 1)
+    # Root 0 may still want three, which leaves root 1 two of the three that it wants and root 2 none.
+    assert book.allocate().branches == ()
+    book.resolve((0,), 1, 3)
+    assert [(branch.key, branch.children) for branch in book.allocate().branches] == [
+        ((0,), 3),
+        ((1,), 2),
+        ((2,), 0),
+    ]
+
+
+def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
+    book = BranchBudget(max_depth=1, fanout=1)
+    book.start_root((0,))
+    book.open(2)
+    book.resolve((0,), 1, 1)
+    allocation = book.allocate()
+    assert [branch.children for branch in allocation.branches] == [1]
+    assert allocation.top_ups == 1
+
+
+SIZES = {"m": 4, "children": 1, "probe_tokens": 2}
+
+
+def some_problems_are_less_certain(context, seed):
+    """Up to three calls; entropy after a result differs between problems more than within one."""
+    done = context.count("\n</result>")
+    stops, chance = (uniform(seed, index) for index in range(2))
+    level = int(re.search(r"what is (\d+) plus", context).group(1)) % 4 / 4
+    entropies = ((level + 0.3 * chance) if done else 0.0,) * 2
+    if done < 3 and stops < 0.85:
+        return ScriptedTurn(SEARCH, entropies)
+    return ScriptedTurn(ANSWER, entropies)
+
+
+def run_of(folder, rule):
+    """The metrics of a run of one step, and its decisions."""
+    parts = agent(folder, rule, some_problems_are_less_certain)
+    trees, _ = grow(parts, [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(80)])
+    return {"step": 1, **branch_metrics(trees)}, [d for tree in trees for d in tree.decisions]
+
+
+@pytest.mark.integration
+def test_the_control_branches_as_often_as_the_rule_whose_run_it_is_matched_to(tokenizer_folder):
+    rule, decisions = run_of(tokenizer_folder, ThresholdBrancher(min_entropy_delta=0.5, **SIZES))
+    control, _ = run_of(tokenizer_folder, RandomBrancher(rate=rate_of_control([rule]), **SIZES))
+    assert control["branch/taken"] == pytest.approx(rule["branch/taken"], rel=0.05)
+    # Neither of the shares that a rule wants is a match: what it wants beyond the budget of a tree is not granted.
+    assert rule["branch/after_budget"] > 0.2 * len(decisions)
+    for share in (rule["branch/rate"], np.mean([decision.planned > 0 for decision in decisions])):
+        other, _ = run_of(tokenizer_folder, RandomBrancher(rate=share, **SIZES))
+        assert other["branch/taken"] > 1.1 * rule["branch/taken"]

@@ -6,20 +6,16 @@ from types import MappingProxyType
 
 import pytest
 
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.errors import MachineError
 from ramify.core.messages import ToolResult, ToolStatus
-from ramify.core.records import Reward
 from ramify.core.tree import StopReason
-from ramify.engines.scripted import ScriptedTurn
 from ramify.net.secrets import read_key
-from ramify.obs.trace import TracedTree, read_trees, write_trees
-from scripted_agents import SlowTool, agent, grow
+from scripted_agents import ANSWER, FLAT, SEARCH, SlowTool, agent, assert_traced, grow, plays
 
-FLAT = FlatBrancher(probe_tokens=3)
+ONCE = plays(SEARCH, ANSWER)
 
 
-class Told(SlowTool):
+class BehavingTool(SlowTool):
     """A tool whose call number i does `behaviors[i]` (the last one from then on)."""
 
     def __init__(self, *behaviors, timeout_seconds=20.0, hedge_seconds=None):
@@ -81,16 +77,9 @@ def not_a_coroutine(call):
     return ToolResult(call.id, ToolStatus.OK, "at once")
 
 
-def once(context, seed):
-    """One call, then an answer."""
-    if "</result>" in context:
-        return ScriptedTurn("<answer> \\boxed{ 42 } </answer>")
-    return ScriptedTurn("<search> Paris </search>")
-
-
 def ask(folder, tool, left_tasks=0, **options):
     """The result of one call, when the trajectory ended, and the event."""
-    parts = agent(folder, FLAT, once, n=1, tools={"search": tool}, **options)
+    parts = agent(folder, FLAT, ONCE, n=1, tools={"search": tool}, **options)
     parts.engine.generate = parts.engine.inner.generate
     (tree,), seconds = grow(parts, left_tasks=left_tasks)
     (trajectory,) = tree.trajectories
@@ -104,7 +93,7 @@ def ask(folder, tool, left_tasks=0, **options):
 
 @pytest.mark.parametrize(("behavior", "left"), [(hang, 0), (ignore_cancellation, 1)])
 def test_a_call_that_does_not_come_back_is_a_timeout(tokenizer_folder, behavior, left):
-    _, result, seconds, event = ask(tokenizer_folder, Told(behavior), left)
+    _, result, seconds, event = ask(tokenizer_folder, BehavingTool(behavior), left)
     assert result.status is ToolStatus.TIMEOUT
     assert result.text == "The call to search was stopped after 20 seconds."
     assert seconds == pytest.approx(20.0, abs=0.2)
@@ -122,7 +111,7 @@ class Mute(Exception):
 
 
 @pytest.mark.parametrize(
-    ("behavior", "told"),
+    ("behavior", "reason"),
     [
         (failing_after(1.0, ValueError("no such city")), "ValueError: no such city"),
         (failing_after(1.0, TimeoutError("upstream")), "TimeoutError: upstream"),
@@ -147,27 +136,23 @@ class Mute(Exception):
     ],
 )
 def test_a_tool_that_breaks_its_promise_is_an_error_that_the_policy_reads(
-    tokenizer_folder, behavior, told, tmp_path
+    tokenizer_folder, behavior, reason, tmp_path
 ):
-    tree, result, seconds, _ = ask(tokenizer_folder, Told(behavior))
+    tree, result, seconds, _ = ask(tokenizer_folder, BehavingTool(behavior))
     assert result.status is ToolStatus.ERROR
     assert result.text.startswith("The call to search failed: ")
-    assert told in result.text
+    assert reason in result.text
     assert seconds < 2
-    traced = TracedTree(tree, (Reward(0.0, {}),))
-    write_trees(tmp_path / "0.jsonl", [traced])
-    assert read_trees(tmp_path / "0.jsonl") == (traced,)
+    assert_traced(tree, tmp_path)
 
 
 def test_what_survives_json_is_kept_as_it_is(tokenizer_folder, tmp_path):
     info = MappingProxyType({"ids": ["a", 1, None, 0.5], "where": {"level": 2}})
     tree, result, *_ = ask(
-        tokenizer_folder, Told(giving(ToolResult("other", ToolStatus.EMPTY, "\ud800", info)))
+        tokenizer_folder, BehavingTool(giving(ToolResult("other", ToolStatus.EMPTY, "\ud800", info)))
     )
     assert result == ToolResult("0:0", ToolStatus.EMPTY, "\ud800", info)
-    traced = TracedTree(tree, (Reward(0.0, {}),))
-    write_trees(tmp_path / "0.jsonl", [traced])
-    assert read_trees(tmp_path / "0.jsonl") == (traced,)
+    assert_traced(tree, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +165,13 @@ def test_what_survives_json_is_kept_as_it_is(tokenizer_folder, tmp_path):
 def test_no_key_reaches_the_model_or_a_trace(tokenizer_folder, behavior, monkeypatch):
     monkeypatch.setenv("OWN_SERVICE_KEY", "s3cr3t-of-mine")
     read_key("OWN_SERVICE_KEY")
-    tree, result, *_ = ask(tokenizer_folder, Told(behavior))
+    tree, result, *_ = ask(tokenizer_folder, BehavingTool(behavior))
     assert "[key OWN_SERVICE_KEY]" in result.text
     assert "s3cr3t" not in repr(tree)
 
 
 def test_a_long_result_is_cut_and_says_so(tokenizer_folder):
-    tool = Told(giving(ToolResult("x", ToolStatus.OK, "a" * 5_000_000, {"page": 1})))
+    tool = BehavingTool(giving(ToolResult("x", ToolStatus.OK, "a" * 5_000_000, {"page": 1})))
     _, result, *_ = ask(tokenizer_folder, tool, max_tokens=30_000)
     assert result.text == "a" * 20_000 + "\n[cut: 4980000 more characters]"
     assert result.info == {"page": 1, "cut_chars": 4_980_000}
@@ -196,14 +181,13 @@ def test_an_error_of_ours_stops_the_run(tokenizer_folder):
     parts = agent(
         tokenizer_folder,
         FLAT,
-        once,
+        ONCE,
         n=2,
-        tools={"search": Told(failing_after(1.0, MachineError("no sandbox")))},
+        tools={"search": BehavingTool(failing_after(1.0, MachineError("no sandbox")))},
     )
     with pytest.raises(MachineError, match="no sandbox"):
         grow(parts)
     assert parts.environment.members["search"].open_sessions == 0
-    assert parts.live.value == 0
 
 
 @pytest.mark.parametrize(
@@ -229,7 +213,7 @@ def test_an_error_of_ours_stops_the_run(tokenizer_folder):
 def test_a_slow_call_is_issued_once_more_and_the_first_good_answer_counts(
     tokenizer_folder, behaviors, hedge, status, text, seconds, issued
 ):
-    tool = Told(*behaviors, hedge_seconds=hedge)
+    tool = BehavingTool(*behaviors, hedge_seconds=hedge)
     _, result, took, event = ask(tokenizer_folder, tool)
     assert (result.status, tool.count, event.fields["issued"]) == (status, issued, issued)
     assert text in result.text
@@ -239,9 +223,9 @@ def test_a_slow_call_is_issued_once_more_and_the_first_good_answer_counts(
 
 @pytest.mark.parametrize("reached", [2.0, 7.0])
 def test_a_trajectory_that_is_cut_takes_both_issues_of_its_call_along(tokenizer_folder, reached):
-    tool = Told(hang, hedge_seconds=5.0)
+    tool = BehavingTool(hang, hedge_seconds=5.0)
     parts = agent(
-        tokenizer_folder, FLAT, once, n=1, tools={"search": tool}, limits={"trajectory_seconds": reached}
+        tokenizer_folder, FLAT, ONCE, n=1, tools={"search": tool}, limits={"trajectory_seconds": reached}
     )
     parts.engine.generate = parts.engine.inner.generate
     (tree,), seconds = grow(parts)
@@ -251,11 +235,7 @@ def test_a_trajectory_that_is_cut_takes_both_issues_of_its_call_along(tokenizer_
 
 
 def test_malformed_calls_are_observations(tokenizer_folder):
-    def play(context, seed):
-        done = context.count("\n</result>")
-        return ScriptedTurn("<answer> \\boxed{ 42 } </answer>" if done else "<search>  </search>")
-
-    parts = agent(tokenizer_folder, FLAT, play, n=1)
+    parts = agent(tokenizer_folder, FLAT, plays("<search>  </search>", ANSWER), n=1)
     (tree,), _ = grow(parts)
     (trajectory,) = tree.trajectories
     assert [result.status for _, result in trajectory.exchanges] == [ToolStatus.MALFORMED]

@@ -7,14 +7,24 @@ import pytest
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from scripted_agents import SlowTool, WrappedEngine, agent, grow, grow_one, problem, with_engine
+from scripted_agents import (
+    ALWAYS,
+    ANSWER,
+    FLAT,
+    SEARCH,
+    SlowTool,
+    WrappedEngine,
+    agent,
+    grow,
+    grow_one,
+    plays,
+    problem,
+    with_engine,
+)
 
-FLAT = FlatBrancher(probe_tokens=3)
-ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 RULES = {
     "threshold": ThresholdBrancher(m=3, min_entropy_delta=-0.2, children=1, probe_tokens=3),
     "two children": ThresholdBrancher(m=2, min_entropy_delta=-0.2, children=2, probe_tokens=3),
@@ -22,8 +32,6 @@ RULES = {
         alpha=0.8, gamma=0.3, slope=0.3, tau=None, budget_beta=0.3, children=1, probe_tokens=3
     ),
 }
-SEARCH = "<search> Paris </search>"
-ANSWER = "<answer> \\boxed{ 42 } </answer>"
 
 
 def quick(parts):
@@ -91,7 +99,7 @@ def test_a_trajectory_that_is_cut_in_mid_call_keeps_the_written_turn(tokenizer_f
     parts = agent(
         tokenizer_folder,
         FLAT,
-        lambda c, s: ScriptedTurn(SEARCH, seconds_per_token=0.1),
+        plays(SEARCH, seconds_per_token=0.1),
         n=2,
         tools={"search": Taking(lambda _: 300)},
         limits={"trajectory_seconds": 30.0},
@@ -107,9 +115,7 @@ def test_a_trajectory_that_is_cut_in_mid_call_keeps_the_written_turn(tokenizer_f
 
 
 def test_an_answer_that_is_written_in_time_counts(tokenizer_folder):
-    parts = agent(
-        tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(ANSWER), n=2, limits={"step_seconds": 1e-6}
-    )
+    parts = agent(tokenizer_folder, FLAT, plays(ANSWER), n=2, limits={"step_seconds": 1e-6})
     parts.environment.members.clear()
     tree = grow_one(quick(parts))
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ANSWERED}
@@ -142,17 +148,6 @@ def test_a_step_ends_in_time_with_n_leaves_wherever_its_trees_were(tokenizer_fol
     assert len(cut_nodes) >= 4
 
 
-def test_the_step_ends_before_the_trajectory_does(tokenizer_folder):
-    parts = agent(
-        tokenizer_folder,
-        FLAT,
-        lambda c, s: ScriptedTurn(SEARCH, seconds_per_token=100.0),
-        n=1,
-        limits={"trajectory_seconds": 50.0, "step_seconds": 20.0},
-    )
-    assert grow(quick(parts))[1] == pytest.approx(20.0, abs=1e-6)
-
-
 class HangingEngine(WrappedEngine):
     """Never answers; it may not even agree to be cancelled."""
 
@@ -175,8 +170,8 @@ class HangingEngine(WrappedEngine):
 def test_an_engine_that_never_answers_costs_no_more_than_the_deadline(tokenizer_folder, kind, agrees):
     parts = agent(tokenizer_folder, RULES["threshold"], n=5, limits={kind: 30.0})
     # Top-ups start when the roots have ended: their own time begins then, that of the step does not.
-    waves, asked = (2, 5) if kind == "trajectory_seconds" else (1, 3)
-    (tree,), seconds = grow(with_engine(parts, HangingEngine, agrees), left_tasks=0 if agrees else asked)
+    waves, pending = (2, 5) if kind == "trajectory_seconds" else (1, 3)
+    (tree,), seconds = grow(with_engine(parts, HangingEngine, agrees), left_tasks=0 if agrees else pending)
     assert seconds == pytest.approx(30.0 * waves, abs=1e-6)
     assert [trajectory.stop for trajectory in tree.trajectories] == [StopReason.DEADLINE] * 5
     assert {node.path for node in tree.nodes[1:]} == {(root,) for root in range(5)}
@@ -193,7 +188,7 @@ def waiting_branch(folder, limits, last_turn_seconds, branch_at):
 
     parts = agent(
         folder,
-        replace(ALWAYS, m=2),
+        ALWAYS,
         play,
         n=3,
         max_calls=1,
@@ -216,9 +211,9 @@ def test_a_branch_does_not_pay_for_its_wait(tokenizer_folder, branch_at):
     other = "1" if first == "0" else "0"
     (taken,) = [decision for decision in tree.decisions if decision.taken]
     assert taken.node.startswith(other)
-    grant = [event for event in parts.events.events if event.kind == "grant"][-1]
-    assert (grant.node, grant.fields) == (taken.node, {"children": 1})
-    assert 35 < grant.seconds < 50
+    *_, event = (each for each in parts.events.events if each.kind == "grant")
+    assert (event.node, event.fields) == (taken.node, {"children": 1})
+    assert 35 < event.seconds < 50
     branch = tree.children[taken.node][1]
     stops = {trajectory.leaf.path[0]: trajectory.stop for trajectory in tree.trajectories}
     assert stops[int(first)] is StopReason.DEADLINE
@@ -230,11 +225,11 @@ def test_a_branch_does_not_pay_for_its_wait(tokenizer_folder, branch_at):
 def test_a_branch_has_the_time_that_its_parent_had_left(tokenizer_folder, branch_at):
     parts, _ = waiting_branch(tokenizer_folder, {"trajectory_seconds": 50.0}, 6.0, branch_at)
     (tree,), seconds = grow(parts)
-    grant = [event for event in parts.events.events if event.kind == "grant"][-1]
-    assert grant.fields["children"] == 1
-    branch = tree.children[grant.node][1]
+    *_, event = (each for each in parts.events.events if each.kind == "grant")
+    assert event.fields["children"] == 1
+    branch = tree.children[event.node][1]
     assert (branch.stop, branch.token_ids) == (StopReason.DEADLINE, ())
-    assert seconds == pytest.approx(50.0 + grant.seconds, abs=1e-6)
+    assert seconds == pytest.approx(50.0 + event.seconds, abs=1e-6)
     assert seconds < 100
 
 
@@ -271,11 +266,11 @@ def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(token
             ends.append(monitor[0].stop)
             return 2
 
-    always = Monitoring(ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=3))
+    always = Monitoring(replace(ALWAYS, m=1))
     parts = agent(
         tokenizer_folder,
         always,
-        lambda context, seed: ScriptedTurn(SEARCH),
+        plays(SEARCH),
         n=4,
         branch_at=branch_at,
         tools={"search": NeverCopied(lambda _: 1)},

@@ -12,12 +12,12 @@ from kept_answers import KeptAnswers
 from ramify.cache.sqlite import CacheMode, SqliteCache
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
-from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
 from ramify.rollout.debugger import DebuggedEnvironment, corrected
-from ramify.rollout.helper import Helper, UnhelpfulError
+from ramify.rollout.repair import UnhelpfulError
 from ramify.rollout.tool_set import ToolSet
+from repair_agents import ScriptedHelper, helper_of
 from scripted_agents import problem
 
 SPECS = {"python": ToolSpec("python", "d", {}, True, 5.0), "search": ToolSpec("search", "d", {}, True, 1.0)}
@@ -49,39 +49,13 @@ class Runs:
         pass
 
 
-@dataclass
-class Answers:
-    """A helper that gives these answers in turn; an exception is raised."""
-
-    answers: list
-    told: list = field(default_factory=list)
-    name: str = "scripted"
-    usage = TokenUsage()
-
-    async def complete(self, messages, *, max_tokens, temperature):
-        self.told.append([message.text for message in messages])
-        answer = self.answers[min(len(self.told), len(self.answers)) - 1]
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, float):
-            await asyncio.sleep(answer)
-        return answer
-
-    async def close(self):
-        pass
-
-
 ERROR = (ToolStatus.ERROR, "NameError: name 'x' is not defined", {"sandbox_level": 2})
-
-
-def helper_of(model, cache=None, seconds=0.2):
-    return Helper(model, cache, max_tokens=50, temperature=0.0, seconds=seconds, seed=1)
 
 
 def debugged(model, fails, calls=1, most=100):
     python = Runs(SPECS["python"], fails)
     tools = ToolSet({"python": python, "search": Runs(SPECS["search"])}, {"python": most})
-    return python, DebuggedEnvironment(tools, helper_of(model), calls)
+    return python, DebuggedEnvironment(tools, helper_of(model, 0.2), calls)
 
 
 def run(environment, *codes):
@@ -95,20 +69,20 @@ def run(environment, *codes):
 
 
 def test_a_program_that_failed_is_corrected_and_run_once_more():
-    model = Answers(["```python\nprint(42)\n```"])
+    model = ScriptedHelper(["```python\nprint(42)\n```"])
     python, environment = debugged(model, {"print(x)": ERROR})
     (result,) = run(environment, "print(x)")
     assert python.ran == ["print(x)", "print(42)"]
     assert (result.status, result.text, result.call_id) == (ToolStatus.OK, "42", "0")
     assert result.info == {"debugger": "corrected", "program": "print(42)", "error": ERROR[1]}
-    assert "print(x)" in model.told[0][1]
-    assert "NameError" in model.told[0][1]
+    assert "print(x)" in model.requests[0][1].text
+    assert "NameError" in model.requests[0][1].text
 
 
 def test_the_second_run_is_no_call_of_the_policys():
     """With the cap of one call the corrected program runs; with three the policy has three of its own."""
     for most in (1, 3):
-        python, environment = debugged(Answers(["print(42)"]), {"print(x)": ERROR}, most=most)
+        python, environment = debugged(ScriptedHelper(["print(42)"]), {"print(x)": ERROR}, most=most)
         results = run(environment, "print(x)", *["print(1)"] * most)
         assert [r.status for r in results] == [ToolStatus.OK] * most + [ToolStatus.OVER_LIMIT]
         assert results[0].info["debugger"] == "corrected"
@@ -128,50 +102,47 @@ def test_the_second_run_is_no_call_of_the_policys():
 def test_a_program_of_any_depth_is_corrected(depth, line, repeated):
     piece, end = repeated
     program = line.format(piece * depth + end)
-    helper = Helper(
-        Answers([f"{program} # mended"]), None, max_tokens=10**6, temperature=0.0, seconds=60.0, seed=1
-    )
+    helper = helper_of(ScriptedHelper([f"{program} # mended"]), max_tokens=10**6)
     # One that is too deep to be compared or parsed counts as another one, or as none.
     with suppress(UnhelpfulError):
         assert asyncio.run(corrected(helper, program, "error")) == f"{program} # mended"
-    _, environment = debugged(Answers(["print(42)"]), {program: ERROR})
+    _, environment = debugged(ScriptedHelper(["print(42)"]), {program: ERROR})
     (result,) = run(environment, program)
     assert (result.status, result.text, result.info["debugger"]) == (ToolStatus.OK, "42", "corrected")
 
 
-@pytest.mark.parametrize("status", [ToolStatus.OVER_LIMIT, ToolStatus.MALFORMED])
-def test_a_second_program_that_did_not_run_corrected_nothing(status):
-    _, environment = debugged(Answers(["print(y)"]), {"print(x)": ERROR, "print(y)": (status, "not run", {})})
+@pytest.mark.parametrize(
+    ("second", "outcome"),
+    [
+        ((ToolStatus.OVER_LIMIT, "not run", {}), "the corrected program failed too"),
+        ((ToolStatus.MALFORMED, "not run", {}), "the corrected program failed too"),
+        ((ToolStatus.EMPTY, "no output", {}), "corrected"),
+    ],
+)
+def test_only_a_second_program_that_ran_takes_the_place_of_the_first(second, outcome):
+    _, environment = debugged(ScriptedHelper(["x = 1"]), {"print(x)": ERROR, "x = 1": second})
     (result,) = run(environment, "print(x)")
-    assert (result.status, result.text) == ERROR[:2]
-    assert result.info["debugger"] == "the corrected program failed too"
-
-
-def test_an_empty_result_of_the_second_program_is_one():
-    _, environment = debugged(
-        Answers(["x = 1"]), {"print(x)": ERROR, "x = 1": (ToolStatus.EMPTY, "no output", {})}
-    )
-    (result,) = run(environment, "print(x)")
-    assert (result.status, result.info["debugger"]) == (ToolStatus.EMPTY, "corrected")
+    assert (result.status, result.text) == (second if outcome == "corrected" else ERROR)[:2]
+    assert result.info["debugger"] == outcome
 
 
 def test_no_key_reaches_the_helper_or_the_trace(monkeypatch):
     monkeypatch.setenv("RAMIFY_TEST_KEY", "key-0123456789abcdef")
     read_key("RAMIFY_TEST_KEY")
     failed = (ToolStatus.ERROR, "no answer of http://host/?key=key-0123456789abcdef", {})
-    model = Answers(["print(42)"])
+    model = ScriptedHelper(["print(42)"])
     _, environment = debugged(model, {"print(x)": failed})
     (result,) = run(environment, "print(x)")
-    assert "key-0123456789abcdef" not in model.told[0][1] + result.info["error"]
+    assert "key-0123456789abcdef" not in model.requests[0][1].text + result.info["error"]
     assert "no answer of" in result.info["error"]
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
 def test_it_is_asked_at_most_its_budget_on_a_trajectory(budget):
-    model = Answers(["print(42)"])
+    model = ScriptedHelper(["print(42)"])
     _python, environment = debugged(model, {"print(x)": ERROR}, budget)
     results = run(environment, *["print(x)"] * 5)
-    assert len(model.told) == budget
+    assert len(model.requests) == budget
     assert [r.status for r in results] == [ToolStatus.OK] * budget + [ToolStatus.ERROR] * (5 - budget)
     # Another trajectory has a budget of its own.
     assert [r.status for r in run(environment, "print(x)")] == [ToolStatus.OK]
@@ -179,7 +150,7 @@ def test_it_is_asked_at_most_its_budget_on_a_trajectory(budget):
 
 def test_a_branch_inherits_what_was_spent():
     async def main():
-        model = Answers(["print(42)"])
+        model = ScriptedHelper(["print(42)"])
         _, environment = debugged(model, {"print(x)": ERROR})
         session = await environment.open(problem(), 0)
         before = await session.fork(1)
@@ -206,7 +177,7 @@ def test_a_branch_inherits_what_was_spent():
     ],
 )
 def test_a_helper_that_does_not_help_leaves_the_result_and_says_why(answer, reason):
-    python, environment = debugged(Answers([answer]), {"print(x)": ERROR, "print(y)": ERROR})
+    python, environment = debugged(ScriptedHelper([answer]), {"print(x)": ERROR, "print(y)": ERROR})
     (result,) = run(environment, "print(x)")
     assert (result.status, result.text) == ERROR[:2]
     assert result.info["debugger"] == reason
@@ -215,7 +186,7 @@ def test_a_helper_that_does_not_help_leaves_the_result_and_says_why(answer, reas
 
 
 def test_a_service_that_is_down_ends_the_run():
-    _, environment = debugged(Answers([ServiceDownError("down")]), {"print(x)": ERROR})
+    _, environment = debugged(ScriptedHelper([ServiceDownError("down")]), {"print(x)": ERROR})
     with pytest.raises(ServiceDownError):
         run(environment, "print(x)")
 
@@ -230,15 +201,15 @@ def test_a_service_that_is_down_ends_the_run():
     ],
 )
 def test_what_is_no_error_of_a_program_is_left_alone(result):
-    model = Answers(["print(42)"])
+    model = ScriptedHelper(["print(42)"])
     _, environment = debugged(model, {"print(x)": result})
-    (found,) = run(environment, "print(x)")
-    assert (found.status, found.text, found.info) == result
-    assert model.told == []
+    (left_alone,) = run(environment, "print(x)")
+    assert (left_alone.status, left_alone.text, left_alone.info) == result
+    assert model.requests == []
 
 
 def test_the_deadline_has_room_for_two_runs_and_the_answer():
-    _, environment = debugged(Answers([""]), {})
+    _, environment = debugged(ScriptedHelper([""]), {})
     assert environment.tools["python"].timeout_seconds == 5.0 + 5.0 + 0.2
     assert environment.tools["search"] == SPECS["search"]
     without = replace(environment.helper, seconds=None)
@@ -246,54 +217,53 @@ def test_the_deadline_has_room_for_two_runs_and_the_answer():
 
 
 def test_nothing_that_a_program_says_can_end_the_data_in_which_it_is_quoted():
-    """The mark is a hash of the data, so data cannot hold it; and it is the same in every run."""
-    told = []
-    for _ in range(2):
-        model = Answers(["print(1)"])
-        asyncio.run(corrected(helper_of(model), "print(x) # <|im_end|>", 'a" } \n0123456789abcdef'))
-        told += model.told
-    assert told[0] == told[1]
-    mark = told[0][1].splitlines()[0]
-    assert told[0][1].splitlines()[-1] == mark
-    assert told[0][1].count(mark) == 2
-    assert mark in told[0][0]
-    assert "<|im_end|>" not in told[0][1]
-
-
-def test_the_mark_takes_the_seed():
-    marks = []
-    for seed in (1, 2):
-        model = Answers(["print(1)"])
-        asyncio.run(corrected(replace(helper_of(model), seed=seed), "print(x)", "E"))
-        marks.append(model.told[0][1].splitlines()[0])
-    assert marks[0] != marks[1]
+    """The mark is a hash of the data and the seed, so data cannot hold it, and it is the same in every run."""
+    requests = []
+    for seed in (1, 1, 2):
+        model = ScriptedHelper(["print(1)"])
+        helper = helper_of(model, seed=seed)
+        asyncio.run(corrected(helper, "print(x) # <|im_end|>", 'a" } \n0123456789abcdef'))
+        requests += [[message.text for message in request] for request in model.requests]
+    first, again, other = requests
+    assert first == again
+    mark = first[1].splitlines()[0]
+    assert first[1].splitlines()[-1] == mark != other[1].splitlines()[0]
+    assert first[1].count(mark) == 2
+    assert mark in first[0]
+    assert "<|im_end|>" not in first[1]
 
 
 def test_answers_are_recorded_and_replayed(tmp_path):
     def ask(cache, model):
         async def main():
             try:
-                return [await corrected(helper_of(model, cache), f"print({name})", "E") for name in "xy"]
+                return [
+                    await corrected(helper_of(model, 0.2, cache=cache), f"print({name})", "E")
+                    for name in "xy"
+                ]
             finally:
                 await cache.close()
 
         return asyncio.run(main())
 
-    model = Answers(["print(1)", "print(2)"])
+    model = ScriptedHelper(["print(1)", "print(2)"])
     assert ask(SqliteCache(tmp_path / "c", mode=CacheMode.RECORD), model) == ["print(1)", "print(2)"]
-    silent = Answers([])
+    silent = ScriptedHelper([])
     again = SqliteCache(tmp_path / "c", mode=CacheMode.REPLAY_OR_FAIL)
     assert ask(again, silent) == ["print(1)", "print(2)"]
-    assert silent.told == []
+    assert silent.requests == []
 
 
 def test_a_timeout_is_replayed_as_a_timeout(tmp_path):
-    for mode, model in ((CacheMode.RECORD, Answers([30.0])), (CacheMode.REPLAY_OR_FAIL, Answers([]))):
+    for mode, model in (
+        (CacheMode.RECORD, ScriptedHelper([30.0])),
+        (CacheMode.REPLAY_OR_FAIL, ScriptedHelper([])),
+    ):
         cache = SqliteCache(tmp_path / "c", mode=mode)
 
         async def main(cache=cache, model=model):
             try:
-                await corrected(helper_of(model, cache), "print(x)", "E")
+                await corrected(helper_of(model, 0.2, cache=cache), "print(x)", "E")
             finally:
                 await cache.close()
 
@@ -302,8 +272,8 @@ def test_a_timeout_is_replayed_as_a_timeout(tmp_path):
 
 
 def test_another_wording_of_the_request_is_another_entry():
-    cache, model = KeptAnswers(), Answers(["print(1)"])
-    asyncio.run(corrected(helper_of(model, cache), "print(x)", "E"))
-    asyncio.run(corrected(helper_of(model, cache), "print(x)", "F"))
+    cache, model = KeptAnswers(), ScriptedHelper(["print(1)"])
+    asyncio.run(corrected(helper_of(model, 0.2, cache=cache), "print(x)", "E"))
+    asyncio.run(corrected(helper_of(model, 0.2, cache=cache), "print(x)", "F"))
     assert len(cache.answers) == 2
     assert {key.tool for key in cache.asked} == {"debugger"}

@@ -1,19 +1,31 @@
-"""The shape of a tree and who wrote what."""
+"""The shape of a tree and who wrote what; trees are let in as they asked, and never more trajectories than slots."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.tree import Source, StopReason
-from ramify.engines.scripted import ScriptedTurn
-from scripted_agents import RecordingEngine, agent, grow, grow_one, problem, with_engine, with_latencies
+from ramify.engines.virtual_clock import run_virtual
+from ramify.rollout.grow import SlotGate
+from scripted_agents import (
+    FLAT,
+    SEARCH,
+    RecordingEngine,
+    WrappedEngine,
+    agent,
+    grow,
+    grow_one,
+    plays,
+    problem,
+    with_engine,
+)
 
 RULES = [
     ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3),
     BernoulliBrancher(m=3, alpha=0.5, beta=0.3, children=2, probe_tokens=3),
-    FlatBrancher(probe_tokens=3),
+    FLAT,
 ]
 BRANCH_AT = ["before_probe", "after_probe"]
 
@@ -90,11 +102,6 @@ def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(to
         assert sum(segment.written) == sum(len(node.token_ids) for node in trajectory.policy_nodes)
 
 
-def test_latencies_do_change_the_time_it_takes(tokenizer_folder):
-    parts = agent(tokenizer_folder, RULES[0])
-    assert len({round(grow(with_latencies(parts, seed))[1], 3) for seed in range(5)}) == 5
-
-
 def test_trees_of_a_step_do_not_wait_for_each_other(tokenizer_folder):
     parts = agent(tokenizer_folder, RULES[0])
     alone = [grow(parts, [problem(f"p{i}")])[1] for i in range(3)]
@@ -111,8 +118,9 @@ def test_step_slot_and_problem_change_the_draws(tokenizer_folder):
     assert [n.token_ids for n in first.nodes] != [n.token_ids for n in second.nodes]
 
 
-def test_forked_sessions_count_their_own_calls(tokenizer_folder):
-    tree = grow_one(agent(tokenizer_folder, RULES[0]))
+@pytest.mark.parametrize("branch_at", BRANCH_AT)
+def test_forked_sessions_count_their_own_calls(tokenizer_folder, branch_at):
+    tree = grow_one(agent(tokenizer_folder, RULES[0], branch_at=branch_at))
     for trajectory in tree.trajectories:
         per_tool = {}
         for call, result in trajectory.exchanges:
@@ -121,10 +129,7 @@ def test_forked_sessions_count_their_own_calls(tokenizer_folder):
 
 
 def test_one_call_more_than_the_limit_ends_the_trajectory(tokenizer_folder):
-    def always_search(context, seed):
-        return ScriptedTurn("<search> Paris </search>")
-
-    tree = grow_one(agent(tokenizer_folder, RULES[2], always_search, n=2, max_calls=2))
+    tree = grow_one(agent(tokenizer_folder, RULES[2], plays(SEARCH), n=2, max_calls=2))
     assert [t.stop for t in tree.trajectories] == [StopReason.CALLS] * 2
     assert all(len(t.exchanges) == 2 for t in tree.trajectories)
     assert [call.id for t in tree.trajectories for call in t.leaf.calls] == [
@@ -142,15 +147,13 @@ def test_one_call_more_than_the_limit_ends_the_trajectory(tokenizer_folder):
     ],
 )
 def test_every_end_has_a_reason(tokenizer_folder, text, stop):
-    tree = grow_one(
-        agent(tokenizer_folder, RULES[2], lambda context, seed: ScriptedTurn(text), n=1, max_tokens=60)
-    )
+    tree = grow_one(agent(tokenizer_folder, RULES[2], plays(text), n=1, max_tokens=60))
     assert tree.trajectories[0].stop is stop
 
 
 def test_a_result_that_does_not_fit_cuts_the_trajectory_and_writes_no_token(tokenizer_folder):
     text = "<search> " + "Paris " * 20 + "</search>"
-    tree = grow_one(agent(tokenizer_folder, RULES[2], lambda c, s: ScriptedTurn(text), n=1, max_tokens=60))
+    tree = grow_one(agent(tokenizer_folder, RULES[2], plays(text), n=1, max_tokens=60))
     (trajectory,) = tree.trajectories
     assert trajectory.stop is StopReason.TOKENS
     added = sum(len(node.token_ids) for node in trajectory.nodes[1:])
@@ -180,3 +183,98 @@ def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(tokenizer_f
     (tree,), seconds = grow(parts)
     assert len(tree.children[""]) == 8
     assert seconds == pytest.approx(grow(agent(tokenizer_folder, RULES[2]))[1])
+
+
+def play_gate(slots, trees):
+    """(name, size, seconds of each trajectory) -> (second, name, "in" or "out"), with the most held at once."""
+    gate, log, in_use = SlotGate(slots), [], []
+
+    async def tree(name, times):
+        loop = asyncio.get_running_loop()
+        async with gate.tree(len(times)) as ended:
+            log.append((loop.time(), name, "in"))
+            in_use.append(gate._in_use)
+            for before, seconds in zip([0, *times], times, strict=False):
+                await asyncio.sleep(seconds - before)
+                ended()
+        log.append((loop.time(), name, "out"))
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            for name, times in trees:
+                group.create_task(tree(name, times))
+        return gate._in_use
+
+    left, _ = run_virtual(main())
+    assert left == 0
+    return log, max(in_use)
+
+
+def test_a_tree_gives_its_slots_back_one_by_one():
+    log, most = play_gate(4, [("a", [1, 2, 3, 9]), ("b", [4, 5, 6]), ("c", [1])])
+    assert [entry for entry in log if entry[2] == "in"] == [(0, "a", "in"), (3, "b", "in"), (7, "c", "in")]
+    assert most == 4
+
+
+def test_without_slots_all_are_let_in():
+    assert {at for at, _, kind in play_gate(None, [("a", [5] * 9), ("b", [5] * 9)])[0] if kind == "in"} == {0}
+
+
+def test_a_tree_that_is_larger_than_the_engine_starts_alone():
+    log, _ = play_gate(2, [("a", [3]), ("b", [1, 2, 4, 9]), ("c", [1])])
+    assert [(at, name) for at, name, kind in log if kind == "in"] == [(0, "a"), (3, "b"), (7, "c")]
+
+
+def test_a_small_tree_does_not_overtake():
+    log, _ = play_gate(4, [("a", [5, 5, 5]), ("b", [1, 1]), ("c", [1])])
+    assert [name for _, name, kind in log if kind == "in"] == ["a", "b", "c"]
+
+
+def test_a_tree_that_fails_or_stops_waiting_gives_its_slots_back():
+    async def main():
+        gate = SlotGate(2)
+
+        async def fail():
+            async with gate.tree(2) as ended:
+                ended()
+                await asyncio.sleep(1)
+                raise ValueError("broken")
+
+        async def wait():
+            async with gate.tree(2):
+                pass
+
+        failing, waiting, last = (asyncio.create_task(work()) for work in (fail, wait, wait))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        await asyncio.gather(failing, waiting, last, return_exceptions=True)
+        assert isinstance(failing.exception(), ValueError)
+        assert waiting.cancelled()
+        assert last.exception() is None
+        return gate._in_use
+
+    assert run_virtual(main())[0] == 0
+
+
+class Counting(WrappedEngine):
+    """Counts requests in flight."""
+
+    now = most = 0
+
+    async def generate(self, request):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await self.inner.generate(request)
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("slots", [8, 12, 20])
+def test_requests_in_flight_stay_within_the_slots_and_trees_are_the_same(tokenizer_folder, slots):
+    problems = [problem(f"p{i}") for i in range(5)]
+    free, _ = grow(agent(tokenizer_folder, RULES[0]), problems)
+    parts = with_engine(agent(tokenizer_folder, RULES[0], slots=slots), Counting)
+    trees, _ = grow(parts, problems)
+    assert trees == free
+    assert 1 < parts.engine.most <= slots

@@ -6,31 +6,20 @@ import numpy as np
 import pytest
 from test_worlds import World, acting
 
-from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.credit import Weighting, credit, denominator, path_credit
 from ramify.algos.ops import leaf_masses, num_trained, token_weights
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.records import Reward, TrainingTree, behavior_annotations
+from ramify.core.records import TrainingTree, behavior_annotations
 from ramify.core.tree import Source, StopReason, make_tree
-from ramify.engines.virtual_clock import run_virtual
-from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rollout.grow import grow_requests
 from ramify.rollout.plan import request_from
-from scripted_agents import Backtracks, FoldsMemory, agent, grow_one
+from scripted_agents import ALWAYS, Backtracks, FoldsMemory, agent, assert_traced, grow_one, grow_planned
 
-RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+RULE = replace(ALWAYS, m=3)
 
 
-def grown_from(parts, tree, start):
-    async def main():
-        async def whole(tree, _seconds):
-            return tree
-
-        (made,) = await grow_requests(parts, [request_from(tree, start)], whole)
-        return made
-
-    made, _ = run_virtual(main())
-    return made
+def grown_from(parts, recorded, start):
+    (tree,) = grow_planned(parts, [request_from(recorded, start)])
+    return tree
 
 
 def starts(tree):
@@ -56,34 +45,32 @@ def check(tree, recorded, start):
 def test_from_every_node_a_tree_of_its_own(tokenizer_folder, tmp_path, branch_at, rewriters):
     parts = agent(tokenizer_folder, RULE, rewriters=rewriters, branch_at=branch_at)
     recorded = grow_one(parts)
-    found = starts(recorded)
-    assert any(recorded.by_id[start].source is Source.POLICY for start in found) == (
+    nodes = starts(recorded)
+    assert any(recorded.by_id[start].source is Source.POLICY for start in nodes) == (
         branch_at == "after_probe"
     )
-    for start in found[:12]:
+    for start in nodes[:12]:
         tree = grown_from(parts, recorded, start)
         check(tree, recorded, start)
         assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
         assert tree.trajectories != recorded.trajectories
         assert grown_from(parts, recorded, start) == tree
-        traced = TracedTree(tree, (Reward(0.0, {}),) * 8)
-        write_trees(tmp_path / "0.jsonl", [traced])
-        assert read_trees(tmp_path / "0.jsonl") == (traced,)
+        assert_traced(tree, tmp_path)
 
 
 def test_a_call_after_the_start_has_the_state_of_the_path(tokenizer_folder):
     """The tools count the calls of their trajectory."""
     parts = agent(tokenizer_folder, RULE)
     recorded = grow_one(parts)
-    seen = 0
+    repeated = 0
     for start in starts(recorded):
         for trajectory in grown_from(parts, recorded, start).trajectories:
             counts = {"search": 0, "python": 0}
             for call, result in trajectory.exchanges:
                 counts[call.name] += 1
                 assert f"call {counts[call.name]} " in result.text
-            seen += max(counts.values()) > 1
-    assert seen
+            repeated += max(counts.values()) > 1
+    assert repeated
 
 
 @pytest.mark.parametrize("branches", ["fork", "replay"])
@@ -118,12 +105,12 @@ def test_what_nothing_can_go_on_from_is_refused(tokenizer_folder):
     recorded = grow_one(agent(tokenizer_folder, RULE))
     leaf = recorded.trajectories[0].leaf.id
     turn = next(node.id for node in recorded.nodes if node.calls and node.stop is None)
-    for start, told in (
+    for start, message in (
         (leaf, "is a leaf"),
         (turn, f"ends a turn. Choose '{turn}.0'"),
         ("9.9", "no node '9.9'"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             request_from(recorded, start)
 
 
@@ -157,8 +144,8 @@ def test_what_lies_above_is_not_trained(tokenizer_folder, shared, aggregation):
 
     ours, plain = credit(trained(tree), weighting), credit(trained(bare), weighting)
     assert tree.inherited_ids
-    for key, given in ours.items():
-        numbers = np.stack([given.s_plus, given.s_minus, given.weight, given.num_paths])
+    for key, credited in ours.items():
+        numbers = np.stack([credited.s_plus, credited.s_minus, credited.weight, credited.num_paths])
         if key in tree.inherited_ids:
             assert not numbers.any()
         else:

@@ -8,9 +8,9 @@ import pytest
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.draws import stream
 from scripted_agents import (
+    FLAT,
     RecordingEngine,
     WrappedEngine,
     agent,
@@ -40,29 +40,29 @@ def timed(parts):
     return replace(parts, limits=limits)
 
 
-ALL_PLACES = [(rule, place) for place in ("before_probe", "after_probe") for rule in RULES]
+ALL_CASES = [(rule, slot) for slot in ("before_probe", "after_probe") for rule in RULES]
 
 
 @pytest.mark.parametrize(
     ("rule", "branch_at"),
     # A second or two each, so that only one of them is for a unit test.
     [
-        pytest.param(*ALL_PLACES[0]),
-        *(pytest.param(*one, marks=pytest.mark.integration) for one in ALL_PLACES[1:]),
+        pytest.param(*ALL_CASES[0]),
+        *(pytest.param(*case, marks=pytest.mark.integration) for case in ALL_CASES[1:]),
     ],
 )
 def test_one_tree_and_one_set_of_requests_under_all_latencies(tokenizer_folder, rule, branch_at):
-    def made(hurried):
+    def agent_of(hurried):
         parts = agent(tokenizer_folder, RULES[rule], n=6, branch_at=branch_at)
         return with_engine(timed(parts) if hurried else parts, RecordingEngine)
 
     def requests(parts):
-        seen = sorted(parts.engine.requests, key=lambda request: (request.priority, request.stop_context))
+        ordered = sorted(parts.engine.requests, key=lambda request: (request.priority, request.stop_context))
         parts.engine.requests.clear()
-        return seen
+        return ordered
 
-    kinds = [made(False), made(True)]
-    first, asked = grow_one(kinds[0]), requests(kinds[0])
+    kinds = [agent_of(False), agent_of(True)]
+    first, first_requests = grow_one(kinds[0]), requests(kinds[0])
     assert any(decision.taken for decision in first.decisions)
     assert any(decision.planned > decision.taken for decision in first.decisions)
     assert {decision.had_budget for decision in first.decisions} == {True, False}
@@ -75,7 +75,7 @@ def test_one_tree_and_one_set_of_requests_under_all_latencies(tokenizer_folder, 
         (tree,), took = grow(parts)
         seconds.add(took)
         assert tree == first
-        assert requests(parts) == asked
+        assert requests(parts) == first_requests
     assert len(seconds) == PERMUTATIONS
     assert all(
         any(count > 1 for count in tool.issued.values()) for tool in kinds[1].environment.members.values()
@@ -117,9 +117,9 @@ def test_baselines_do_not_leak_between_problems_or_batches(tokenizer_folder):
     second, _ = grow(parts, [problems[i] for i in order], step=1)
     assert any(tree.decisions for tree in first)
     assert len({tree.decisions for tree in first}) == 5
-    for place, i in enumerate(order):
-        assert second[place].decisions == first[i].decisions
-        assert second[place].nodes == first[i].nodes
+    for slot, i in enumerate(order):
+        assert second[slot].decisions == first[i].decisions
+        assert second[slot].nodes == first[i].nodes
 
 
 class Stopwatch(RecordingEngine):
@@ -148,9 +148,7 @@ def rounds_of(trajectories, turns, calls):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    "rule", [FlatBrancher(probe_tokens=3), RULES["threshold"]], ids=["none", "threshold"]
-)
+@pytest.mark.parametrize("rule", [FLAT, RULES["threshold"]], ids=["none", "threshold"])
 def test_the_makespan_is_below_that_of_rounds_with_a_barrier(tokenizer_folder, rule, seed):
     parts = with_latencies(agent(tokenizer_folder, rule, n=16), seed)
     parts = with_engine(parts, Stopwatch)

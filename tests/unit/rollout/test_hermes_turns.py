@@ -47,8 +47,8 @@ def test_calls_of_one_turn_run_in_order_and_their_results_are_one_node(folder, b
     for trajectory in tree.trajectories:
         assert trajectory.stop is StopReason.ANSWERED
         assert trajectory.leaf.turn == Final("\\boxed{42}")
-        asked = [(made.name, *made.arguments.values()) for made, _ in trajectory.exchanges]
-        assert asked == [("search", "a"), ("python", "b"), ("search", "c")]
+        calls = [(each.name, *each.arguments.values()) for each, _ in trajectory.exchanges]
+        assert calls == [("search", "a"), ("python", "b"), ("search", "c")]
         _, wrote, tool, *_ = trajectory.nodes
         assert wrote.token_ids == (*renderer.tokenizer.encode(turn), renderer.tokenizer.eos_id)
         assert tool.token_ids == renderer.render_results(tool.results, ())
@@ -96,7 +96,7 @@ def test_what_cannot_be_run_is_told(folder):
     turn = f"{call('lookup', key='a')}\n<tool_call>\nsearch a\n</tool_call>\n{call('search', query='b')}"
     tree, _ = played(folder, FlatBrancher(probe_tokens=0), turn, n=1)
     (trajectory,) = tree.trajectories
-    assert [(made.name, result.status) for made, result in trajectory.exchanges] == [
+    assert [(each.name, result.status) for each, result in trajectory.exchanges] == [
         ("lookup", ToolStatus.UNKNOWN_TOOL),
         (UNREADABLE, ToolStatus.MALFORMED),
         ("search", ToolStatus.OK),

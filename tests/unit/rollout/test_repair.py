@@ -2,20 +2,17 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Message, ToolStatus
-from ramify.core.records import CreditedTree, NodeCredit, behavior_annotations
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from ramify.learner.pack import tree_rows
 from ramify.rollout.debugger import DebuggedEnvironment
 from ramify.rollout.repair import Backtracer, Refiner
 from repair_agents import ScriptedHelper, SeesAll, helper_of, tools
 from scripted_agents import (
+    ALWAYS,
+    FLAT,
     RecordingEngine,
     SlowTool,
     agent,
@@ -25,8 +22,7 @@ from scripted_agents import (
     with_latencies,
 )
 
-FLAT = FlatBrancher(probe_tokens=3)
-RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+ANSWER = "<think> done</think><answer> \\boxed{ 42 } </answer>"
 FAILS = "<think> so I add. I print it</think><python> print( </python>"
 
 
@@ -45,15 +41,12 @@ def backtracking(folder, play, calls=1, temperature=1.0, rule=FLAT, **options):
     return replace(parts, rewriters=(Backtracer(parts.renderer, temperature, calls),))
 
 
-ANSWER = "<think> done</think><answer> \\boxed{ 42 } </answer>"
-
-
 def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_folder):
     parts = backtracking(
         tokenizer_folder, plays("<think> I try SEED</think><python> print( SEED </python>"), n=1
     )
     parts = with_engine(parts, RecordingEngine)
-    (trajectory,) = grow_one(parts, problems=None).trajectories
+    (trajectory,) = grow_one(parts).trajectories
     prompt, first, gone, *_ = trajectory.nodes
     assert (gone.rewriter, gone.source, gone.context) == (
         "backtracer",
@@ -62,16 +55,16 @@ def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_
     )
     first_request, second_request, *_ = parts.engine.requests
     assert second_request.token_ids[: len(prompt.token_ids)] == prompt.token_ids == first_request.token_ids
-    kept = parts.renderer.decode(second_request.token_ids[len(prompt.token_ids) :])
-    assert kept == "<think>"
+    context = parts.renderer.decode(second_request.token_ids[len(prompt.token_ids) :])
+    assert context == "<think>"
     assert second_request.seed != first_request.seed
     second = trajectory.policy_nodes[1]
-    assert kept + gone.text + second.text != first.text
+    assert context + gone.text + second.text != first.text
     assert gone.results[0].status is ToolStatus.ERROR
 
 
 @pytest.mark.parametrize(
-    ("turn", "kept"),
+    ("turn", "context"),
     [
         (FAILS, "<think> so I add."),
         ("<think> one\n two\n three </think>\n<python> print( </python>", "<think> one\n two\n"),
@@ -81,19 +74,19 @@ def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_
         ("opened before </think><python> print( </python>", ""),
     ],
 )
-def test_it_goes_on_from_the_last_line_or_sentence_before_the_call(tokenizer_folder, turn, kept):
+def test_it_goes_on_from_the_last_line_or_sentence_before_the_call(tokenizer_folder, turn, context):
     (trajectory,) = grow_one(backtracking(tokenizer_folder, plays(turn), n=1)).trajectories
     gone = next(node for node in trajectory.nodes if node.rewriter)
     segment = trajectory.contexts[trajectory.nodes.index(gone)]
     prompt = trajectory.nodes[0]
     decode = agent(tokenizer_folder, FLAT).renderer.decode
-    assert decode(segment.token_ids[len(prompt.token_ids) :]) == kept
+    assert decode(segment.token_ids[len(prompt.token_ids) :]) == context
     assert segment.token_ids[: len(prompt.token_ids)] == prompt.token_ids
 
 
 def test_its_budget_belongs_to_the_trajectory_and_branches_inherit_what_was_spent(tokenizer_folder):
     for calls in (1, 2):
-        parts = backtracking(tokenizer_folder, plays(FAILS), calls=calls, rule=RULE, max_calls=6)
+        parts = backtracking(tokenizer_folder, plays(FAILS), calls=calls, rule=ALWAYS, max_calls=6)
         tree = grow_one(parts)
         for trajectory in tree.trajectories:
             assert sum(node.rewriter == "backtracer" for node in trajectory.nodes) <= calls
@@ -122,17 +115,11 @@ def test_it_acts_after_each_kind_of_failure(tokenizer_folder, status):
 
 
 def test_it_goes_back_twice_to_where_the_turn_begins(tokenizer_folder):
-    """What it puts there is nothing, which nothing can go on from; the second time it finds the prompt all the same."""
+    """Nothing stands there, which nothing can go on from; the second time it goes back to the prompt all the same."""
     parts = backtracking(tokenizer_folder, plays("<python> print( </python>"), calls=2, n=1)
     (trajectory,) = grow_one(parts).trajectories
     gone = [node for node in trajectory.nodes if node.rewriter]
     assert [node.context for node in gone] == [Cut("", len(trajectory.nodes[0].token_ids))] * 2
-
-
-def test_a_call_that_worked_is_left_alone(tokenizer_folder):
-    play = plays("<think> so</think><python> right </python>", ANSWER)
-    (trajectory,) = grow_one(backtracking(tokenizer_folder, play, n=1)).trajectories
-    assert [node.rewriter for node in trajectory.nodes] == [""] * len(trajectory.nodes)
 
 
 @pytest.mark.parametrize(
@@ -151,23 +138,6 @@ def test_at_temperature_0_a_note_of_the_failure_changes_the_context(tokenizer_fo
     assert "NameError" in gone.text
     assert "<answer>" not in gone.text
     assert trajectory.final_answer == "\\boxed{ 42 }"
-
-
-def test_a_shared_prefix_is_computed_once_in_the_update(tokenizer_folder):
-    """The row of a backtracked trajectory holds each of its tokens once, the kept ones too."""
-    tree = grow_one(backtracking(tokenizer_folder, plays(FAILS, ANSWER), n=1))
-    (trajectory,) = tree.trajectories
-    assert len(trajectory.segments) == 2
-    ones = {
-        node.id: NodeCredit(*(np.ones(len(node.token_ids)) for _ in range(4)))
-        for node in tree.nodes
-        if node.source is Source.POLICY
-    }
-    credited = CreditedTree(tree, behavior_annotations(tree), ones)
-    rows = tree_rows([credited], 100_000, keep_dead=True, share_prefixes=True)
-    size = sum(len(node.token_ids) for node in tree.nodes)
-    assert [len(row.token_ids) for row in rows] == [size]
-    assert sum(len(segment.token_ids) for segment in trajectory.segments) > size
 
 
 def refining(folder, play, model, at_tokens, budget=1, seconds=60.0, rule=FLAT, **options):
@@ -197,9 +167,9 @@ def test_the_refiner_keeps_the_prompt(tokenizer_folder):
     assert refined.text.startswith("<think> 12 plus 30 is 42.")
     assert "<answer>" not in refined.text
     assert refined.text.count("</think>") == 1
-    (told,) = model.told
-    assert "what is 12 plus 30 ?" in told[-1].text
-    assert "number" in told[-1].text
+    (request,) = model.requests
+    assert "what is 12 plus 30 ?" in request[-1].text
+    assert "number" in request[-1].text
     assert trajectory.stop is StopReason.ANSWERED
 
 
@@ -208,10 +178,10 @@ def test_the_refiner_asks_whenever_the_context_has_become_long(tokenizer_folder)
     parts = refining(tokenizer_folder, plays(LONG), model, 60, budget=10, n=1, max_tokens=1500)
     (trajectory,) = grow_one(parts).trajectories
     refined = [node for node in trajectory.nodes if node.rewriter]
-    assert len(refined) == len(model.told) > 1
+    assert len(refined) == len(model.requests) > 1
     once = ScriptedHelper(["short"])
     grow_one(refining(tokenizer_folder, plays(LONG), once, 60, budget=1, n=1, max_tokens=1500))
-    assert len(once.told) == 1
+    assert len(once.requests) == 1
 
 
 def seen_sizes(folder, play, **options):
@@ -273,15 +243,15 @@ def test_a_failed_ask_spends_an_attempt(tokenizer_folder, budget):
     parts = refining(tokenizer_folder, plays(LONG, LONG, LONG, ANSWER), model, 40, budget=budget, n=1)
     (trajectory,) = grow_one(parts).trajectories
     assert trajectory.stop is StopReason.ANSWERED
-    assert len(model.told) == budget
+    assert len(model.requests) == budget
 
 
 def test_branches_inherit_a_failed_ask(tokenizer_folder):
     model = ScriptedHelper(["  "])
     play = plays(LONG, LONG, LONG, ANSWER)
-    tree = grow_one(refining(tokenizer_folder, play, model, 40, rule=RULE, n=6, max_tokens=800))
+    tree = grow_one(refining(tokenizer_folder, play, model, 40, rule=ALWAYS, n=6, max_tokens=800))
     assert len(tree.trajectories) > len(tree.children[""])
-    assert len(model.told) == len(tree.children[""])
+    assert len(model.requests) == len(tree.children[""])
 
 
 @pytest.mark.parametrize(
@@ -301,36 +271,30 @@ def test_a_helper_that_does_not_help_is_an_event_and_is_not_asked_again(
     (trajectory,) = grow_one(parts).trajectories
     assert trajectory.stop is StopReason.ANSWERED
     assert len(trajectory.segments) == 1
-    assert len(model.told) == 1
+    assert len(model.requests) == 1
     assert [e.fields["reason"] for e in parts.events.events if e.kind == "rewriter/refiner"] == [reason]
 
 
 def test_debugger_and_backtracer_together_the_second_acts_where_the_first_did_not_help(tokenizer_folder):
     model = ScriptedHelper(["prose, no program"])
     parts = backtracking(tokenizer_folder, plays(FAILS, FAILS, ANSWER), n=1)
-    inner = parts.environment
-    parts = replace(parts, environment=DebuggedEnvironment(inner, helper_of(model), 1))
-    (trajectory,) = grow_one_of(parts, inner).trajectories
+
+    class DebuggedTools(DebuggedEnvironment):
+        """`grow_one` looks into the tools of a set."""
+
+        members = parts.environment.members
+
+    parts = replace(parts, environment=DebuggedTools(parts.environment, helper_of(model), 1))
+    (trajectory,) = grow_one(parts).trajectories
     gone = next(node for node in trajectory.nodes if node.rewriter)
     assert gone.results[0].info["debugger"] == "no program"
-    assert len(model.told) == 1
-
-
-def grow_one_of(parts, inner):
-    """As `grow_one`, which looks into the tools of a set."""
-
-    class Seen(type(parts.environment)):
-        members = inner.members
-
-    return grow_one(
-        replace(parts, environment=Seen(inner, parts.environment.helper, parts.environment.calls))
-    )
+    assert len(model.requests) == 1
 
 
 def test_messages_of_the_user_stand_in_what_the_refiner_is_told(tokenizer_folder):
     """The question is the last message, whoever wrote the ones before."""
     model = ScriptedHelper(["short"])
     parts = refining(tokenizer_folder, plays(LONG, LONG, ANSWER), model, 60, n=1)
-    asked = replace(problem(), messages=(Message.of("system", "be brief"), Message.of("user", "which ?")))
-    grow_one(parts, problems=[asked])
-    assert '"question": "which ?"' in model.told[0][-1].text
+    question = replace(problem(), messages=(Message.of("system", "be brief"), Message.of("user", "which ?")))
+    grow_one(parts, problems=[question])
+    assert '"question": "which ?"' in model.requests[0][-1].text

@@ -173,10 +173,10 @@ def test_behind_a_turn_that_has_ended_a_text_stands_in_the_place_of_its_results(
         return ScriptedTurn(dialect.long, ends=dialect.renderer.ends_each_turn)
 
     parts, trajectory = grown(dialect, play, ())
-    prompt, asked, told, again, *_ = trajectory.nodes
-    whole = Cut(asked.id, len(asked.token_ids))
-    first = replace(told, id="9", parent=again.id, context=whole, rewriter="a", results=())
-    path = (prompt, asked, told, replace(again, turn=asked.turn), first)
+    prompt, turn, result, again, *_ = trajectory.nodes
+    whole = Cut(turn.id, len(turn.token_ids))
+    first = replace(result, id="9", parent=again.id, context=whole, rewriter="a", results=())
+    path = (prompt, turn, result, replace(again, turn=turn.turn), first)
     assert state_after(parts, trajectory.problem, path).shared == 0
     second = replace(first, id="10", context=Cut("9", len(first.token_ids)))
     assert state_after(parts, trajectory.problem, (*path, second)).shared == len(first.token_ids)

@@ -8,18 +8,11 @@ from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.core.errors import EngineError, MachineError
 from ramify.core.messages import ToolStatus
 from ramify.core.tree import StopReason
-from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
-from scripted_agents import SlowTool, WrappedEngine, agent, grow, problem, with_engine
+from scripted_agents import ALWAYS, SEARCH, SlowTool, WrappedEngine, agent, grow, plays, problem, with_engine
 
 RULE = ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3)
-ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
-SEARCH = "<search> Paris </search>"
-
-
-def search_for_ever(context, seed):
-    return ScriptedTurn(SEARCH)
 
 
 async def hang():
@@ -95,7 +88,7 @@ BEHAVIORS = {
 @pytest.mark.parametrize("behavior", BEHAVIORS)
 @pytest.mark.parametrize("method", ["open", "fork"])
 def test_a_session_that_cannot_be_had_answers_with_errors(tokenizer_folder, method, behavior):
-    act, told = BEHAVIORS[behavior]
+    act, reason = BEHAVIORS[behavior]
     tool = Stubborn(method, act)
     parts = agent(tokenizer_folder, RULE, tools={"search": SlowTool("search", "query"), "python": tool})
     stuck = behavior == "ignores its cancellation"
@@ -105,15 +98,15 @@ def test_a_session_that_cannot_be_had_answers_with_errors(tokenizer_folder, meth
     results = [r for t in tree.trajectories for call, r in t.exchanges if call.name == "python"]
     broken = [result for result in results if result.status is ToolStatus.ERROR]
     assert broken
-    assert all(told in result.text for result in broken)
+    assert all(reason in result.text for result in broken)
     assert method == "fork" or broken == results
-    if told == "it did not answer in time":
+    if reason == "it did not answer in time":
         assert 1000 < seconds < 6000
 
 
 @pytest.mark.parametrize("behavior", BEHAVIORS)
 def test_nobody_waits_for_a_tool_to_close(tokenizer_folder, behavior):
-    """What the policy does takes as long as ever; the tree is done when the tool has had its time to close."""
+    """The policy takes as long as ever; the tree is done when the tool has had its time to close."""
     rule = ThresholdBrancher(m=4, min_entropy_delta=100.0, children=1, probe_tokens=3)
     plain = agent(tokenizer_folder, rule)
     (expected,), usual = grow(plain)
@@ -164,7 +157,7 @@ def test_after_the_deadline_no_session_is_opened(tokenizer_folder):
     session = tool.session
     tool.session = lambda calls: opened.append(session(calls)) or opened[-1]
     parts = agent(
-        tokenizer_folder, RULE, search_for_ever, tools={"search": tool}, limits={"trajectory_seconds": 1e-9}
+        tokenizer_folder, RULE, plays(SEARCH), tools={"search": tool}, limits={"trajectory_seconds": 1e-9}
     )
     (tree,), _ = grow(parts)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.DEADLINE}
@@ -208,7 +201,7 @@ class Meeting(SlowTool):
 def test_a_failure_in_the_moment_of_a_branch_leaves_nothing_behind(tokenizer_folder, branch_at):
     meet = asyncio.Event()
     tools = {"search": Meeting("search", "query", meet), "python": SlowTool("python", "code")}
-    parts = agent(tokenizer_folder, ALWAYS, search_for_ever, n=6, tools=tools, branch_at=branch_at)
+    parts = agent(tokenizer_folder, ALWAYS, plays(SEARCH), n=6, tools=tools, branch_at=branch_at)
 
     async def main():
         with pytest.raises(EngineError, match="the engine broke"):

@@ -7,64 +7,30 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.core.errors import ConfigError, EngineError
+from ramify.core.errors import EngineError
 from ramify.core.records import Finish
 from ramify.core.tree import Entropy, Source, StopReason
-from ramify.engines.scripted import ScriptedTurn
-from scripted_agents import WrappedEngine, agent, grow, grow_one, script, tokenizer_of, with_engine
+from scripted_agents import WrappedEngine, agent, grow, grow_one, plays, script, with_engine
 
 RULE = ThresholdBrancher(m=2, min_entropy_delta=0.0, children=1, probe_tokens=3)
 
 
-def without_logprob(request, done):
-    return replace(done, logprobs=done.logprobs[:-1])
+TOO_MANY = {
+    "token_ids": (7,) * 401,
+    "logprobs": (0.0,) * 401,
+    "finish": Finish.STOP,
+    "version_runs": ((0, 401),),
+}
+NOTHING = {"token_ids": (), "logprobs": (), "entropies": (), "version_runs": ()}
 
 
-def with_nan(request, done):
-    return replace(done, logprobs=(math.nan, *done.logprobs[1:]))
-
-
-def with_infinity(request, done):
-    return replace(done, logprobs=(*done.logprobs[:-1], -math.inf))
-
-
-def with_too_many_tokens(request, done):
-    size = request.max_new_tokens + 1
-    return replace(
-        done, token_ids=(7,) * size, logprobs=(0.0,) * size, finish=Finish.STOP, version_runs=((0, size),)
-    )
-
-
-def with_no_tokens(request, done):
-    return replace(done, token_ids=(), logprobs=(), entropies=(), version_runs=())
-
-
-def without_entropies(request, done):
-    return replace(done, entropies=()) if request.entropy_first_k else done
-
-
-def with_an_entropy_that_is_nan(request, done):
-    return replace(done, entropies=(Entropy(math.nan, math.nan),) * len(done.entropies))
-
-
-def with_a_negative_entropy(request, done):
-    return replace(done, entropies=(Entropy(-0.1, 0.1),) * len(done.entropies))
-
-
-def with_ends_swapped(request, done):
-    return replace(done, entropies=(Entropy(0.2, 0.1),) * len(done.entropies))
-
-
-def with_length_too_early(request, done):
-    return replace(done, finish=Finish.LENGTH)
+def entropies(lower, upper):
+    """Every entropy of an answer as this bracket."""
+    return lambda done: {"entropies": (Entropy(lower, upper),) * len(done.entropies)}
 
 
 def with_two_versions(request, done):
     return replace(done, version_runs=((0, 1), (1, len(done.token_ids) - 1)))
-
-
-def with_versions_of_other_tokens(request, done):
-    return replace(done, version_runs=((0, len(done.token_ids) + 1),))
 
 
 def with_another_version_after_the_probe(request, done):
@@ -80,34 +46,38 @@ class Spoiling(WrappedEngine):
         return self.spoil(request, await self.inner.generate(request))
 
 
+NOT_FINITE = "a logprob that is not a finite number: .* lower learner.optimizer.rate"
+NO_NATS = "an entropy that is not a finite number of nats, lower end first"
+
+
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("changes", "message"),
     [
-        (without_logprob, "returned 16 logprobs for 17 tokens"),
-        (with_nan, "a logprob that is not a finite number: .* lower learner.optimizer.rate"),
-        (with_infinity, "a logprob that is not a finite number: .* lower learner.optimizer.rate"),
-        (with_too_many_tokens, "401 tokens for a request of 1 to 400"),
-        (with_no_tokens, "0 tokens for a request of 1 to 400"),
-        (without_entropies, "0 entropies where 3 were asked for"),
-        (with_an_entropy_that_is_nan, "an entropy that is not a finite number of nats, lower end first"),
-        (with_a_negative_entropy, "an entropy that is not a finite number of nats, lower end first"),
-        (with_ends_swapped, "an entropy that is not a finite number of nats, lower end first"),
-        (with_length_too_early, "17 of 400 tokens as finished by length"),
-        (with_versions_of_other_tokens, "policy versions of 18 tokens for 17 tokens"),
+        (lambda done: {"logprobs": done.logprobs[:-1]}, "returned 16 logprobs for 17 tokens"),
+        (lambda done: {"logprobs": (math.nan, *done.logprobs[1:])}, NOT_FINITE),
+        (lambda done: {"logprobs": (*done.logprobs[:-1], -math.inf)}, NOT_FINITE),
+        (lambda done: TOO_MANY, "401 tokens for a request of 1 to 400"),
+        (lambda done: NOTHING, "0 tokens for a request of 1 to 400"),
+        (lambda done: {"entropies": ()}, "0 entropies where 3 were asked for"),
+        (entropies(math.nan, math.nan), NO_NATS),
+        (entropies(-0.1, 0.1), NO_NATS),
+        (entropies(0.2, 0.1), NO_NATS),
+        (lambda done: {"finish": Finish.LENGTH}, "17 of 400 tokens as finished by length"),
+        (
+            lambda done: {"version_runs": ((0, len(done.token_ids) + 1),)},
+            "policy versions of 18 tokens for 17 tokens",
+        ),
     ],
 )
-def test_an_engine_that_breaks_its_contract_is_named(tokenizer_folder, spoil, told):
-    def play(context, seed):
-        done = "</result>" in context
-        return ScriptedTurn(
-            "<think> find Paris and 12 plus 30 </think><search> Paris </search>", (float(done),)
-        )
+def test_an_engine_that_breaks_its_contract_is_named(tokenizer_folder, changes, message):
+    def spoil(request, done):
+        return replace(done, **changes(done))
 
-    parts = agent(tokenizer_folder, RULE, play, n=4)
-    with pytest.raises(EngineError, match=f"^engine 'scripted' .*{told}$"):
-        grow(with_engine(parts, Spoiling, spoil))
+    play = plays("<think> find Paris and 12 plus 30 </think><search> Paris </search>")
+    parts = with_engine(agent(tokenizer_folder, RULE, play, n=4), Spoiling, spoil)
+    with pytest.raises(EngineError, match=f"^engine 'scripted' .*{message}$"):
+        grow(parts)
     assert parts.live.value == 0
-    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("spoil", [with_two_versions, with_another_version_after_the_probe])
@@ -130,14 +100,6 @@ def test_new_weights_within_a_turn_make_a_node_for_each_version(tokenizer_folder
         assert sum(node.turn is not None for node in trajectory.nodes) == len(trajectory.exchanges) + 1
 
 
-def test_new_weights_between_the_shared_tokens_and_the_rest_make_two_versions(tokenizer_folder):
-    """The two parts are two nodes, so each has the version that wrote it."""
-    parts = agent(tokenizer_folder, RULE, branch_at="after_probe")
-    tree = grow_one(with_engine(parts, Spoiling, with_another_version_after_the_probe))
-    assert {tree.by_id[decision.node].policy_version for decision in tree.decisions} == {0}
-    assert {child.policy_version for d in tree.decisions for child in tree.children[d.node]} == {1}
-
-
 class Quitting(WrappedEngine):
     """Cancels what it is asked for by itself."""
 
@@ -151,20 +113,6 @@ def test_an_engine_that_gives_up_by_itself_does_not_lose_a_trajectory_silently(t
     with pytest.raises(RuntimeError, match="engine 'scripted' cancelled its own call"):
         grow(parts)
     assert parts.live.value == 0
-
-
-def test_an_engine_with_another_tokenizer_is_refused_when_the_parts_are_put_together(
-    tokenizer_folder, tmp_path
-):
-    from model_folders import write_tokenizer
-
-    write_tokenizer(tmp_path / "other", vocab_size=500)
-    parts = agent(tokenizer_folder, RULE)
-    info = replace(parts.engine.info(), tokenizer=tokenizer_of(tmp_path / "other").fingerprint)
-    engine = WrappedEngine(parts.engine)
-    engine.info = lambda: info
-    with pytest.raises(ConfigError, match="engine 'scripted' uses the ids of another tokenizer"):
-        replace(parts, engine=engine)
 
 
 def bracketed(width):
@@ -214,7 +162,7 @@ class BranchesWhereEntropyFell:
 @pytest.mark.parametrize("rule", [RULE, BranchesWhereEntropyFell()], ids=["rose", "fell"])
 def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(tokenizer_folder, rule):
     tree = grow_one(agent(tokenizer_folder, rule, bracketed(0.3), exact_entropy=False))
-    seen = set()
+    outcomes = set()
     for decision in tree.decisions:
         result = tree.by_id[decision.node]
         after = tree.children[result.id][0].entropy
@@ -222,8 +170,8 @@ def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(tokenizer_fo
         assert decision.entropy_delta == after.lower - root.lower
         least, greatest = after.lower - root.upper, after.upper - root.lower
         assert decision.undecided == (least <= 0 < greatest)
-        seen.add(decision.undecided)
-    assert seen == {True, False}
+        outcomes.add(decision.undecided)
+    assert outcomes == {True, False}
 
 
 def without_token_entropies(tree):
@@ -239,10 +187,10 @@ def ramp(context, seed):
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
 def test_entropies_of_all_tokens_are_kept_and_change_no_tree(tokenizer_folder, branch_at):
     plain = grow_one(agent(tokenizer_folder, RULE, ramp, branch_at=branch_at))
-    kept = grow_one(agent(tokenizer_folder, RULE, ramp, branch_at=branch_at, all_entropies=True))
-    assert any(decision.taken for decision in kept.decisions)
-    assert without_token_entropies(kept) == plain
-    for node in kept.nodes:
+    tree = grow_one(agent(tokenizer_folder, RULE, ramp, branch_at=branch_at, all_entropies=True))
+    assert any(decision.taken for decision in tree.decisions)
+    assert without_token_entropies(tree) == plain
+    for node in tree.nodes:
         assert len(node.token_entropies) == (len(node.token_ids) if node.source is Source.POLICY else 0)
         if node.entropy is not None:
             first = node.token_entropies[:3]
@@ -251,13 +199,6 @@ def test_entropies_of_all_tokens_are_kept_and_change_no_tree(tokenizer_folder, b
             assert node.token_entropies == pytest.approx(
                 [first[0] + 0.01 * i for i in range(len(node.token_ids))]
             )
-
-
-def test_an_engine_without_exact_entropies_cannot_give_those_of_all_tokens(tokenizer_folder):
-    with pytest.raises(
-        ConfigError, match=r"^engine 'scripted' gives entropies as brackets.* to \"annotate\"$"
-    ):
-        agent(tokenizer_folder, RULE, bracketed(0.1), exact_entropy=False, all_entropies=True)
 
 
 def test_an_engine_that_says_exact_and_returns_brackets_is_refused(tokenizer_folder):

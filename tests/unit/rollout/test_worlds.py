@@ -7,15 +7,24 @@ from typing import ClassVar
 
 import pytest
 
-from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Observation, Say, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from scripted_agents import Backtracks, FoldsMemory, agent, grow, grow_one, part, problem, tokenizer_of
+from scripted_agents import (
+    ALWAYS,
+    Backtracks,
+    FoldsMemory,
+    agent,
+    grow,
+    grow_one,
+    part,
+    problem,
+    tokenizer_of,
+)
 
-RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+RULE = replace(ALWAYS, m=3)
 SPEC = ToolSpec("search", "walk", {"type": "object", "required": ["query"]}, True, 50.0)
 SECONDS = 40.0
 
@@ -52,7 +61,7 @@ class World:
         await asyncio.sleep(SECONDS * part(self.latency_seed, *map(str, name)))
 
     async def misbehave(self, method, session):
-        """What is wrong with the answer; None: nothing. It may also raise or hang."""
+        """Return what is wrong with the answer; None: nothing. It may also raise or hang."""
         return await _WRONG[self.wrong(method, session.walk)]()
 
 
@@ -69,30 +78,30 @@ class Walk:
         return f" from {self.walk[0]}"
 
     @property
-    def place(self):
+    def position(self):
         return stream("place", self.walk) % 1000
 
     async def moved(self, method, by):
         await self.world.pause(method, self.walk, by)
         self.walk = (*self.walk, by)
         if self.world.wrong(method, self.walk) == "differs":
-            return f"at {self.place} in world {self.number}"
+            return f"at {self.position} in world {self.number}"
         return await self.world.misbehave(method, self)
 
     async def call(self, call):
         wrong = await self.moved("call", call.arguments["query"])
-        text = f"at {self.place}" if wrong is None else wrong
+        text = f"at {self.position}" if wrong is None else wrong
         return ToolResult(
-            call.id, ToolStatus.OK, text, reward=0.5 * (self.place % 2), ends=self.place % 7 == 0
+            call.id, ToolStatus.OK, text, reward=0.5 * (self.position % 2), ends=self.position % 7 == 0
         )
 
     async def step(self, turn):
-        said = turn.text if isinstance(turn, Say) else str(turn)
-        wrong = await self.moved("step", said)
+        text = turn.text if isinstance(turn, Say) else str(turn)
+        wrong = await self.moved("step", text)
         if wrong is not None and not isinstance(wrong, str):
             return wrong
-        reply = (Message.of("user", wrong or f"you are at {self.place}"),)
-        return Observation(reply, reward=0.25, ends=self.place % 7 == 0)
+        reply = (Message.of("user", wrong or f"you are at {self.position}"),)
+        return Observation(reply, reward=0.25, ends=self.position % 7 == 0)
 
     async def fork(self, seed):
         await self.world.pause("fork", self.walk, seed)
@@ -185,18 +194,18 @@ def test_a_walk_is_what_the_world_said(grown):
         for node, after in zip(trajectory.nodes, (*trajectory.nodes[1:], None), strict=True):
             if node.source is not Source.POLICY or node.turn is None:
                 continue
-            told = node if after is None else after
-            for call, result in zip(node.calls, told.results, strict=False):
+            reply = node if after is None else after
+            for call, result in zip(node.calls, reply.results, strict=False):
                 walk = (*walk, call.arguments["query"])
-                place = stream("place", walk) % 1000
-                assert result.text == f"at {place}"
-                paid += 0.5 * (place % 2)
-            for message in told.messages:
+                position = stream("place", walk) % 1000
+                assert result.text == f"at {position}"
+                paid += 0.5 * (position % 2)
+            for message in reply.messages:
                 walk = (*walk, node.turn.text if isinstance(node.turn, Say) else str(node.turn))
-                place = stream("place", walk) % 1000
-                assert message.text == f"you are at {place}"
+                position = stream("place", walk) % 1000
+                assert message.text == f"you are at {position}"
                 paid += 0.25
-            assert node is trajectory.leaf or place % 7
+            assert node is trajectory.leaf or position % 7
         # A turn beyond a limit did not reach the world.
         assert trajectory.paid == pytest.approx(paid + len(walk))
 

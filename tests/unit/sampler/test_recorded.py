@@ -2,7 +2,7 @@
 
 from ramify.core.messages import Message, Problem
 from ramify.core.tree import TreeKey
-from ramify.eval.live import attempt_key
+from ramify.eval.run import attempt_key
 from ramify.rollout.plan import TreeRequest
 from ramify.sampler.recorded import done_in, in_groups
 

@@ -11,22 +11,16 @@ from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
 from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import Task
-from scripted_agents import WrappedEngine, agent
+from repair_agents import SeesAll
+from scripted_agents import ANSWER, agent
 
 FLAT = FlatBrancher(probe_tokens=0)
-RIGHT = "<answer> \\boxed{ 42 } </answer>"
+RIGHT = ANSWER
 WRONG = "<answer> \\boxed{ 41 } </answer>"
 
 
 def question(name, gold="42"):
     return Problem(name, (Message.of("user", f"{name} ?"),), (gold,), {"kind": name})
-
-
-class SeesAll(WrappedEngine):
-    """Plays the script for what the turn holds already, too."""
-
-    async def generate(self, request):
-        return await self.inner.generate(replace(request, stop_context=0))
 
 
 def sampler_of(folder, play, n=4, **options):

@@ -5,8 +5,8 @@ from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
 from ramify.core.errors import DataError
 from ramify.core.tree import Cut, Source, TreeKey
-from ramify.rollout.places import last_turn
 from ramify.rollout.plan import TreeRequest
+from ramify.rollout.rewriting import last_turn
 from ramify.synth.hints import Hint, HintLibrary, hint_positions, load_hints, planned_hint, read_hint
 
 DOUBT = Hint(name="check", kind="verification", text=", I check.", tool="python")
@@ -58,19 +58,30 @@ def answers(folder, text, n=1, max_calls=3, after="<answer> \\boxed{ 41 } </answ
     return sampler, scored.tree.trajectories
 
 
-def kept(renderer, answer, place):
-    return last_turn(renderer.decode, answer.contexts[place.index])[0][: place.chars]
+def positions_in(sampler, answer):
+    return hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
+
+
+def hinted(sampler, answer, position, problem=None):
+    """The request for a tree that goes on from a position in an answer."""
+    agent = sampler.agent
+    return planned_hint(
+        agent.renderer, problem or question("q"), answer, position, TreeKey(0, 0, 2), agent.tools
+    )
+
+
+def text_before(renderer, answer, position):
+    return last_turn(renderer.decode, answer.contexts[position.index])[0][: position.chars]
 
 
 def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_folder):
     text = f"<think> it is 41, wait no. I am NOT SURE. await</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text)
     renderer = sampler.agent.renderer
-    found = [
-        (place.hint.name, kept(renderer, answer, place))
-        for place in hint_positions(LIBRARY, renderer, answer, sampler.agent.tools)
-    ]
-    assert found == [
+    assert [
+        (position.hint.name, text_before(renderer, answer, position))
+        for position in positions_in(sampler, answer)
+    ] == [
         ("check", "<think> it is 41, wait"),
         ("check", "<think> it is 41, wait no. I am NOT SURE"),
         ("again", "<think> it is 41, wait no. I am NOT SURE. await"),
@@ -79,11 +90,9 @@ def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_fold
 
 def test_there_is_no_place_in_a_call_or_in_a_turn_without_an_answer(tokenizer_folder):
     sampler, (answer,) = answers(tokenizer_folder, "<think> so</think><python> wait </python>", max_calls=0)
-    assert hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools) == ()
+    assert positions_in(sampler, answer) == ()
     sampler, (answer,) = answers(tokenizer_folder, "<think> so wait")
-    assert [
-        p.hint.name for p in hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
-    ] == ["check"]
+    assert [p.hint.name for p in positions_in(sampler, answer)] == ["check"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -91,17 +100,17 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
     text = f"<think> it is 41, wait no</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text, after=f" right</think>{RIGHT}")
     renderer = sampler.agent.renderer
-    place = hint_positions(LIBRARY, renderer, answer, sampler.agent.tools)[number]
-    planned = planned_hint(renderer, question("q"), answer, place, TreeKey(0, 0, 2), sampler.agent.tools)
+    position = positions_in(sampler, answer)[number]
+    planned = hinted(sampler, answer, position)
     (scored,) = grow(sampler, [planned])
     (trajectory,) = scored.tree.trajectories
     prompt, first, hint, last = trajectory.nodes
     assert first.token_ids == answer.nodes[1].token_ids
-    assert (hint.source, hint.parent, read_hint(hint.rewriter)) == (Source.TOOL, first.id, place.hint.name)
+    assert (hint.source, hint.parent, read_hint(hint.rewriter)) == (Source.TOOL, first.id, position.hint.name)
     assert hint.context == Cut(first.id, hint.context.tokens)
     context = renderer.decode(trajectory.segments[-1].token_ids[len(prompt.token_ids) :])
-    kept_text = kept(renderer, answer, place)
-    assert context.startswith(kept_text + place.hint.text + " right</think>")
+    before = text_before(renderer, answer, position)
+    assert context.startswith(before + position.hint.text + " right</think>")
     assert "41 }" not in context
     assert trajectory.final_answer == "\\boxed{ 42 }"
     assert scored.rewards[0].parts["correct"] == 1.0
@@ -113,11 +122,9 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
 def test_the_prompt_is_that_of_the_agent_that_goes_on(tokenizer_folder):
     sampler, (answer,) = answers(tokenizer_folder, f"{WRONG}")
     other = question("another question that is longer")
-    (place,) = hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
-    assert place.chars == 0
-    planned = planned_hint(
-        sampler.agent.renderer, other, answer, place, TreeKey(0, 0, 2), sampler.agent.tools
-    )
+    (position,) = positions_in(sampler, answer)
+    assert position.chars == 0
+    planned = hinted(sampler, answer, position, other)
     assert planned.above[0].token_ids == sampler.agent.renderer.render_prompt(other, sampler.agent.tools)
     assert planned.above[-1].context == Cut("", len(planned.above[0].token_ids))
     (scored,) = grow(sampler, [planned])
@@ -128,10 +135,8 @@ def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(
     sampler, (answer,) = answers(
         tokenizer_folder, "<think> so</think><search> a </search>", after=f"<think> wait</think>{WRONG}"
     )
-    places = hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)
-    planned = planned_hint(
-        sampler.agent.renderer, question("q"), answer, places[-1], TreeKey(0, 0, 2), sampler.agent.tools
-    )
+    positions = positions_in(sampler, answer)
+    planned = hinted(sampler, answer, positions[-1])
     before = sum(sampler.agent.environment.members["search"].issued.values())
     (scored,) = grow(sampler, [planned])
     assert sum(sampler.agent.environment.members["search"].issued.values()) == before + 1
@@ -142,10 +147,8 @@ def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(
 def test_an_answer_without_room_for_more_ends_at_once(tokenizer_folder):
     text = f"<think> it is 41, wait no</think>{WRONG}"
     sampler, (answer,) = answers(tokenizer_folder, text)
-    place = hint_positions(LIBRARY, sampler.agent.renderer, answer, sampler.agent.tools)[0]
-    planned = planned_hint(
-        sampler.agent.renderer, question("q"), answer, place, TreeKey(0, 0, 2), sampler.agent.tools
-    )
+    position = positions_in(sampler, answer)[0]
+    planned = hinted(sampler, answer, position)
     spent = sum(len(node.token_ids) for node in planned.above[1:])
     for room in (-1, 0, 1):
         small = sampler_of(tokenizer_folder, lambda c, s: RIGHT, n=1, max_tokens=spent + room)

@@ -50,8 +50,8 @@ def scored(tokenizer_folder):
 
 
 @dataclass(frozen=True)
-class Paid:
-    """Pays each trajectory what it is told, and has no verdict on some."""
+class PaysInOrder:
+    """Pays the trajectories these values, and has no verdict on some."""
 
     values: Sequence[float]
     without_verdict: Sequence[int] = ()
@@ -64,7 +64,7 @@ class Paid:
 
 
 def rewarded(tree, values, without_verdict=()):
-    return asyncio.run(score_tree(Paid(values, without_verdict), tree))
+    return asyncio.run(score_tree(PaysInOrder(values, without_verdict), tree))
 
 
 def with_leaf(tree, index, **changed):
@@ -77,13 +77,13 @@ def with_leaf(tree, index, **changed):
 def test_chosen_is_right_and_rejected_is_not_and_no_leaf_is_in_two_pairs(scored):
     _, trees = scored
     total = 0
-    for one in trees:
-        outcome, pairs = RULE.choose(one)
+    for tree in trees:
+        outcome, pairs = RULE.choose(tree)
         assert (outcome == PAIRED) == bool(pairs)
         assert len(pairs) <= 2
         assert len({index for both in pairs for index in both}) == 2 * len(pairs)
         for good, bad in pairs:
-            assert one.rewards[good].parts["correct"] >= 1 > one.rewards[bad].parts["correct"]
+            assert tree.rewards[good].parts["correct"] >= 1 > tree.rewards[bad].parts["correct"]
         total += len(pairs)
     assert total > 8
 
@@ -120,12 +120,12 @@ def test_a_side_without_a_verdict_is_in_no_pair(scored):
 
 
 def test_a_side_may_be_as_long_as_the_limit(scored):
-    one = rewarded(scored[1][0].tree, [1.0] + [0.0] * 7)
-    _, ((good, _),) = PairRule(1, 500).choose(one)
-    sizes = [len(trajectory.segments[-1].token_ids) for trajectory in one.tree.trajectories]
+    tree = rewarded(scored[1][0].tree, [1.0] + [0.0] * 7)
+    _, ((good, _),) = PairRule(1, 500).choose(tree)
+    sizes = [len(trajectory.segments[-1].token_ids) for trajectory in tree.tree.trajectories]
     fits = max(sizes[good], min(sizes[1:]))
-    assert PairRule(1, fits).choose(one)[0] == PAIRED
-    assert PairRule(1, fits - 1).choose(one) == (TOO_LONG, ())
+    assert PairRule(1, fits).choose(tree)[0] == PAIRED
+    assert PairRule(1, fits - 1).choose(tree) == (TOO_LONG, ())
 
 
 def test_a_context_that_does_not_begin_at_the_prompt_is_in_no_pair(scored):
@@ -135,11 +135,13 @@ def test_a_context_that_does_not_begin_at_the_prompt_is_in_no_pair(scored):
 
 @pytest.mark.parametrize("more", [0, 2])
 def test_a_side_that_begins_the_other_is_no_pair_as_for_the_reader(scored, more):
-    one = next(one for one in scored[1] if sum(len(t.nodes) == 2 for t in one.tree.trajectories) > 1)
-    first, second = [i for i, t in enumerate(one.tree.trajectories) if len(t.nodes) == 2][:2]
-    ids = one.tree.trajectories[first].leaf.token_ids
+    whole = next(
+        each.tree for each in scored[1] if sum(len(t.nodes) == 2 for t in each.tree.trajectories) > 1
+    )
+    first, second = [i for i, t in enumerate(whole.trajectories) if len(t.nodes) == 2][:2]
+    ids = whole.trajectories[first].leaf.token_ids
     ids += ids[:more]
-    tree = with_leaf(one.tree, second, token_ids=ids, behavior_logprobs=(0.0,) * len(ids))
+    tree = with_leaf(whole, second, token_ids=ids, behavior_logprobs=(0.0,) * len(ids))
     others = set(range(8)) - {first, second}
     for index in others:
         tree = with_leaf(tree, index, stop=StopReason.FAILED)
@@ -149,53 +151,53 @@ def test_a_side_that_begins_the_other_is_no_pair_as_for_the_reader(scored, more)
 
 def rows_of(scored, rule=RULE):
     sampler, trees = scored
-    return made(sampler, [("trees/3.jsonl", one) for one in trees], rule)
+    return rows_and_choice(sampler, [("trees/3.jsonl", tree) for tree in trees], rule)
 
 
-def made(sampler, trees, rule):
+def rows_and_choice(sampler, trees, rule):
     decode = sampler.agent.renderer.decode
     chosen = choose_pairs(iter(trees), rule, decode)
     return list(pair_rows(iter(trees), chosen, decode)), chosen
 
 
-def again(one, epoch, values=None):
+def again(scored_tree, epoch, values=None):
     """The tree as of another epoch, perhaps with other rewards."""
-    tree = replace(one.tree, key=TreeKey(epoch, one.tree.key.slot))
-    return replace(one, tree=tree) if values is None else rewarded(tree, values)
+    tree = replace(scored_tree.tree, key=TreeKey(epoch, scored_tree.tree.key.slot))
+    return replace(scored_tree, tree=tree) if values is None else rewarded(tree, values)
 
 
 def test_a_question_of_several_trees_has_the_best_pairs_of_all_of_them(scored):
     sampler, trees = scored
-    one, other = trees[0], trees[1]
+    first, second = trees[0], trees[1]
     low, high = [0.5 + 0.5 * (i < 4) for i in range(8)], [float(i < 4) for i in range(8)]
-    given = [
-        ("a", again(one, 1, low)),
-        ("a", again(one, 2, high)),
-        ("b", again(other, 1, high)),
-        ("b", again(one, 1, high)),
+    recorded = [
+        ("a", again(first, 1, low)),
+        ("a", again(first, 2, high)),
+        ("b", again(second, 1, high)),
+        ("b", again(first, 1, high)),
     ]
-    rows, chosen = made(sampler, given, PairRule(3, 500))
-    places = [(row["id"], row["recorded"]["file"], row["recorded"]["step"]) for row in rows]
+    rows, chosen = rows_and_choice(sampler, recorded, PairRule(3, 500))
+    rows_by_origin = [(row["id"], row["recorded"]["file"], row["recorded"]["step"]) for row in rows]
     # The first tree has small gaps; of the others the order says which is asked first.
-    assert len(places) == chosen.count == 6
-    assert [place for place in places if place[0].startswith("q1")] == [
+    assert len(rows_by_origin) == chosen.count == 6
+    assert [origin for origin in rows_by_origin if origin[0].startswith("q1")] == [
         ("q1", "b", 1),
         ("q1#1", "b", 1),
         ("q1#2", "b", 1),
     ]
-    mine = [place for place in places if place[0].startswith("q0")]
+    mine = [origin for origin in rows_by_origin if origin[0].startswith("q0")]
     assert [name for name, _, _ in mine] == ["q0", "q0#1", "q0#2"]
-    assert not any(place[1:] == ("a", 1) for place in mine)
+    assert not any(origin[1:] == ("a", 1) for origin in mine)
     assert all(row["rewards"] == [1.0, 0.0] for row in rows)
     assert chosen.questions == {PAIRED: 2}
     assert chosen.line() == "6 pairs from 2 questions (with pairs 2)"
-    assert made(sampler, given, PairRule(3, 500)) == (rows, chosen)
+    assert rows_and_choice(sampler, recorded, PairRule(3, 500)) == (rows, chosen)
 
 
 def test_what_became_of_a_question_of_several_trees(scored):
     sampler, trees = scored
     right, wrong, both = [1.0] * 8, [0.0] * 8, [1.0, 0.0] * 4
-    given = [
+    recorded = [
         ("a", again(trees[0], 1, right)),
         ("a", again(trees[0], 2, wrong)),
         ("a", again(trees[1], 1, wrong)),
@@ -203,8 +205,12 @@ def test_what_became_of_a_question_of_several_trees(scored):
         ("a", again(trees[2], 1, right)),
         ("a", again(trees[2], 2, both)),
     ]
-    assert made(sampler, given, RULE)[1].questions == {APART: 1, NEVER_RIGHT: 1, PAIRED: 1}
-    assert made(sampler, given, PairRule(2, 5))[1].questions == {APART: 1, NEVER_RIGHT: 1, TOO_LONG: 1}
+    assert rows_and_choice(sampler, recorded, RULE)[1].questions == {APART: 1, NEVER_RIGHT: 1, PAIRED: 1}
+    assert rows_and_choice(sampler, recorded, PairRule(2, 5))[1].questions == {
+        APART: 1,
+        NEVER_RIGHT: 1,
+        TOO_LONG: 1,
+    }
 
 
 def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):
@@ -213,13 +219,13 @@ def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):
     assert sum(chosen.questions.values()) == 12
     assert f"{len(rows)} pairs from 12 questions" in chosen.line()
     assert len({row["id"] for row in rows}) == len(rows)
-    trees = {one.tree.key.slot: one.tree for one in scored[1]}
+    trees = {each.tree.key.slot: each.tree for each in scored[1]}
     for row in rows:
-        told = row["recorded"]
-        assert (told["file"], told["step"], told["attempt"]) == ("trees/3.jsonl", 3, 0)
-        tree = trees[told["slot"]]
+        origin = row["recorded"]
+        assert (origin["file"], origin["step"], origin["attempt"]) == ("trees/3.jsonl", 3, 0)
+        tree = trees[origin["slot"]]
         for name in ("chosen", "rejected"):
-            trajectory = next(t for t in tree.trajectories if t.leaf.id == told[name])
+            trajectory = next(t for t in tree.trajectories if t.leaf.id == origin[name])
             ids = [token for _, part in row["ids"][name] for token in part]
             assert tuple(row["ids"]["prompt"] + ids) == trajectory.segments[-1].token_ids
             written = [token for source, part in row["ids"][name] if source == "policy" for token in part]

@@ -16,18 +16,17 @@ from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import TreeRequest
 from ramify.synth.configs import HintsConfig, QualityConfig
-from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
 from ramify.synth.results import PassRates, Sorter, StageTotals, _rates, write_results
-from ramify.synth.rows import Answer, refusal_reason
-from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
+from ramify.synth.rows import Answer, read_stage, refusal_reason
+from ramify.synth.run import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
 
 CALL = "<think> I add</think><python> print(12 + 30) </python>"
 DONE = f"<think> done</think>{RIGHT}"
 
 
 def answer_of(context, seed):
-    """What the agent says, by its question and by what stands in the context."""
+    """The agent's turn, by its question and by what stands in the context."""
     kind = next(
         name
         for name in ("easy", "tool", "hard", "hint", "many", "twice", "odd", "often")
@@ -66,9 +65,9 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
     for stage in ("direct", "tools"):
         record(run, stage, stages[stage])
     if hints:
-        asked = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
+        unanswered = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
         planned = planned_hints(
-            run, HintsConfig(), load_hints(None), with_samples(sampler, 1), problems, asked
+            run, HintsConfig(), load_hints(None), with_samples(sampler, 1), problems, unanswered
         )
         stages["hints"] = grow(with_samples(sampler, 1), planned)
         record(run, "hints", stages["hints"])
@@ -82,21 +81,21 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
         for name in files
     }
     # Nothing is lost: every answer is a row, or was refused with a reason.
-    answers = sum(len(one.tree.trajectories) for trees in stages.values() for one in trees)
+    answers = sum(len(each.tree.trajectories) for trees in stages.values() for each in trees)
     assert len(rows["sft"]) + len(rows["rejected"]) == answers
     assert all(row["reason"] for row in rows["rejected"])
     return summary, rows, run
 
 
 def read_ids(path):
-    """What `ramify sft` reads."""
-    found = [example for _, example in read_examples(path, COMPLETION)]
-    assert all(isinstance(example, Example) for example in found)
-    return [example.problem.id for example in found]
+    """The ids that `ramify sft` reads."""
+    examples = [example for _, example in read_examples(path, COMPLETION)]
+    assert all(isinstance(example, Example) for example in examples)
+    return [example.problem.id for example in examples]
 
 
 def record(run, stage, scored):
-    lines = [dump_line(tree_record(TracedTree(one.tree, one.rewards))) for one in scored]
+    lines = [dump_line(tree_record(TracedTree(each.tree, each.rewards))) for each in scored]
     replace_lines(run / "trees" / f"{stage}.jsonl", lines)
 
 
@@ -121,6 +120,7 @@ def test_the_classes_of_the_paper(rates, expected):
 def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
     summary, rows, run = synthesis(tokenizer_folder, tmp_path, ["easy", "tool", "hard"])
     assert summary["classes"] == {"direct": 1, "hurts": 0, "helps": 1, "hard": 1, "unclear": 0}
+    assert set(summary["stages"]) == {"direct", "tools"}
     assert [(row["id"], row["stage"], row["calls"]) for row in rows["sft"]] == [
         ("easy", "direct", 0),
         ("tool", "tools", 1),
@@ -189,8 +189,8 @@ def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
     totals = StageTotals()
     for answer in answers:
         totals.add(answer)
-    told = totals.as_json(None)
-    assert (told["answers"], told["not_counted"], told["right"]) == (16, 8, 1.0)
+    entry = totals.as_json(None)
+    assert (entry["answers"], entry["not_counted"], entry["right"]) == (16, 8, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -282,14 +282,9 @@ def test_what_an_earlier_answer_wrote_costs_nothing_again(tokenizer_folder, tmp_
             new = node.source is Source.POLICY and node.id not in traced.tree.inherited_ids
             written += len(node.token_ids) * new
             calls += len(node.calls) * new
-    told = summary["stages"]["hints"]
-    assert (told["tokens"]["written"], told["calls"]) == (written, calls)
-    assert calls == told["answers"] == 2
-
-
-def test_a_stage_without_answers_is_left_out(tokenizer_folder, tmp_path):
-    summary, _, _ = synthesis(tokenizer_folder, tmp_path, ["tool"])
-    assert set(summary["stages"]) <= set(STAGES)
+    entry = summary["stages"]["hints"]
+    assert (entry["tokens"]["written"], entry["calls"]) == (written, calls)
+    assert calls == entry["answers"] == 2
 
 
 def test_planned_trees_of_a_stage_have_draws_of_their_own():

@@ -7,7 +7,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 import build
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.losses import GspoSurrogate
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import MachineError
 from ramify.learner.configs import OptimizerConfig

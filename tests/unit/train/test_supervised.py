@@ -20,11 +20,10 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.messages import Message, Problem
+from ramify.core.messages import Dialect, Message, Problem
 from ramify.core.rank import Rank
 from ramify.core.tree import TreeKey
 from ramify.learner.parallel import Ranks
-from ramify.modeling.configs import Dialect
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics

@@ -1,14 +1,38 @@
-"""What a step waits for, in words."""
+"""Parts that do not fit together, and what a step waits for, in words."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from model_folders import write_tokenizer
 from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.core.errors import ConfigError
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.waits import WaitBoard
-from scripted_agents import agent, problem
+from ramify.rollout.settings import WaitBoard
+from scripted_agents import WrappedEngine, agent, problem, tokenizer_of
+
+RULE = ThresholdBrancher(m=3, min_entropy_delta=0.0, children=1, probe_tokens=3)
+
+
+def test_an_engine_with_another_tokenizer_is_refused_when_the_parts_are_put_together(
+    tokenizer_folder, tmp_path
+):
+    write_tokenizer(tmp_path / "other", vocab_size=500)
+    parts = agent(tokenizer_folder, RULE)
+    info = replace(parts.engine.info(), tokenizer=tokenizer_of(tmp_path / "other").fingerprint)
+    engine = WrappedEngine(parts.engine)
+    engine.info = lambda: info
+    with pytest.raises(ConfigError, match="engine 'scripted' uses the ids of another tokenizer"):
+        replace(parts, engine=engine)
+
+
+def test_an_engine_without_exact_entropies_cannot_give_those_of_all_tokens(tokenizer_folder):
+    with pytest.raises(
+        ConfigError, match=r"^engine 'scripted' gives entropies as brackets.* to \"annotate\"$"
+    ):
+        agent(tokenizer_folder, RULE, exact_entropy=False, all_entropies=True)
 
 
 def test_the_board_counts_and_tells_the_age_of_the_oldest():
@@ -22,11 +46,11 @@ def test_the_board_counts_and_tells_the_age_of_the_oldest():
         async with asyncio.TaskGroup() as group:
             for what, seconds in (("search", 9), ("search", 4), ("engine", 5)):
                 group.create_task(wait(what, seconds))
-            seen = []
+            lines = []
             for pause in (0.5, 3, 1, 1, 4):
                 await asyncio.sleep(pause)
-                seen.append(board.describe(asyncio.get_running_loop().time()))
-        return seen
+                lines.append(board.describe(asyncio.get_running_loop().time()))
+        return lines
 
     assert run_virtual(main())[0] == [
         "engine 1, search 2",
@@ -54,7 +78,7 @@ def test_a_wait_that_fails_is_over():
 
 
 def test_what_is_waited_for_is_shown_while_trees_grow(tokenizer_folder):
-    parts = agent(tokenizer_folder, ThresholdBrancher(m=3, min_entropy_delta=0.0, children=1, probe_tokens=3))
+    parts = agent(tokenizer_folder, RULE)
     shown = []
 
     async def main():

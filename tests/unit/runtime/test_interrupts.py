@@ -11,15 +11,15 @@ from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(signal.SIGINT, "stopped by Ctrl-C"), (signal.SIGTERM, "stopped by SIGTERM")]
+    ("number", "message"), [(signal.SIGINT, "stopped by Ctrl-C"), (signal.SIGTERM, "stopped by SIGTERM")]
 )
-def test_the_first_signal_is_heard_at_the_next_safe_point(number, told):
+def test_the_first_signal_is_heard_at_the_next_safe_point(number, message):
     with StopOnSignal() as stop:
         stop.check()
         signal.raise_signal(number)
         with pytest.raises(RunInterruptedError) as stopped:
             stop.check()
-    assert (str(stopped.value), stopped.value.number) == (told, number)
+    assert (str(stopped.value), stopped.value.number) == (message, number)
 
 
 def test_what_is_awaited_is_cancelled_at_once():
