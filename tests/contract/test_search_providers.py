@@ -21,8 +21,7 @@ from ramify.tools.configs import (
     SearxngSearchConfig,
     SerperSearchConfig,
 )
-from ramify.tools.search_retriever import RetrieverSearch
-from ramify.tools.web_search import BrightDataSearch, SearxngSearch, SerperSearch
+from ramify.tools.search_http import BrightDataSearch, RetrieverSearch, SearxngSearch, SerperSearch
 
 pytestmark = pytest.mark.integration
 

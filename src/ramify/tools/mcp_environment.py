@@ -23,9 +23,15 @@ from ramify.core.tree import Trajectory
 from ramify.net.secrets import shown
 from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools.configs import McpConfig
-from ramify.tools.mcp_messages import call_tool, first_cause, in_words, list_tools, read_answer
 from ramify.tools.mcp_transports import transport
-from ramify.tools.server_tools import ToolListError
+from ramify.tools.server_tools import (
+    ToolListError,
+    call_tool,
+    first_cause,
+    in_words,
+    list_tools,
+    read_answer,
+)
 
 if TYPE_CHECKING:
     from mcp import ClientSession

@@ -8,7 +8,7 @@ import pytest
 # How many pages of 2 MiB lie wholly in the heap is by chance: the kernel chooses addresses anew for each process.
 PROGRAM = """
 import gc
-from ramify.sandbox.warmup import use_huge_pages
+from ramify.sandbox.zygote import use_huge_pages
 size = 2 << 20
 rows = [[number, str(number)] for number in range(400_000)]
 wanted = sum(number for number, _ in rows)

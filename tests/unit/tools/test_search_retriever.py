@@ -11,7 +11,7 @@ from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import RequestFailedError
 from ramify.tools.configs import RetrieverSearchConfig
-from ramify.tools.search_retriever import RetrieverSearch
+from ramify.tools.search_http import RetrieverSearch
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.index_folder import open_index
 from ramify.tools.passage_index import LocalSearch, PassageIndex
-from ramify.tools.search_retriever import RetrieverSearch
+from ramify.tools.search_http import RetrieverSearch
 from ramify.tools.search_service import MAX_BODY_BYTES, make_app
 
 pytestmark = pytest.mark.integration

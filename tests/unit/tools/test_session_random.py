@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.messages import Message, Problem, ToolCall
-from ramify.tools import session_random
 from ramify.tools.class_environment import environment_from
-from ramify.tools.session_random import SessionRandom
+from ramify.tools.own_objects import SessionRandom, install_session_random
 
-session_random.install()
+install_session_random()
 PROBLEM = Problem("p", (Message.of("user", "Go."),), ())
 DRAWS = {
     "random": lambda: random.random(),

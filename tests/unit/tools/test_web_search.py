@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ramify.net.client import Answer
-from ramify.tools.web_search import ResultFields, plain_text, read_hits
+from ramify.tools.search_http import ResultFields, plain_text, read_hits
 
 FIELDS = ResultFields("organic", "snippet", "link")
 
