@@ -3,13 +3,13 @@ import contextlib
 import io
 import os
 import sys
-import time
 import zlib
 from pathlib import Path
 
 import pypdf
 import pytest
 
+from processes import children, wait_until
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.document_worker import UnreadableError, read_document
 from ramify.tools.documents import DocumentReader, charset_of, kind_of
@@ -242,8 +242,8 @@ def test_a_document_is_read_behind_the_filter():
         reader = DocumentReader(processes=1)
         try:
             reading = asyncio.create_task(reader.read("html", "", busy))
-            kinds = await until(
-                lambda: [kind for pid in children("self") for kind in filters(pid) if kind != "0"]
+            kinds = await asyncio.to_thread(
+                wait_until, lambda: [kind for pid in children() for kind in filters(pid) if kind != "0"]
             )
             await reading
             return kinds
@@ -251,19 +251,6 @@ def test_a_document_is_read_behind_the_filter():
             await reader.close()
 
     assert asyncio.run(main()) == ["2"]
-
-
-async def until(found, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.001)
-    return value
-
-
-def children(pid):
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        yield from file.read_text().split()
 
 
 def filters(worker):
