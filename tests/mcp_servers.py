@@ -1,5 +1,6 @@
 """MCP servers for tests, written with the real package's server API, and the processes that run them."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+
+from ramify.core.messages import ToolCall
 
 SHOP = '''
 """A server whose state is a sum, and which can also do what servers should not do."""
@@ -169,6 +172,23 @@ def write_server(folder, text):
     path = folder / "server.py"
     path.write_text(text)
     return sys.executable, str(path)
+
+
+def call(name, **arguments):
+    """A call of a server's tool."""
+    return ToolCall("c", name, arguments)
+
+
+def run(work):
+    """Run a coroutine, which must leave no task behind."""
+
+    async def main():
+        result = await work
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+        return result
+
+    return asyncio.run(main())
 
 
 def running(command):

@@ -9,17 +9,16 @@ import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.draws import uniform
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, Say, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
-from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
+from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rollout.grow import grow_trees
 from ramify.tools.class_environment import environment_from
-from scripted_agents import agent, tokenizer_of
+from scripted_agents import agent_in
 
 FLAT = FlatBrancher(probe_tokens=2)
 RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=2)
@@ -105,14 +104,7 @@ def guesses(context, seed):
 
 
 def parts_of(folder, environment, play=adds, rule=FLAT, *, n=4, **options):
-    parts = agent(folder, rule, n=n, max_calls=12, max_tokens=2000, **options)
-    tokenizer = tokenizer_of(folder)
-    return replace(
-        parts,
-        engine=ScriptedEngine(tokenizer, play),
-        renderer=TagRenderer(tokenizer),
-        environment=environment,
-    )
+    return agent_in(environment, folder, rule, play, n=n, max_calls=12, max_tokens=2000, **options)
 
 
 def tree_of(parts, problem=PROBLEM):

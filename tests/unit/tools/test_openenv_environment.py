@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -27,7 +26,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.rollout.grow import grow_trees
 from ramify.tools.configs import OpenEnvConfig
 from ramify.tools.openenv_environment import open_openenv
-from scripted_agents import agent, problem
+from scripted_agents import agent_in, problem, tokenizer_of
 
 pytestmark = pytest.mark.integration
 KINDS = ("stand-in", "real")
@@ -384,11 +383,8 @@ def grown(folder, environment, script, *, n=6):
         return ScriptedTurn(script[min(context.count("</tool_response>"), len(script) - 1)], ends=True)
 
     rule = RandomBrancher(m=2, rate=1.0, children=1, probe_tokens=3)
-    first = agent(folder, rule)
-    renderer = HermesRenderer(first.renderer.tokenizer)
-    parts = agent(folder, rule, turn, n=n, max_calls=6, max_tokens=4000, renderer=renderer)
-    # The engine without the time that it takes in the virtual world of other tests.
-    parts = replace(parts, environment=environment, engine=parts.engine.inner)
+    renderer = HermesRenderer(tokenizer_of(folder))
+    parts = agent_in(environment, folder, rule, turn, n=n, max_calls=6, max_tokens=4000, renderer=renderer)
 
     async def main():
         trees = await grow_trees(parts, [problem()], 0)

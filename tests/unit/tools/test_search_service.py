@@ -1,6 +1,7 @@
 """The retrieval service over a real socket: formats of its routes, bad requests, our own client, stopping."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import threading
@@ -18,7 +19,7 @@ from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.index_folder import open_index
 from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search_http import RetrieverSearch
-from ramify.tools.search_service import MAX_BODY_BYTES, make_app
+from ramify.tools.search_service import MAX_BODY_BYTES, FairTurns, make_app
 
 pytestmark = pytest.mark.integration
 
@@ -280,3 +281,71 @@ def test_what_a_client_asked_for_ends_when_it_leaves() -> None:
         assert complaints == []
 
     asyncio.run(over_the_app(make_app(index, 2), use))  # type: ignore[arg-type]
+
+
+async def queue(
+    turns: FairTurns, order: list[str], asked: list[tuple[str, str, str]]
+) -> list[asyncio.Task[None]]:
+    """Tasks that wait in this order for a place, each with its client and its request."""
+
+    async def one(client: str, request: str, name: str) -> None:
+        async with turns.slot(client, request):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(one(*each)) for each in asked]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_clients_take_turns_and_so_do_their_requests() -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        turns = FairTurns(1)
+        large = [("a", "a1", f"a1.{i}") for i in range(4)] + [("a", "a2", f"a2.{i}") for i in range(3)]
+        await asyncio.gather(*await queue(turns, order, [*large, ("b", "b1", "b"), ("c", "c1", "c")]))
+
+    asyncio.run(main())
+    assert order == ["a1.0", "a1.1", "b", "c", "a2.0", "a1.2", "a2.1", "a1.3", "a2.2"]
+
+
+def test_who_leaves_takes_no_turn_and_keeps_no_place() -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        turns = FairTurns(1)
+        async with turns.slot("first", 0):
+            tasks = await queue(
+                turns, order, [*(("a", "a1", f"a.{i}") for i in range(100)), ("b", "b1", "b")]
+            )
+            for task in tasks[:99]:
+                task.cancel()
+        tasks[99].cancel()  # it was just given the place
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(10), turns.slot("last", 0):
+            order.append("last")
+
+    asyncio.run(main())
+    assert order == ["b", "last"]
+
+
+def test_no_more_places_than_there_are() -> None:
+    now = most = 0
+
+    async def one(turns: FairTurns, client: int) -> None:
+        nonlocal now, most
+        async with turns.slot(client % 3, client):
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    async def main() -> None:
+        turns = FairTurns(4)
+        await asyncio.gather(*(one(turns, client) for client in range(50)))
+
+    asyncio.run(main())
+    assert (now, most) == (0, 4)
