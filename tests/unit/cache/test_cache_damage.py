@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_full_disk_ends_the_remembering_and_not_the_run(path):
-    said = []
+    notes = []
 
     async def use(cache):
         # The limit of pages stands for a full disk: SQLite says the same of both.
@@ -99,9 +99,9 @@ def test_a_full_disk_ends_the_remembering_and_not_the_run(path):
             await cache.flush()
         assert await cache.fetch(key("q199"), never) == "199" + "x" * 2000
 
-    cache = run(use, path, say=said.append)
-    assert len(said) == 1
-    assert "full" in said[0]
+    cache = run(use, path, say=notes.append)
+    assert len(notes) == 1
+    assert "full" in notes[0]
     (group,) = read_groups(path)
     assert group.answers + cache.forgotten == 200
     assert cache.forgotten > 100

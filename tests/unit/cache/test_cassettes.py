@@ -220,7 +220,7 @@ def test_what_fails_because_its_client_is_closed_is_not_recorded(path):
     """A caller gives up, the provider's client is closed, and then the cassette, as a toolbox closes them."""
     stopped = threading.Event()
 
-    async def whole(url, asked):
+    async def whole(url, requests):
         client = HttpClient("probe", HttpSettings(attempts=1))
         cassette = SqliteCache(path, mode=RECORD)
 
@@ -228,7 +228,7 @@ def test_what_fails_because_its_client_is_closed_is_not_recorded(path):
             return (await client.get(url)).json()
 
         task = asyncio.ensure_future(cassette.fetch(key("hangs"), make))
-        while not asked:
+        while not requests:
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])

@@ -103,14 +103,14 @@ def test_what_was_found_since_is_exported_too(tmp_path):
     path = write(tmp_path, {"a": TWO})
     round_trip(tmp_path, path)
 
-    async def found():
+    async def hits():
         return [{"id": "u", "text": "new\n snippet", "title": "T", "url": "U"}]
 
     async def page():
         return "the page's text"
 
     async def use(cache):
-        await cache.fetch(key("b"), found)
+        await cache.fetch(key("b"), hits)
         await cache.fetch(CacheKey("page", "p", {}, "https://x"), page)
 
     with_cache(tmp_path, use)
@@ -181,6 +181,6 @@ def test_a_mistake_is_told_in_one_line(arguments, message, capsys, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     write(tmp_path, {})
     assert main(["cache", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    message_lines = capsys.readouterr().err
+    assert message in message_lines
+    assert message_lines.count("\n") == 1

@@ -139,8 +139,8 @@ def test_a_disk_that_fills_ends_the_remembering_and_not_the_run(tmp_path):
 
 
 def test_a_fork_is_told_to_open_a_cache_of_its_own(tmp_path):
-    said, _ = child("fork", tmp_path).communicate(timeout=60)
-    *refused, status, known, new = said.splitlines()
+    output, _ = child("fork", tmp_path).communicate(timeout=60)
+    *refused, status, known, new = output.splitlines()
     assert len(refused) == 2
     assert all("Open one in each process" in line for line in refused)
     assert (status, known, new) == ("0", "answer", "answer")

@@ -113,11 +113,11 @@ def test_two_caches_on_one_file_see_what_the_other_wrote(path):
 
 
 def test_identical_requests_of_two_caches_ask_once(path):
-    asked = 0
+    count = 0
 
     async def make():
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         await asyncio.sleep(0.05)
         return "answer"
 
@@ -128,7 +128,7 @@ def test_identical_requests_of_two_caches_ask_once(path):
         await second.close()
 
     run(use, path)
-    assert asked == 1
+    assert count == 1
 
 
 def test_when_the_one_who_asks_fails_the_other_cache_asks(path):

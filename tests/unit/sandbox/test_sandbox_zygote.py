@@ -123,11 +123,11 @@ def test_a_request_that_finds_no_free_folder_is_told_when_it_begins(tmp_path):
             heads.append(read(process)[0])
         process.stdin.close()
         assert process.wait(20) == 0
-    told = [
+    order = [
         next(name for name in ("waiting", "begun", "status") if name in head) + str(head["id"])
         for head in heads
     ]
-    assert told == ["waiting2", "status1", "begun2", "status2"]
+    assert order == ["waiting2", "status1", "begun2", "status2"]
 
 
 @pytest.mark.skipif(why_not(1) is not None, reason="level 1 is out of reach here")

@@ -223,7 +223,7 @@ def test_two_tools_of_a_file_share_it_and_a_changed_file_is_another(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "function", "args", "told"),
+    ("text", "function", "args", "message"),
     [
         (None, "f", {}, ": expected a Python file: No such file or directory"),
         ("def f(:\n", "f", {}, ", line 1: not Python: invalid syntax"),
@@ -245,16 +245,16 @@ def test_two_tools_of_a_file_share_it_and_a_changed_file_is_another(tmp_path):
         ("def f(a):\n    'F.'", "f", {}, ": f: parameter 'a' has no type hint"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_file(tmp_path, text, function, args, told):
+def test_mistakes_are_one_line_that_names_the_file(tmp_path, text, function, args, message):
     path = tmp_path / "my_tools.py"
     if text is not None:
         write(tmp_path, text)
     before = set(sys.modules)
     with pytest.raises(ConfigError) as caught:
         load(path, function, args)
-    assert str(caught.value).startswith(f"{path}{told}")
+    assert str(caught.value).startswith(f"{path}{message}")
     assert "\n" not in str(caught.value)
-    if "running it failed" in told:
+    if "running it failed" in message:
         assert not [name for name in set(sys.modules) - before if name.startswith("_ramify")]
 
 

@@ -80,8 +80,8 @@ def test_what_a_call_gives(shop):
         session = await shop.open(problem(), 0)
         try:
             return [
-                await session.call(asked)
-                for asked in (
+                await session.call(request)
+                for request in (
                     call("search", query="tea"),
                     call("data"),
                     call("parts"),
@@ -106,27 +106,27 @@ def test_what_a_call_gives(shop):
     )
     assert nothing == "nothing returned nothing."
     assert list(texts.values()) == [OK, OK, OK, EMPTY, *[ERROR] * 5]
-    told = (
+    reasons = (
         "executing tool fail",
         "valid integer",
         "Unknown tool: lookup",
         "cannot be sent: Out of",
         "surrogates",
     )
-    assert all(part in text for part, text in zip(told, errors, strict=True))
+    assert all(part in text for part, text in zip(reasons, errors, strict=True))
 
 
 def test_each_trajectory_has_its_own_state(program):
     async def main():
-        one, other = [await program.open(problem(), 0) for _ in range(2)]
-        said = [(await one.call(call("add", n=n))).text for n in (3, 4)]
-        said.append((await other.call(call("add", n=1))).text)
-        await asyncio.gather(one.close(), other.close(), one.close())
-        await one.close()
-        return said, (await one.call(call("add", n=1)))
+        first, other = [await program.open(problem(), 0) for _ in range(2)]
+        texts = [(await first.call(call("add", n=n))).text for n in (3, 4)]
+        texts.append((await other.call(call("add", n=1))).text)
+        await asyncio.gather(first.close(), other.close(), first.close())
+        await first.close()
+        return texts, (await first.call(call("add", n=1)))
 
-    said, after = run(main())
-    assert said == ["sum 3", "sum 7", "sum 1"]
+    texts, after = run(main())
+    assert texts == ["sum 3", "sum 7", "sum 1"]
     assert (after.status, "closed the connection" in after.text) == (ERROR, True)
 
 
@@ -141,14 +141,14 @@ def test_a_list_that_changes_is_in_force_after_the_call(shop):
                 break
             await asyncio.sleep(0.05)
         after = set(session.tools)
-        said = await session.call(call("learned"))
+        reply = await session.call(call("learned"))
         await session.close()
         other = await shop.open(problem(), 0)
         await other.close()
-        return before, after, said.text, set(other.tools)
+        return before, after, reply.text, set(other.tools)
 
-    before, after, said, others = run(main())
-    assert (after - before, before - after, said) == ({"learned"}, {"block"}, "new")
+    before, after, reply, others = run(main())
+    assert (after - before, before - after, reply) == ({"learned"}, {"block"}, "new")
     assert others == (before if shop.config.command else after)
 
 
@@ -161,10 +161,10 @@ def test_a_call_that_is_cancelled_harms_no_other(shop, what):
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await hanging
-        said = await session.call(call("search", query="tea"))
+        reply = await session.call(call("search", query="tea"))
         began = time.monotonic()
         await session.close()
-        return said.status, time.monotonic() - began
+        return reply.status, time.monotonic() - began
 
     if what == "block" and shop.config.url:
         pytest.skip("the one service would stay blocked")
@@ -174,7 +174,7 @@ def test_a_call_that_is_cancelled_harms_no_other(shop, what):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "told"),
+    ("arguments", "kind", "message"),
     [
         (
             ["no-such-program"],
@@ -191,10 +191,10 @@ def test_a_call_that_is_cancelled_harms_no_other(shop, what):
         (["sleep", "100"], MachineError, "sleep 100: no answer within timeout_seconds = 3. Run it by hand"),
     ],
 )
-def test_a_program_that_cannot_be_used(arguments, kind, told):
+def test_a_program_that_cannot_be_used(arguments, kind, message):
     with pytest.raises(kind) as caught:
         open_mcp(McpConfig(command=tuple(arguments), timeout_seconds=3.0))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -210,7 +210,7 @@ def test_a_service_that_cannot_be_used():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "expected one of command"),
         ({"command": ("a",), "url": "http://a/mcp"}, "expected one of command"),
@@ -222,8 +222,8 @@ def test_a_service_that_cannot_be_used():
         ),
     ],
 )
-def test_settings_that_exclude_each_other(settings, told):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_exclude_each_other(settings, message):
+    with pytest.raises(ConfigError, match=message):
         McpConfig(**settings)
 
 
@@ -265,17 +265,17 @@ def test_a_server_that_answers_otherwise_each_time_drops_its_branches(tokenizer_
     tree, events = grown(tokenizer_folder, program, "born", n=4)
     assert [trajectory.stop for trajectory in tree.trajectories] == [StopReason.ANSWERED] * 4
     assert sum(decision.taken for decision in tree.decisions) == 0
-    told = [event.fields["reason"] for event in events if event.kind == "environment/branch"]
-    assert len(told) == 2
-    assert all("the replayed reply differs from the recorded one" in reason for reason in told)
+    reasons = [event.fields["reason"] for event in events if event.kind == "environment/branch"]
+    assert len(reasons) == 2
+    assert all("the replayed reply differs from the recorded one" in reason for reason in reasons)
 
 
 def test_a_server_that_cannot_start_fails_its_trajectories(tokenizer_folder, program, tmp_path):
     broken = McpEnvironment(McpConfig(command=("true",)), program.tools)
     tree, events = grown(tokenizer_folder, broken, "search", n=2)
     assert [trajectory.stop for trajectory in tree.trajectories] == [StopReason.FAILED] * 2
-    told = [event.fields["reason"] for event in events if event.kind == "environment/open"]
-    assert told == ["ConnectionError: the server has closed the connection"] * 2
+    reasons = [event.fields["reason"] for event in events if event.kind == "environment/open"]
+    assert reasons == ["ConnectionError: the server has closed the connection"] * 2
 
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0], ids=["opening", "calling"])

@@ -88,18 +88,18 @@ def test_megabytes_of_text_arrive(request, kind):
 @pytest.mark.parametrize("helper", [False, True], ids=["alone", "its child holds its output"])
 def test_a_server_that_is_killed_fails_its_own_calls_at_once(program, helper):
     async def main():
-        one, other = [await program.open(problem(), 0) for _ in range(2)]
+        killed, other = [await program.open(problem(), 0) for _ in range(2)]
         if helper:
-            await one.call(call("start_helper"))
-        pid = int((await one.call(call("pid"))).text)
-        waiting = asyncio.create_task(one.call(call("wait")))
+            await killed.call(call("start_helper"))
+        pid = int((await killed.call(call("pid"))).text)
+        waiting = asyncio.create_task(killed.call(call("wait")))
         await asyncio.sleep(0.2)
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
-        results = [await waiting, await one.call(call("pid"))]
+        results = [await waiting, await killed.call(call("pid"))]
         seconds = time.monotonic() - began
         others = await other.call(call("add", n=1))
-        await asyncio.gather(one.close(), other.close())
+        await asyncio.gather(killed.close(), other.close())
         return results, seconds, others
 
     results, seconds, others = run(main())
@@ -179,17 +179,17 @@ def test_the_end_of_the_event_loop_leaves_no_program(stubborn, loop, moment, cap
         await asyncio.sleep(0.5)
         assert opening.done() == (moment != "opening")
         if moment == "closing":
-            kept.append(asyncio.create_task((await opening).close()))
+            tasks.append(asyncio.create_task((await opening).close()))
             await asyncio.sleep(0.1)
-        kept.append(opening)
+        tasks.append(opening)
 
-    kept = []
+    tasks = []
     if loop is None:
         with agent_loop() as thread:
             thread.run(main())
     else:
         loop(main())
-    kept.clear()
+    tasks.clear()
     gc.collect()
     assert caplog.messages == []
 
@@ -222,9 +222,9 @@ def test_keys_reach_the_server_alone(monkeypatch, tmp_path):
 
     async def main(config):
         session = await McpEnvironment(config, {}).open(problem(), 0)
-        said = await session.call(call("key"))
+        reply = await session.call(call("key"))
         await session.close()
-        return said.text
+        return reply.text
 
     monkeypatch.setenv("A_KEY", "sesame")
     assert run(main(McpConfig(command=command))) == "none"

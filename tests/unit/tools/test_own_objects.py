@@ -79,11 +79,14 @@ def test_each_trajectory_has_an_object_that_a_branch_copies(source, first):
     tool = tool_from(source, name="notes")
 
     async def main():
-        one, two = await tool.open(TASK), await tool.open(TASK)
-        await call(one, "a")
-        fork = await one.fork()
-        texts = [(await call(session, text)).text for session, text in ((one, "b"), (fork, "c"), (two, "d"))]
-        for session in (one, fork, two):
+        first_session, second_session = await tool.open(TASK), await tool.open(TASK)
+        await call(first_session, "a")
+        fork = await first_session.fork()
+        texts = [
+            (await call(session, text)).text
+            for session, text in ((first_session, "b"), (fork, "c"), (second_session, "d"))
+        ]
+        for session in (first_session, fork, second_session):
             await session.close()
             await session.close()
             assert session.instance.state.closed == 1
@@ -91,7 +94,7 @@ def test_each_trajectory_has_an_object_that_a_branch_copies(source, first):
 
     assert tool.spec.forks
     assert tool.spec.description in ("Adds a line and shows all of them.", "Keeps notes.")
-    assert asyncio.run(main()) == [f"[{first}{rest}]" for rest in ('"a","b"', '"a","c"', '"d"')]
+    assert asyncio.run(main()) == [f"[{first}{lines}]" for lines in ('"a","b"', '"a","c"', '"d"')]
 
 
 def test_calls_come_one_after_the_other_and_a_fork_between_them():
@@ -144,19 +147,19 @@ class BadFork(Plain):
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ("self", "fork returned the object itself, expected a copy"),
         ("none", "fork returned NoneType, expected a copy"),
         ("other", "fork failed: KeyError: 'other'"),
     ],
 )
-def test_a_fork_that_is_no_copy_is_an_error(what, told):
+def test_a_fork_that_is_no_copy_is_an_error(what, message):
     async def main():
         session = await tool_from(BadFork, name="plain", args={"what": what}).open(TASK)
         await session.fork()
 
-    with pytest.raises(ContentError, match=f"{Path(__file__).name}: BadFork: {told}"):
+    with pytest.raises(ContentError, match=f"{Path(__file__).name}: BadFork: {message}"):
         asyncio.run(main())
 
 
@@ -168,10 +171,12 @@ class Picky(Plain):
             sys.exit(3)
 
 
-@pytest.mark.parametrize(("key", "told"), [("bad", "ValueError: no such problem"), ("exit", "SystemExit: 3")])
-def test_an_object_that_cannot_be_made_of_a_problem_fails_that_problem(key, told):
+@pytest.mark.parametrize(
+    ("key", "reason"), [("bad", "ValueError: no such problem"), ("exit", "SystemExit: 3")]
+)
+def test_an_object_that_cannot_be_made_of_a_problem_fails_that_problem(key, reason):
     tool = tool_from(Picky, name="plain")
-    message = f"{Path(__file__).name}: Picky: no object could be created: {told}"
+    message = f"{Path(__file__).name}: Picky: no object could be created: {reason}"
     with pytest.raises(ContentError, match=message):
         asyncio.run(tool.open(replace(TASK, id=key)))
 
@@ -207,7 +212,7 @@ class Both(Plain):
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "told"),
+    ("source", "options", "message"),
     [
         (Plain, {"name": "other"}, "other: expected class Plain to have one of .* it has neither"),
         (Both, {}, "both: expected class Both to have one of .* it has both"),
@@ -217,8 +222,8 @@ class Both(Plain):
         (BadFork, {"name": "plain"}, "plain: BadFork.__init__: args: expected a value for 'what'"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused_at_start(source, options, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_a_tool_is_refused_at_start(source, options, message):
+    with pytest.raises(ConfigError, match=message):
         tool_from(source, **options)
 
 

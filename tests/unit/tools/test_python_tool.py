@@ -267,12 +267,12 @@ def test_a_program_that_cannot_be_run_again_costs_one_call(bench, way):
             for code in ("x = 1", first, "x += 1", "print('never')", "x", "'y' in globals()")
         ]
 
-    *before, told, after, last = play(bench, work, timeout_seconds=2.0)
+    *before, never, after, last = play(bench, work, timeout_seconds=2.0)
     assert [result.status for result in before] == [ToolStatus.EMPTY, ToolStatus.EMPTY, ToolStatus.ERROR]
     assert "earlier program 2" in before[2].text
     assert reason in before[2].text
     assert (before[2].info["state"], before[2].info["failed_cell"]) == ("reset", 1)
-    assert [result.text for result in (told, after, last)] == ["never", "1", "False"]
+    assert [result.text for result in (never, after, last)] == ["never", "1", "False"]
 
 
 def test_the_model_is_told_what_is_kept(bench):

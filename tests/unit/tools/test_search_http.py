@@ -51,7 +51,7 @@ def test_only_the_hits_that_are_shown_are_read() -> None:
 def batched(
     reply: Callable[[Asked], Reply], work: Callable[[SearchProvider], Awaitable[Any]]
 ) -> tuple[Any, Loopback]:
-    """What `work` gives with a provider that sends up to eight queries together, and what its service was asked."""
+    """Return the result of `work` with a provider that sends up to eight queries together, and its service."""
 
     async def main(url: str) -> Any:
         client = HttpClient("retriever", HttpSettings(timeout_seconds=10.0, attempts=1))
@@ -65,8 +65,8 @@ def batched(
         return asyncio.run(main(server.url)), server
 
 
-def echo(asked: Asked) -> Reply:
-    return as_json([[{"id": query, "contents": f"about {query}"}] for query in asked.json()["query"]])
+def echo(request: Asked) -> Reply:
+    return as_json([[{"id": query, "contents": f"about {query}"}] for query in request.json()["query"]])
 
 
 @pytest.mark.integration
@@ -74,9 +74,9 @@ def test_queries_that_come_together_go_together() -> None:
     async def many(provider: SearchProvider) -> list[Sequence[Hit]]:
         return await asyncio.gather(*(provider.search(f"q{i}", 3, None) for i in range(20)))
 
-    found, server = batched(echo, many)
-    assert [hits[0].id for hits in found] == [f"q{i}" for i in range(20)]
-    assert sorted(len(asked.json()["query"]) for asked in server.asked) == [4, 8, 8]
+    results, server = batched(echo, many)
+    assert [hits[0].id for hits in results] == [f"q{i}" for i in range(20)]
+    assert sorted(len(request.json()["query"]) for request in server.asked) == [4, 8, 8]
 
 
 @pytest.mark.integration
@@ -85,18 +85,18 @@ def test_queries_of_other_numbers_or_collections_do_not() -> None:
         await asyncio.gather(*(provider.search("q", n, c) for n in (3, 4) for c in (None, "x")))
 
     _, server = batched(echo, many)
-    sent = {(asked.json()["top_n"], asked.json().get("collection")) for asked in server.asked}
+    sent = {(request.json()["top_n"], request.json().get("collection")) for request in server.asked}
     assert sent == {(3, None), (3, "x"), (4, None), (4, "x")}
 
 
 @pytest.mark.integration
 def test_a_failed_batch_fails_for_all_in_it() -> None:
     async def many(provider: SearchProvider) -> list[Any]:
-        asked = (provider.search(f"q{i}", 3, None) for i in range(3))
-        return await asyncio.gather(*asked, return_exceptions=True)
+        searches = (provider.search(f"q{i}", 3, None) for i in range(3))
+        return await asyncio.gather(*searches, return_exceptions=True)
 
-    found, _ = batched(lambda _: Reply(400), many)
-    assert [type(error) for error in found] == [RequestFailedError] * 3
+    results, _ = batched(lambda _: Reply(400), many)
+    assert [type(error) for error in results] == [RequestFailedError] * 3
 
 
 @pytest.mark.integration
@@ -107,10 +107,10 @@ def test_who_gives_up_leaves_the_others_of_a_batch_alone() -> None:
         tasks[1].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    found, server = batched(echo, many)
-    assert (found[0][0].id, found[2][0].id) == ("q0", "q2")
-    assert isinstance(found[1], asyncio.CancelledError)
-    assert [asked.json()["query"] for asked in server.asked] == [["q0", "q2"]]
+    results, server = batched(echo, many)
+    assert (results[0][0].id, results[2][0].id) == ("q0", "q2")
+    assert isinstance(results[1], asyncio.CancelledError)
+    assert [request.json()["query"] for request in server.asked] == [["q0", "q2"]]
 
 
 @pytest.mark.integration
@@ -121,5 +121,5 @@ def test_closing_lets_nobody_wait() -> None:
         await provider.close()
         return (await asyncio.gather(task, return_exceptions=True))[0]
 
-    found, _ = batched(echo, close_early)
-    assert isinstance(found, asyncio.CancelledError)
+    results, _ = batched(echo, close_early)
+    assert isinstance(results, asyncio.CancelledError)

@@ -171,7 +171,7 @@ def test_a_function_that_blocks_gets_converted_arguments(arguments, text):
 
 @pytest.mark.parametrize("function", [lookup, documented(functools.partial(lookup, limit=1))])
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "key: Field required"),
         ({"key": 3}, "key: Input should be a valid string"),
@@ -180,11 +180,11 @@ def test_a_function_that_blocks_gets_converted_arguments(arguments, text):
         ({"a": 1, "b": 1, "c": 1, "d": 1}, "; 2 more. Expected"),
     ],
 )
-def test_wrong_arguments_are_malformed_and_tell_what_was_expected(function, arguments, told):
+def test_wrong_arguments_are_malformed_and_tell_what_was_expected(function, arguments, message):
     result = call_tool(tool_from(function), arguments)
     assert result.status is ToolStatus.MALFORMED
     assert result.text.startswith("The call to lookup was not run: ")
-    assert told in result.text
+    assert message in result.text
     assert result.text.endswith(
         "Expected key (string), limit (integer, optional), exact (boolean, optional)."
     )
@@ -220,13 +220,13 @@ HINTS = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "given", "value", "schema"), HINTS, ids=[str(case[0]) for case in HINTS])
-def test_hints(hint, given, value, schema):
-    seen = []
+@pytest.mark.parametrize(("hint", "argument", "value", "schema"), HINTS, ids=[str(case[0]) for case in HINTS])
+def test_hints(hint, argument, value, schema):
+    values = []
 
     def see(it) -> str:
         """Sees."""
-        seen.append(it)
+        values.append(it)
         return "seen"
 
     see.__annotations__ = {"it": hint}
@@ -234,9 +234,9 @@ def test_hints(hint, given, value, schema):
     assert tool.spec.parameters["properties"] == {"it": schema}
     assert json.loads(json.dumps(tool.spec.parameters)) == tool.spec.parameters
     assert '"title"' not in json.dumps(tool.spec.parameters)
-    assert call_tool(tool, {"it": given}).status is ToolStatus.OK
-    assert seen == [value]
-    assert type(seen[0]) is type(value)
+    assert call_tool(tool, {"it": argument}).status is ToolStatus.OK
+    assert values == [value]
+    assert type(values[0]) is type(value)
 
 
 def test_a_parameter_may_have_any_name():
@@ -253,8 +253,8 @@ def test_a_parameter_may_have_any_name():
         "title",
         "cls",
     ]
-    given = {"copy": "a", "_x": 1, "schema": 2, "model_config": 3, "title": "t"}
-    assert call_tool(tool, given).text == '["a",1,2,3,"t","c"]'
+    arguments = {"copy": "a", "_x": 1, "schema": 2, "model_config": 3, "title": "t"}
+    assert call_tool(tool, arguments).text == '["a",1,2,3,"t","c"]'
 
 
 RETURNS = [
@@ -373,7 +373,7 @@ def yields(a: str):
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "told"),
+    ("source", "options", "message"),
     [
         (bad_hint, {}, "bad_hint: parameter 'when': a call cannot carry"),
         (no_hint, {}, "no_hint: parameter 'a' has no type hint. Expected str, int"),
@@ -392,7 +392,7 @@ def yields(a: str):
         (lookup, {"args": {"limit": "many"}}, "lookup: args: limit: Input should be a valid integer"),
     ],
 )
-def test_what_no_call_can_run_is_refused_at_start(source, options, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_what_no_call_can_run_is_refused_at_start(source, options, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         tool_from(source, **options)
     assert "\n" not in str(caught.value)
