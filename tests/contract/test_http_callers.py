@@ -49,7 +49,7 @@ from ramify.tools.configs import (
 from ramify.tools.mcp_environment import open_mcp
 from ramify.tools.openenv_environment import OpenEnvEnvironment, open_openenv
 from ramify.tools.pages import GuardedPages, JinaPages, Pages
-from ramify.tools.remote_sandbox import RemoteSandbox
+from ramify.tools.python import RemoteSandbox
 from ramify.tools.search_http import BrightDataSearch, RetrieverSearch, SearxngSearch, SerperSearch
 
 pytestmark = pytest.mark.integration
@@ -239,7 +239,7 @@ CALLERS = {
         pages(lambda url: GuardedPages(BrowserConfig(networks=HERE, page_seconds=SECONDS))),
         pages(lambda url: JinaPages(client(), base_url=f"{url}/jina")),
     ),
-    "ramify.tools.remote_sandbox": (sandbox,),
+    "ramify.tools.python": (sandbox,),
     "ramify.tools.openenv_environment": (openenv_schema, openenv_socket) if OPENENV else (),
     "ramify.tools.mcp_transports": (mcp,) if find_spec("mcp") else (),
     "ramify.net.hub": (hub,),

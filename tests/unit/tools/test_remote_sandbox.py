@@ -11,8 +11,7 @@ from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import PythonConfig
-from ramify.tools.python import PythonTool
-from ramify.tools.remote_sandbox import RemoteSandbox
+from ramify.tools.python import PythonTool, RemoteSandbox
 from sandbox_service import answer
 
 pytestmark = pytest.mark.integration

@@ -2,7 +2,7 @@
 import pytest
 
 from ramify.tools.configs import BrowserConfig
-from ramify.tools.passage_near import count_words, passage_near, sentences, words
+from ramify.tools.pages import count_words, passage_near, sentences, words
 
 FILLER = "The weather was mild that year. " * 400
 TEXT = f"{FILLER}Laru is a harbour town, and its mayor is Bado. {FILLER}"
