@@ -1,6 +1,5 @@
 """MCP servers for tests, written with the real package's server API, and the processes that run them."""
 
-import asyncio
 import json
 import os
 import signal
@@ -177,18 +176,6 @@ def write_server(folder, text):
 def call(name, **arguments):
     """A call of a server's tool."""
     return ToolCall("c", name, arguments)
-
-
-def run(work):
-    """Run a coroutine, which must leave no task behind."""
-
-    async def main():
-        result = await work
-        await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
-        return result
-
-    return asyncio.run(main())
 
 
 def running(command):

@@ -226,6 +226,18 @@ def call_tool(tool, arguments, malformed=None):
     return asyncio.run(main())
 
 
+def run_clean(work, patience=0.0):
+    """The result of a coroutine, which must leave no task behind after `patience` seconds."""
+
+    async def main():
+        result = await work
+        await asyncio.sleep(patience)
+        assert len(asyncio.all_tasks()) == 1
+        return result
+
+    return asyncio.run(main())
+
+
 def with_latencies(parts, seed):
     """The same agent under other latencies."""
     for timed in (parts.engine, *parts.environment.members.values()):

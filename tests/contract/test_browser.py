@@ -208,14 +208,6 @@ def test_nothing_found_is_said():
     assert (result.status, result.text) == (ToolStatus.EMPTY, NOTHING_FOUND)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"query": 3}])
-def test_wrong_arguments_are_a_result(arguments):
-    async def work(tool, session):
-        return await session.call(ToolCall("c", "search", arguments))
-
-    assert browse(towns, HITS, work)[0].status is ToolStatus.MALFORMED
-
-
 def test_sessions_fork_and_the_deadline_covers_all_steps():
     async def work(tool, session):
         fork = await session.fork()

@@ -133,11 +133,6 @@ def test_other_content_is_refused(content_type):
     assert content_type in failed.detail
 
 
-def test_a_broken_pdf_is_typed():
-    failed, _ = fetch(lambda _: Reply(200, b"%PDF-1.4 no", {"content-type": "application/pdf"}))
-    assert failed.kind is FailureKind.MALFORMED
-
-
 def test_json_and_text_are_shown_as_they_are():
     for kind in ("application/json", "text/plain; charset=latin-1"):
         document, _ = fetch(lambda _, kind=kind: Reply(200, b'{"a": "\xe9"}', {"content-type": kind}))

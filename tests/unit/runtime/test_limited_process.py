@@ -1,6 +1,5 @@
 """Child processes with limits: whatever a request does, it ends with a reason, and the next one is answered."""
 
-import asyncio
 import contextlib
 import os
 import resource
@@ -212,15 +211,6 @@ def test_threads_share_so_many_processes(new_job, module, index):
 def test_one_caller_uses_one_process(new_job):
     job = new_job(processes=3)
     assert len({job.ask(["pids"])[0] for _ in range(5)}) == 1
-
-
-def test_an_event_loop_asks_from_threads(new_job):
-    job = new_job(processes=2)
-
-    async def main():
-        return await asyncio.gather(*(asyncio.to_thread(job.ask, ["echo", n]) for n in range(20)))
-
-    assert asyncio.run(main()) == [[[n], 0] for n in range(20)]
 
 
 def test_ctrl_c_in_mid_answer_shifts_no_answer(new_job):

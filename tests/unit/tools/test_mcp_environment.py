@@ -7,7 +7,7 @@ import time
 import pytest
 
 from loopback import Reply, serve
-from mcp_servers import SHOP, STUBBORN, call, run, running, served, write_server
+from mcp_servers import SHOP, STUBBORN, call, running, served, write_server
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.messages import ToolStatus
@@ -16,7 +16,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.rollout.grow import grow_trees
 from ramify.tools.configs import McpConfig
 from ramify.tools.mcp_environment import McpEnvironment, open_mcp
-from scripted_agents import agent_in, problem
+from scripted_agents import agent_in, problem, run_clean
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.integration
@@ -72,7 +72,7 @@ def test_an_event_loop_may_run_while_the_tools_are_learned(program):
     async def within():
         return open_mcp(program.config)
 
-    assert run(within()).tools == program.tools
+    assert run_clean(within()).tools == program.tools
 
 
 def test_what_a_call_gives(shop):
@@ -96,7 +96,7 @@ def test_what_a_call_gives(shop):
         finally:
             await session.close()
 
-    texts = {result.text: result.status for result in run(main())}
+    texts = {result.text: result.status for result in run_clean(main())}
     looked, data, parts, nothing, *errors = texts
     assert looked.startswith("tea: lookup ")
     assert data == '{"price": 3, "name": "é"}'
@@ -125,7 +125,7 @@ def test_each_trajectory_has_its_own_state(program):
         await first.close()
         return texts, (await first.call(call("add", n=1)))
 
-    texts, after = run(main())
+    texts, after = run_clean(main())
     assert texts == ["sum 3", "sum 7", "sum 1"]
     assert (after.status, "closed the connection" in after.text) == (ERROR, True)
 
@@ -147,7 +147,7 @@ def test_a_list_that_changes_is_in_force_after_the_call(shop):
         await other.close()
         return before, after, reply.text, set(other.tools)
 
-    before, after, reply, others = run(main())
+    before, after, reply, others = run_clean(main())
     assert (after - before, before - after, reply) == ({"learned"}, {"block"}, "new")
     assert others == (before if shop.config.command else after)
 
@@ -168,7 +168,7 @@ def test_a_call_that_is_cancelled_harms_no_other(shop, what):
 
     if what == "block" and shop.config.url:
         pytest.skip("the one service would stay blocked")
-    status, seconds = run(main())
+    status, seconds = run_clean(main())
     assert status is OK
     assert seconds < 4
 
@@ -245,7 +245,7 @@ def grown(folder, environment, tool, n=6, **settings):
         return ScriptedTurn(text, (0.5,))
 
     parts = agent_in(environment, folder, RULE, play, n=n, **settings)
-    (tree,) = run(grow_trees(parts, [problem()], 0))
+    (tree,) = run_clean(grow_trees(parts, [problem()], 0))
     assert parts.live.value == 0
     return tree, parts.events.events
 
@@ -290,5 +290,5 @@ def test_a_step_that_is_cancelled_leaves_nothing_behind(tokenizer_folder, progra
         assert running(program.config.command) == []
 
     parts = agent_in(program, tokenizer_folder, RULE, play, n=4)
-    run(main())
+    run_clean(main())
     assert parts.live.value == 0

@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 from loopback import Reply, serve
-from mcp_servers import SHOP, STUBBORN, call, run, running, served, write_server
+from mcp_servers import SHOP, STUBBORN, call, running, served, write_server
 from peak_memory import grows_below
 from ramify.core.errors import MachineError
 from ramify.core.messages import ToolStatus
@@ -18,7 +18,7 @@ from ramify.runtime.agent_loop import agent_loop
 from ramify.tools import mcp_transports
 from ramify.tools.configs import McpConfig
 from ramify.tools.mcp_environment import McpEnvironment, open_mcp
-from scripted_agents import problem
+from scripted_agents import problem, run_clean
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.integration
@@ -80,7 +80,7 @@ def test_megabytes_of_text_arrive(request, kind):
         await session.close()
         return len(result.text), seconds
 
-    length, seconds = run(main())
+    length, seconds = run_clean(main())
     assert length == 8_000_000
     assert seconds < 20
 
@@ -102,7 +102,7 @@ def test_a_server_that_is_killed_fails_its_own_calls_at_once(program, helper):
         await asyncio.gather(killed.close(), other.close())
         return results, seconds, others
 
-    results, seconds, others = run(main())
+    results, seconds, others = run_clean(main())
     assert [result.status for result in results] == [ERROR, ERROR]
     assert results[0].text == "The call to wait failed: the server has closed the connection."
     assert seconds < 2
@@ -125,7 +125,7 @@ def test_a_service_that_is_killed_fails_calls_at_once(tmp_path):
 
     with served(write_server(tmp_path, SHOP)) as (url, process):
         environment = open_mcp(McpConfig(url=url))
-        results, seconds = run(main())
+        results, seconds = run_clean(main())
     assert [result.status for result in results] == [ERROR, ERROR]
     assert seconds < 5
 
@@ -137,7 +137,7 @@ def test_half_a_character_arrives_as_a_question_mark(stubborn):
         await session.close()
         return result.text
 
-    assert run(main()) == "half of ?"
+    assert run_clean(main()) == "half of ?"
 
 
 def test_a_service_that_hangs_is_left(tmp_path):
@@ -153,7 +153,7 @@ def test_a_service_that_hangs_is_left(tmp_path):
 
     with served(write_server(tmp_path, SHOP)) as (url, process):
         environment = open_mcp(McpConfig(url=url))
-        assert 1.9 < run(main()) < 4
+        assert 1.9 < run_clean(main()) < 4
 
 
 def test_a_program_that_ignores_everything_is_killed(stubborn):
@@ -166,7 +166,7 @@ def test_a_program_that_ignores_everything_is_killed(stubborn):
         await session.close()
         return time.monotonic() - began
 
-    assert 0.6 <= run(main()) < 3
+    assert 0.6 <= run_clean(main()) < 3
 
 
 @pytest.mark.parametrize("loop", [asyncio.run, None], ids=["asyncio", "agent loop"])
@@ -204,7 +204,7 @@ def test_opening_that_is_cancelled_frees_what_it_began(stubborn):
         with pytest.raises(asyncio.CancelledError):
             await opening
 
-    run(main())
+    run_clean(main())
 
 
 def test_an_answer_of_a_service_is_limited_after_decompression():
@@ -227,8 +227,8 @@ def test_keys_reach_the_server_alone(monkeypatch, tmp_path):
         return reply.text
 
     monkeypatch.setenv("A_KEY", "sesame")
-    assert run(main(McpConfig(command=command))) == "none"
-    assert run(main(McpConfig(command=command, variables=("A_KEY",)))) == "sesame"
+    assert run_clean(main(McpConfig(command=command))) == "none"
+    assert run_clean(main(McpConfig(command=command, variables=("A_KEY",)))) == "sesame"
     with serve(lambda _: Reply(401)) as loopback, pytest.raises(MachineError):
         open_mcp(McpConfig(url=loopback.url, key_variable="A_KEY"))
     assert loopback.asked[0].headers["authorization"] == "Bearer sesame"

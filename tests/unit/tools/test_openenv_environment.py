@@ -26,7 +26,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.rollout.grow import grow_trees
 from ramify.tools.configs import OpenEnvConfig
 from ramify.tools.openenv_environment import open_openenv
-from scripted_agents import agent_in, problem, tokenizer_of
+from scripted_agents import agent_in, problem, run_clean, tokenizer_of
 
 pytestmark = pytest.mark.integration
 KINDS = ("stand-in", "real")
@@ -191,12 +191,9 @@ def test_the_rest_of_the_protocol(url):
         finally:
             await session.close()
             await session.close()
-        late = await session.call(act("dig"))
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) == 1
-        return late
+        return await session.call(act("dig"))
 
-    late = asyncio.run(main())
+    late = run_clean(main(), 0.05)
     assert (late.status, late.text) == (
         ToolStatus.ERROR,
         "The environment is not available: the session is closed",
@@ -294,10 +291,8 @@ def test_a_server_that_stands_still(own_server):
         assert time.monotonic() - began < 1
         await idle.close()
         assert time.monotonic() - began < 4
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) == 1
 
-    asyncio.run(main())
+    run_clean(main(), 0.05)
     with pytest.raises(
         MachineError, match=r"no server answers \(.*no whole answer within 0.2 s\)\. Start it"
     ):
@@ -385,14 +380,7 @@ def grown(folder, environment, script, *, n=6):
     rule = RandomBrancher(m=2, rate=1.0, children=1, probe_tokens=3)
     renderer = HermesRenderer(tokenizer_of(folder))
     parts = agent_in(environment, folder, rule, turn, n=n, max_calls=6, max_tokens=4000, renderer=renderer)
-
-    async def main():
-        trees = await grow_trees(parts, [problem()], 0)
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) == 1
-        return trees
-
-    (tree,) = asyncio.run(main())
+    (tree,) = run_clean(grow_trees(parts, [problem()], 0), 0.05)
     assert parts.live.value == 0
     return tree, parts.events.events
 
