@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.json_text import parse_object
-from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tool_schema import plain_schema
-from ramify.core.tree import Trajectory
 from ramify.tools.configs import OpenEnvConfig
-from ramify.tools.server_tools import server_tool
+from ramify.tools.server_tools import ServerSession, server_tool
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -169,7 +168,7 @@ async def _open_session(url: str, tools: Mapping[str, ToolSpec], seed: int) -> "
 
 
 @dataclass(slots=True)
-class OpenEnvSession:
+class OpenEnvSession(ServerSession):
     """One connection: an episode on the server.
 
     A cancelled call makes the connection useless: its answer may still come, and would be taken for that of the next
@@ -212,22 +211,6 @@ class OpenEnvSession:
         status = ToolStatus.OK if text else ToolStatus.EMPTY
         text = text or "The environment shows nothing."
         return ToolResult(call.id, status, text, reward=reward, ends=is_over)
-
-    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - there is no user
-        """Return an empty observation."""
-        return Observation()
-
-    async def fork(self, seed: int) -> EnvironmentSession:
-        """Refuse: a server cannot copy a state.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("OpenEnv servers cannot copy a state; branches replay")
-
-    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - each step was paid
-        """Return 0."""
-        return 0.0
 
     async def close(self) -> None:
         """Have the server free the state; afterwards it has room for another session. A server that hangs is left alone."""

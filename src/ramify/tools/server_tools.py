@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from ramify.core.cut_text import cut_to
-from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import Observation, ParsedTurn, ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.protocols import EnvironmentSession
+from ramify.core.tree import Trajectory
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -21,6 +23,28 @@ MAX_DESCRIPTION = 20_000
 """Characters of a description; a longer one is cut, as a tool result is."""
 MAX_TOTAL = 1_000_000
 """Characters of all descriptions and schemas."""
+
+
+class ServerSession:
+    """A session on a server: there is no user, a branch makes the path's calls again, and each call was paid."""
+
+    __slots__ = ()
+
+    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - there is no user
+        """Return an empty observation."""
+        return Observation()
+
+    async def fork(self, seed: int) -> EnvironmentSession:
+        """Refuse: a server cannot copy a state.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("a server's state cannot be copied")
+
+    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - each call was paid
+        """Return 0."""
+        return 0.0
 
 
 class ToolListError(ValueError):

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import threading
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -299,100 +298,46 @@ def test_given_values_vanish_from_the_schema():
     assert call_tool(tool, {"key": "a", "limit": 1}).status is ToolStatus.MALFORMED
 
 
-def bad_hint(when: threading.Lock) -> str:
-    """Bad."""
-    return str(when)
-
-
-def no_hint(a, b: int) -> str:
-    """Bad."""
-    return f"{a}{b}"
-
-
-def unknown_hint(a: "Missing") -> str:  # noqa: F821
-    """Bad."""
-    return a
-
-
-def many(*words: str) -> str:
-    """Bad."""
-    return " ".join(words)
-
-
-def free(**words: str) -> str:
-    """Bad."""
-    return " ".join(words)
-
-
-def by_place(a: str, /) -> str:
-    """Bad."""
-    return a
-
-
-def undocumented(a: str) -> str:
-    return a
-
-
-def wrong_argument(a: str) -> str:
-    """Bad.
-
-    Args:
-        b: No such thing.
-    """
-    return a
-
-
-def wrong_section(a: str) -> str:
-    """Bad.
-
-    Args:
-        a whatever
-    """
-    return a
-
-
-def wrong_name(a: str) -> str:
-    """Bad.
-
-    Args:
-        a whatever: Text.
-    """
-    return a
-
-
-def endless(a: str) -> str:
-    return a
-
-
-endless.__doc__ = "Bad. " * 2_000_000
-
-
-def yields(a: str):
-    """Bad."""
-    yield a
+def define(parameters, docstring="Bad.", body="pass"):
+    names = {}
+    exec(f"def bad({parameters}): {body}", globals(), names)
+    return documented(names["bad"], docstring)
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "message"),
+    ("source", "args", "message"),
     [
-        (bad_hint, {}, "bad_hint: parameter 'when': a call cannot carry"),
-        (no_hint, {}, "no_hint: parameter 'a' has no type hint. Expected str, int"),
-        (unknown_hint, {}, "unknown_hint: its signature cannot be read: NameError: name 'Missing'"),
-        (many, {}, "many: parameter '[*]words: str' is variadic positional"),
-        (free, {}, "free: parameter '[*][*]words: str' is variadic keyword"),
-        (by_place, {}, "by_place: parameter 'a: str' is positional-only"),
-        (undocumented, {}, "undocumented: no docstring. Write one"),
-        (wrong_argument, {}, "wrong_argument: its docstring describes 'b', which is no parameter"),
-        (wrong_section, {}, "wrong_section: its Args section: Expected a colon in 'a whatever'"),
-        (wrong_name, {}, "wrong_name: its Args section: expected \"name: text\", got 'a whatever'"),
-        (endless, {}, "endless: its docstring has 10,000,000 characters"),
-        (yields, {}, "yields: it yields"),
+        (define("when: functools.partial"), {}, "bad: parameter 'when': a call cannot carry"),
+        (define("a, b: int"), {}, "bad: parameter 'a' has no type hint. Expected str, int"),
+        (define("a: 'Missing'"), {}, "bad: its signature cannot be read: NameError: name 'Missing'"),
+        (define("*words: str"), {}, "bad: parameter '[*]words: str' is variadic positional"),
+        (define("**words: str"), {}, "bad: parameter '[*][*]words: str' is variadic keyword"),
+        (define("a: str, /"), {}, "bad: parameter 'a: str' is positional-only"),
+        (define("a: str", None), {}, "bad: no docstring. Write one"),
+        (
+            define("a: str", "Bad.\n\nArgs:\n    b: Text."),
+            {},
+            "bad: its docstring describes 'b', which is no parameter",
+        ),
+        (
+            define("a: str", "Bad.\n\nArgs:\n    a what"),
+            {},
+            "bad: its Args section: Expected a colon in 'a what'",
+        ),
+        (
+            define("a: str", "Bad.\n\nArgs:\n    a what: Text."),
+            {},
+            "bad: its Args section: expected \"name: text\", got 'a what'",
+        ),
+        (define("a: str", "Bad. " * 2_000_000), {}, "bad: its docstring has 10,000,000 characters"),
+        (define("a: str", body="yield a"), {}, "bad: it yields"),
         (3, {}, "int: expected a function or a class, got int"),
-        (lookup, {"args": {"size": 3}}, "lookup: args: no parameter 'size'. It takes key, limit, exact."),
-        (lookup, {"args": {"limit": "many"}}, "lookup: args: limit: Input should be a valid integer"),
+        (lookup, {"size": 3}, "lookup: args: no parameter 'size'. It takes key, limit, exact."),
+        (lookup, {"limit": "many"}, "lookup: args: limit: Input should be a valid integer"),
     ],
+    ids=range(15),
 )
-def test_what_no_call_can_run_is_refused_at_start(source, options, message):
+def test_what_no_call_can_run_is_refused_at_start(source, args, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        tool_from(source, **options)
+        tool_from(source, args=args)
     assert "\n" not in str(caught.value)
