@@ -9,6 +9,8 @@ import sys
 import time
 from contextlib import contextmanager
 
+from ramify.core.messages import ToolCall
+
 SHOP = '''
 """A server whose state is a sum, and which can also do what servers should not do."""
 
@@ -169,6 +171,11 @@ def write_server(folder, text):
     path = folder / "server.py"
     path.write_text(text)
     return sys.executable, str(path)
+
+
+def call(name, **arguments):
+    """A call of a server's tool."""
+    return ToolCall("c", name, arguments)
 
 
 def running(command):

@@ -91,10 +91,10 @@ def real(most: int):
     class Nothing(Observation):
         pass
 
-    class Seen(Observation):
+    class TextObservation(Observation):
         text: str = ""
 
-    class Looked(Seen):
+    class DoorsObservation(TextObservation):
         doors: int = 0
 
     class Rooms(Environment):
@@ -105,13 +105,13 @@ def real(most: int):
             self.room = Room()
 
         def reset(self, seed=None, episode_id=None, **kwargs):
-            return self._seen(*self.room.reset(seed))
+            return self._observe(*self.room.reset(seed))
 
         def step(self, action, timeout_s=None, **kwargs):
-            return self._seen(*self.room.step(action.say, action.times))
+            return self._observe(*self.room.step(action.say, action.times))
 
-        def _seen(self, fields, reward, done):
-            kind = Looked if "doors" in fields else Seen if fields else Nothing
+        def _observe(self, fields, reward, done):
+            kind = DoorsObservation if "doors" in fields else TextObservation if fields else Nothing
             return kind(**fields, reward=reward, done=done)
 
         @property
@@ -121,7 +121,7 @@ def real(most: int):
         def close(self):
             time.sleep(0.1)
 
-    return create_fastapi_app(Rooms, Act, Seen, max_concurrent_envs=most)
+    return create_fastapi_app(Rooms, Act, TextObservation, max_concurrent_envs=most)
 
 
 class Act(BaseModel):
@@ -139,26 +139,26 @@ def error(message: str, code: str, **more):
     return {"type": "error", "data": {"message": message, "code": code, **more}}
 
 
-def seen(fields, reward, done):
-    told = {"observation": {"metadata": {}, **fields}, "reward": reward, "done": done}
+def observed(fields, reward, done):
+    data = {"observation": {"metadata": {}, **fields}, "reward": reward, "done": done}
     if "metadata" in fields:
-        told["metadata"] = fields["metadata"]
-    return {"type": "observation", "data": told}
+        data["metadata"] = fields["metadata"]
+    return {"type": "observation", "data": data}
 
 
-async def answer(room: Room, asked):
+async def answer(room: Room, request):
     try:
-        match asked:
+        match request:
             case {"type": "reset"}:
-                return seen(*room.reset(asked.get("data", {}).get("seed")))
+                return observed(*room.reset(request.get("data", {}).get("seed")))
             case {"type": "step", "data": data}:
                 action = Act.model_validate(data)
-                return seen(*await asyncio.to_thread(room.step, action.say, action.times))
+                return observed(*await asyncio.to_thread(room.step, action.say, action.times))
     except ValidationError as refused:
         return error("Invalid message", "VALIDATION_ERROR", errors=refused.errors())
     except RuntimeError as failed:
         return error(str(failed), "EXECUTION_ERROR")
-    return error(f"Unknown message type: {asked.get('type', '')}", "UNKNOWN_TYPE")
+    return error(f"Unknown message type: {request.get('type', '')}", "UNKNOWN_TYPE")
 
 
 @dataclass
@@ -185,8 +185,8 @@ class StandIn:
         self.sessions += 1
         room = Room()
         try:
-            while (asked := json.loads(await websocket.receive_text())) != {"type": "close"}:
-                await websocket.send_text(json.dumps(await answer(room, asked)))
+            while (request := json.loads(await websocket.receive_text())) != {"type": "close"}:
+                await websocket.send_text(json.dumps(await answer(room, request)))
         except TypeError as failed:
             # Not every validation error is JSON; the package's session ends then, too.
             await websocket.send_json(error(str(failed), "SESSION_ERROR"))

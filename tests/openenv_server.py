@@ -40,10 +40,10 @@ SCHEMA = {
 
 def answered(world, message):
     data = message["data"]
-    seen, reward, done = (
+    observation, reward, done = (
         world.reset(data.get("seed")) if message["type"] == "reset" else world.step(data["amount"])
     )
-    return {"type": "observation", "data": {"observation": seen, "reward": reward, "done": done}}
+    return {"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}}
 
 
 def stand_in():

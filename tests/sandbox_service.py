@@ -8,17 +8,17 @@ import time
 from loopback import Asked, Reply, as_json
 
 
-def run_code(asked: Asked) -> Reply:
+def run_code(request: Asked) -> Reply:
     """Answer POST /run_code."""
-    if (asked.method, asked.path) != ("POST", "/run_code"):
+    if (request.method, request.path) != ("POST", "/run_code"):
         return as_json({"detail": "Not Found"}, 404)
-    request = asked.json()
-    if request["language"] != "python":
+    body = request.json()
+    if body["language"] != "python":
         return as_json({"detail": "language"}, 422)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", request["code"]],
+            [sys.executable, "-I", "-c", body["code"]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -28,7 +28,7 @@ def run_code(asked: Asked) -> Reply:
             cwd=folder,
         )
         try:
-            stdout, stderr = process.communicate(timeout=request["run_timeout"])
+            stdout, stderr = process.communicate(timeout=body["run_timeout"])
         except subprocess.TimeoutExpired:
             process.kill()
             stdout, stderr = process.communicate()
@@ -37,7 +37,7 @@ def run_code(asked: Asked) -> Reply:
 
 
 def answer(status: str, code: int | None, stdout: str = "", stderr: str = "", seconds: float = 0.1) -> Reply:
-    """What the service says of a process that it ran."""
+    """The service's answer about a process that it ran."""
     outcome = {
         "status": status,
         "execution_time": seconds,

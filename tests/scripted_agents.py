@@ -14,7 +14,7 @@ from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform
-from ramify.core.messages import Message, Problem, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.records import ContinueFrom, FreshContext, Reward
 from ramify.core.tree import Cut
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
@@ -225,6 +225,34 @@ def agent(
     limits = RolloutLimits(n=n, max_tokens=max_tokens, max_calls=max_calls, **(limits or {}))
     engine = SlowEngine(ScriptedEngine(tokenizer, play, exact_entropy=exact_entropy))
     return AgentParts(engine, renderer, ToolSet(tools), brancher, limits, EventList(), 7, **parts)
+
+
+def agent_in(environment, folder, brancher, play=script, **options):
+    """An agent that acts in `environment`, on the real clock; `options` as those of `agent`."""
+    parts = agent(folder, brancher, play, **options)
+    return replace(parts, environment=environment, engine=parts.engine.inner)
+
+
+def call_tool(tool, arguments, malformed=None):
+    """The result of one call, in a session of its own."""
+
+    async def main():
+        session = await tool.open(problem())
+        return await session.call(ToolCall("c", tool.spec.name, arguments, malformed))
+
+    return asyncio.run(main())
+
+
+def run_clean(work, patience=0.0):
+    """The result of a coroutine, which must leave no task behind after `patience` seconds."""
+
+    async def main():
+        result = await work
+        await asyncio.sleep(patience)
+        assert len(asyncio.all_tasks()) == 1
+        return result
+
+    return asyncio.run(main())
 
 
 def with_latencies(parts, seed):

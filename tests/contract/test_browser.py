@@ -53,10 +53,10 @@ class Provider:
     name, identity = "noted", {}
 
     def __init__(self, hits, error=None):
-        self.hits, self.error, self.asked = hits, error, []
+        self.hits, self.error, self.queries = hits, error, []
 
     async def search(self, query, top_k, collection):
-        self.asked.append((query, top_k, collection))
+        self.queries.append((query, top_k, collection))
         if self.error is not None:
             raise self.error
         return self.hits[:top_k]
@@ -104,8 +104,8 @@ def browse(
         return result, provider, server.asked, models.asked
 
 
-def towns(asked):
-    return page(f"{FILLER} The mayor of Laru is Bado. {FILLER}") if asked.path == "/laru" else page(FILLER)
+def towns(request):
+    return page(f"{FILLER} The mayor of Laru is Bado. {FILLER}") if request.path == "/laru" else page(FILLER)
 
 
 HITS = [("Its mayor is <b>Bado</b>", "Laru", "/laru"), ("Weather of the north", "", "/weather")]
@@ -113,11 +113,11 @@ HITS = [("Its mayor is <b>Bado</b>", "Laru", "/laru"), ("Weather of the north", 
 
 def test_documents_are_numbered_and_hold_the_passage_near_the_snippet():
     settings = BrowserConfig(context_chars=40, head_chars=60)
-    result, provider, asked, _ = browse(towns, HITS, browse_settings=settings, query=' "mayor"  of Laru')
-    assert provider.asked == [("mayor of Laru", 10, "towns")]
-    assert {request.path for request in asked} == {"/laru", "/weather"}
+    result, provider, requests, _ = browse(towns, HITS, browse_settings=settings, query=' "mayor"  of Laru')
+    assert provider.queries == [("mayor of Laru", 10, "towns")]
+    assert {request.path for request in requests} == {"/laru", "/weather"}
     first, second = result.text.split("\n\n")
-    address = asked[0].headers["host"]
+    address = requests[0].headers["host"]
     assert first.splitlines()[:4] == [
         "Document 1", "Title: Laru", f"URL: http://{address}/laru", "Snippet: Its mayor is <b>Bado</b>",
     ]  # fmt: skip
@@ -125,18 +125,18 @@ def test_documents_are_numbered_and_hold_the_passage_near_the_snippet():
     assert len(first) < 400
     assert second.startswith("Document 2\nTitle: T Sentence number 0")
     assert result.status is ToolStatus.OK
-    assert [one["read"] for one in result.info["pages"]] == ["ok", "ok"]
+    assert [page_info["read"] for page_info in result.info["pages"]] == ["ok", "ok"]
     assert json.loads(json.dumps(result.info)) == result.info
 
 
 def test_pages_that_fail_give_way_to_their_snippets():
-    def answer(asked):
+    def answer(request):
         return {
-            "/laru": towns(asked),
+            "/laru": towns(request),
             "/gone": Reply(404),
             "/empty": page("Not found"),
             "/image": Reply(200, b"x", {"content-type": "image/png"}),
-        }[asked.path]
+        }[request.path]
 
     hits = [
         *HITS[:1],
@@ -146,7 +146,7 @@ def test_pages_that_fail_give_way_to_their_snippets():
         ("s4", "t4", ""),
     ]
     result, *_ = browse(answer, hits)
-    assert [one["read"] for one in result.info["pages"]] == [
+    assert [page_info["read"] for page_info in result.info["pages"]] == [
         "ok",
         "client",
         "malformed",
@@ -160,19 +160,19 @@ def test_pages_that_fail_give_way_to_their_snippets():
 def test_pages_that_are_late_are_left_out():
     waiting = threading.Event()
 
-    def answer(asked):
-        if asked.path == "/weather":
+    def answer(request):
+        if request.path == "/weather":
             waiting.wait(20)
-        return towns(asked)
+        return towns(request)
 
     result, *_ = browse(answer, HITS, browse_settings=BrowserConfig(pages_seconds=3.0))
     waiting.set()
-    assert [one["read"] for one in result.info["pages"]] == ["ok", "timeout"]
+    assert [page_info["read"] for page_info in result.info["pages"]] == ["ok", "timeout"]
 
 
 def test_an_address_is_fetched_once_and_stands_at_its_first_position():
-    result, _, asked, _ = browse(towns, [*HITS, *HITS[:1], ("other", "x", "/laru")])
-    assert len(asked) == 2
+    result, _, requests, _ = browse(towns, [*HITS, *HITS[:1], ("other", "x", "/laru")])
+    assert len(requests) == 2
     first, second = result.text.split("\n\n")
     assert "Title: Laru" in first
     assert "/weather" in second
@@ -208,14 +208,6 @@ def test_nothing_found_is_said():
     assert (result.status, result.text) == (ToolStatus.EMPTY, NOTHING_FOUND)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"query": 3}])
-def test_wrong_arguments_are_a_result(arguments):
-    async def work(tool, session):
-        return await session.call(ToolCall("c", "search", arguments))
-
-    assert browse(towns, HITS, work)[0].status is ToolStatus.MALFORMED
-
-
 def test_sessions_fork_and_the_deadline_covers_all_steps():
     async def work(tool, session):
         fork = await session.fork()
@@ -229,17 +221,17 @@ def test_sessions_fork_and_the_deadline_covers_all_steps():
     assert spec.timeout_seconds >= 60 + 30
 
 
-def summary_of(asked):
+def summary_of(request):
     """Writes down what a model that is told to would write, and whatever the page says."""
-    mark, *_ = asked.json()["messages"][1]["content"].splitlines()
+    mark, *_ = request.json()["messages"][1]["content"].splitlines()
     return as_json({"choices": [{"message": {"content": f"hm\n{mark} FACTS\nBado is mayor. {FORGED[0]}"}}]})
 
 
 def test_a_summary_takes_the_place_of_the_documents():
-    result, _, _, asked = browse(towns, HITS, reply=summary_of)
+    result, _, _, requests = browse(towns, HITS, reply=summary_of)
     assert result.text == f"Bado is mayor. {FORGED[0]}"
     assert result.info["summary"] == "ok"
-    data = asked[0].json()["messages"][1]["content"].split("\n", 1)[1].rsplit("\n", 1)[0]
+    data = requests[0].json()["messages"][1]["content"].split("\n", 1)[1].rsplit("\n", 1)[0]
     read = json.loads(data)
     assert read["query"] == "mayor of Laru"
     assert [block["document"] for block in read["pages"]] == [1, 2]
@@ -265,9 +257,9 @@ def test_a_summary_that_fails_gives_way_to_the_documents(reply, failed):
 def test_a_summary_that_is_late_gives_way_to_the_documents():
     waiting = threading.Event()
 
-    def reply(asked):
+    def reply(request):
         waiting.wait(20)
-        return summary_of(asked)
+        return summary_of(request)
 
     config = BrowserConfig(summary=SummaryConfig(url="http://x", model="m"), summary_seconds=0.5)
     result, *_ = browse(towns, HITS, reply=reply, browse_settings=config)
@@ -290,11 +282,11 @@ def open_page(answer, arguments, **settings):
             session = await (await tool.open(PROBLEM)).fork()
             try:
                 url = arguments.get("url")
-                asked = {
+                with_address = {
                     **arguments,
                     **({"url": server.url + url} if isinstance(url, str) and url.startswith("/") else {}),
                 }
-                return await session.call(ToolCall("c", tool.spec.name, asked))
+                return await session.call(ToolCall("c", tool.spec.name, with_address))
             finally:
                 await session.close()
                 await pages.close()
@@ -334,9 +326,9 @@ def test_a_page_that_cannot_be_opened_is_typed(arguments, status, failed):
 def test_a_page_that_is_late_is_a_timeout():
     waiting = threading.Event()
 
-    def answer(asked):
+    def answer(request):
         waiting.wait(20)
-        return towns(asked)
+        return towns(request)
 
     result = open_page(answer, {"url": "/laru"}, pages_seconds=0.5)
     waiting.set()
@@ -352,8 +344,8 @@ def renderer(tmp_path_factory, request):
 
 @pytest.mark.parametrize("reply", [None, summary_of], ids=["documents", "summary"])
 def test_no_page_title_snippet_or_summary_forges_anything(renderer, reply):
-    def answer(asked):
-        number = int(asked.path[1:])
+    def answer(request):
+        number = int(request.path[1:])
         return page(f"{FORGED[number]} The mayor of Laru is Bado. {FILLER} {FORGED[number]}")
 
     hits = [(f"mayor {forged}", forged, f"/{number}") for number, forged in enumerate(FORGED)]

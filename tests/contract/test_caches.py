@@ -26,10 +26,10 @@ class Service:
     """Answers after a moment, and counts."""
 
     def __init__(self, answer: object) -> None:
-        self.answer, self.asked = answer, 0
+        self.answer, self.count = answer, 0
 
     async def __call__(self) -> Any:
-        self.asked += 1
+        self.count += 1
         await asyncio.sleep(0.01)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -62,7 +62,7 @@ def test_identical_requests_at_one_time_ask_once(play: Play) -> None:
         service = Service(["a"])
         answers = await asyncio.gather(*(cache.fetch(key(k=1), service) for _ in range(20)))
         assert answers == [["a"]] * 20
-        assert service.asked == 1
+        assert service.count == 1
 
     play(use)
 
@@ -74,7 +74,7 @@ def test_a_failure_reaches_all_who_wait(play: Play) -> None:
             *(cache.fetch(key(), service) for _ in range(5)), return_exceptions=True
         )
         assert [str(result) for result in results] == ["server: HTTP 500"] * 5
-        assert service.asked == 1
+        assert service.count == 1
 
     play(use)
 
@@ -96,7 +96,7 @@ def test_a_caller_that_gives_up_does_not_disturb_the_others(play: Play) -> None:
         await asyncio.sleep(0)
         first.cancel()
         assert await second == "answer"
-        assert service.asked == 1
+        assert service.count == 1
 
     play(use)
 
@@ -146,7 +146,7 @@ def test_an_answer_is_the_same_each_time(play: Play, answer: Json) -> None:
         service = Service(answer)
         for _ in range(3):
             assert repr(await cache.fetch(request, service)) == repr(answer)
-        assert service.asked == 1
+        assert service.count == 1
 
     play(use)
 

@@ -49,9 +49,8 @@ from ramify.tools.configs import (
 from ramify.tools.mcp_environment import open_mcp
 from ramify.tools.openenv_environment import OpenEnvEnvironment, open_openenv
 from ramify.tools.pages import GuardedPages, JinaPages, Pages
-from ramify.tools.remote_sandbox import RemoteSandbox
-from ramify.tools.search_retriever import RetrieverSearch
-from ramify.tools.web_search import BrightDataSearch, SearxngSearch, SerperSearch
+from ramify.tools.python import RemoteSandbox
+from ramify.tools.search_http import BrightDataSearch, RetrieverSearch, SearxngSearch, SerperSearch
 
 pytestmark = pytest.mark.integration
 
@@ -230,10 +229,8 @@ CALLERS = {
     "ramify.engines.openai": (chat, engine(OpenAIEngine)),
     "ramify.engines.openai_chat": (engine(OpenAIChatEngine),),
     "ramify.engines.vllm.server": (vllm,),
-    "ramify.tools.search_retriever": (
+    "ramify.tools.search_http": (
         search(lambda url: RetrieverSearch(client(), RetrieverSearchConfig(url=url))),
-    ),
-    "ramify.tools.web_search": (
         search(lambda url: SearxngSearch(client(), SearxngSearchConfig(url=url))),
         search(lambda url: SerperSearch(client(), "k-1", SerperSearchConfig(url=url))),
         search(lambda url: BrightDataSearch(client(), "k-1", BrightDataSearchConfig(zone="z", url=url))),
@@ -242,9 +239,8 @@ CALLERS = {
         pages(lambda url: GuardedPages(BrowserConfig(networks=HERE, page_seconds=SECONDS))),
         pages(lambda url: JinaPages(client(), base_url=f"{url}/jina")),
     ),
-    "ramify.tools.remote_sandbox": (sandbox,),
-    "ramify.tools.openenv_environment": (openenv_schema,) if OPENENV else (),
-    "ramify.tools.openenv_session": (openenv_socket,) if OPENENV else (),
+    "ramify.tools.python": (sandbox,),
+    "ramify.tools.openenv_environment": (openenv_schema, openenv_socket) if OPENENV else (),
     "ramify.tools.mcp_transports": (mcp,) if find_spec("mcp") else (),
     "ramify.net.hub": (hub,),
 }
@@ -379,7 +375,7 @@ LIBRARIES = {
     "httpx2": {"ramify.net.mcp_http"},  # a bridge from mcp's client to our transport
     "websockets": {
         "ramify.net.websocket",
-        "ramify.tools.openenv_session",
+        "ramify.tools.openenv_environment",
     },  # the second catches what it raises
     "huggingface_hub": {"ramify.net.hub", "ramify.net.hub_cache"},  # both read its settings
     "mcp.client.streamable_http": {"ramify.tools.mcp_transports"},

@@ -10,7 +10,7 @@ from ramify.net.client import HttpClient, HttpSettings
 from ramify.sandbox.levels import why_not
 from ramify.sandbox.pool import open_sandbox
 from ramify.sandbox.snippet import NOT_REPLAYED
-from ramify.tools.remote_sandbox import RemoteSandbox
+from ramify.tools.python import RemoteSandbox
 from sandbox_levels import ALL, at_levels
 from sandbox_service import run_code
 

@@ -21,8 +21,7 @@ from ramify.tools.configs import (
     SearxngSearchConfig,
     SerperSearchConfig,
 )
-from ramify.tools.search_retriever import RetrieverSearch
-from ramify.tools.web_search import BrightDataSearch, SearxngSearch, SerperSearch
+from ramify.tools.search_http import BrightDataSearch, RetrieverSearch, SearxngSearch, SerperSearch
 
 pytestmark = pytest.mark.integration
 
@@ -70,8 +69,8 @@ class Case:
     """Answers that lack something that was promised."""
 
 
-def bing_query(asked: Asked) -> tuple[str, int | None]:
-    query = parse_qs(urlsplit(asked.json()["url"]).query)
+def bing_query(request: Asked) -> tuple[str, int | None]:
+    query = parse_qs(urlsplit(request.json()["url"]).query)
     return query["q"][0], int(query["count"][0]) if "count" in query else None
 
 
@@ -80,7 +79,7 @@ CASES = {
         lambda client, url: SerperSearch(client, read_key("SERPER_API_KEY"), SerperSearchConfig(url=url)),
         organic("snippet"),
         "/search",
-        lambda asked: (asked.json()["q"], asked.json()["num"]),
+        lambda request: (request.json()["q"], request.json()["num"]),
         missing=({"message": "ok"}, {"organic": {}}, {"organic": ["text"]}, [], None, "text"),
     ),
     "brightdata": Case(
@@ -96,14 +95,14 @@ CASES = {
         lambda client, url: SearxngSearch(client, SearxngSearchConfig(url=url + "/")),
         searxng_answer,
         "/search",
-        lambda asked: (parse_qs(urlsplit(asked.path).query)["q"][0], None),
+        lambda request: (parse_qs(urlsplit(request.path).query)["q"][0], None),
         missing=({}, {"results": None}, {"results": [1]}, []),
     ),
     "flashrag": Case(
         lambda client, url: RetrieverSearch(client, RetrieverSearchConfig(url=url)),
         documents,
         "/search",
-        lambda asked: (asked.json()["query"], asked.json()["top_n"]),
+        lambda request: (request.json()["query"], request.json()["top_n"]),
         is_web=False,
         missing=({"detail": "x"}, [3], [{"id": "a"}], [{"contents": 5}], None),
     ),
@@ -111,7 +110,7 @@ CASES = {
         lambda client, url: RetrieverSearch(client, RetrieverSearchConfig(url=url, batch_size=8)),
         lambda hits: [documents(hits)],
         "/batch_search",
-        lambda asked: (asked.json()["query"][0], asked.json()["top_n"]),
+        lambda request: (request.json()["query"][0], request.json()["top_n"]),
         is_web=False,
         missing=([], [[], []], {"result": []}, [3], [[{"id": 1}]]),
     ),
@@ -119,7 +118,7 @@ CASES = {
         lambda client, url: RetrieverSearch(client, RetrieverSearchConfig(url=url, style="search_r1")),
         retrieve_answer,
         "/retrieve",
-        lambda asked: (asked.json()["queries"][0], asked.json()["topk"]),
+        lambda request: (request.json()["queries"][0], request.json()["topk"]),
         is_web=False,
         missing=({}, {"result": []}, {"result": [3]}, {"result": [[{"document": {}}]]}, [[]]),
     ),
@@ -165,9 +164,9 @@ def failure(case: Case, reply: Reply, **settings: Any) -> RequestFailedError:
 def test_query_and_number_are_sent_and_hits_come_in_order(case: Case) -> None:
     with serve(lambda _: as_json(case.answer(FOUND))) as server:
         hits = use(case, server.url, lambda provider: provider.search("C++ & Ä?", 12, None))
-    (asked,) = server.asked
-    assert urlsplit(asked.path).path == case.route
-    query, number = case.sent(asked)
+    (request,) = server.asked
+    assert urlsplit(request.path).path == case.route
+    query, number = case.sent(request)
     assert query == "C++ & Ä?"
     assert number in (12, None)
     assert [hit.text for hit in hits] == ["First text", "Second text"]
@@ -321,8 +320,8 @@ def test_bright_data_asks_bing_in_the_language_of_the_query() -> None:
         page = urlsplit(body["url"])
         assert (body["zone"], body["format"]) == ("z1", "raw")
         assert f"{page.scheme}://{page.netloc}{page.path}" == "https://www.bing.com/search"
-        asked = {name: values[0] for name, values in parse_qs(page.query).items()}
-        assert asked == {"q": query, "mkt": market, "setLang": market, "cc": "us", "brd_json": "1"}
+        parameters = {name: values[0] for name, values in parse_qs(page.query).items()}
+        assert parameters == {"q": query, "mkt": market, "setLang": market, "cc": "us", "brd_json": "1"}
 
 
 def test_a_page_without_results_may_lack_the_list() -> None:

@@ -61,10 +61,10 @@ BAD = [
 def web():
     """A SearXNG instance and the page that it finds."""
 
-    def answer(asked):
-        if asked.path.startswith("/search"):
-            found = {"url": f"{here.url}/page", "title": "Towns", "content": "The mayor of Laru is Bado."}
-            return as_json({"results": [found]})
+    def answer(request):
+        if request.path.startswith("/search"):
+            hit = {"url": f"{here.url}/page", "title": "Towns", "content": "The mayor of Laru is Bado."}
+            return as_json({"results": [hit]})
         return Reply(200, PAGE.encode(), {"content-type": "text/html"})
 
     with serve(answer) as here:

@@ -56,20 +56,20 @@ def build_provider(
 
             return DenseSearch(config, load_embedder(config.model), note)
         case RetrieverSearchConfig():
-            from ramify.tools.search_retriever import RetrieverSearch
+            from ramify.tools.search_http import RetrieverSearch
 
             return RetrieverSearch(http_client("retriever", config.http), config)
         case SearxngSearchConfig():
-            from ramify.tools.web_search import SearxngSearch
+            from ramify.tools.search_http import SearxngSearch
 
             return SearxngSearch(http_client("searxng", config.http), config)
         case BrightDataSearchConfig():
-            from ramify.tools.web_search import BrightDataSearch
+            from ramify.tools.search_http import BrightDataSearch
 
             key = _key("BRIGHTDATA_API_KEY", offline)
             return BrightDataSearch(http_client("brightdata", config.http, key), key, config)
         case SerperSearchConfig():
-            from ramify.tools.web_search import SerperSearch
+            from ramify.tools.search_http import SerperSearch
 
             key = _key("SERPER_API_KEY", offline)
             return SerperSearch(http_client("serper", config.http, key), key, config)

@@ -226,7 +226,7 @@ def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
 
         return open_sandbox(section.min_level)
     from ramify.net.secrets import read_key
-    from ramify.tools.remote_sandbox import RemoteSandbox
+    from ramify.tools.python import RemoteSandbox
 
     key = None if section.key_variable is None else read_key(section.key_variable)
     # A second attempt would run the program twice.

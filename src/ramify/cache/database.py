@@ -281,7 +281,11 @@ def write_rows(
             time.sleep(0.05)
     try:
         connection.executemany(_PUT, map(_columns, rows))
-        connection.executemany(_PUT_SPELLING, map(_spelling_columns, spellings))
+        columns = (
+            (_plain(spelled), row_number_of(key_digest), None if text is None else _plain(text))
+            for spelled, key_digest, text in spellings
+        )
+        connection.executemany(_PUT_SPELLING, columns)
         if any(row.entry.outcome == FAILURE for row in rows):
             connection.execute(f"PRAGMA user_version = {SCHEMA}")
         connection.execute("COMMIT")
@@ -296,11 +300,6 @@ def _columns(row: Row) -> tuple[object, ...]:
     parameters = encode(dict(sorted(key.parameters.items())))
     readable = (_plain(text) for text in (key.tool, key.provider, parameters, key.request))
     return row_number_of(row.digest), row.digest, *readable, row.text, entry.outcome, entry.made_at
-
-
-def _spelling_columns(spelling: Spelling) -> tuple[object, ...]:
-    spelled, key_digest, text = spelling
-    return _plain(spelled), row_number_of(key_digest), None if text is None else _plain(text)
 
 
 def _plain(text: str) -> str:

@@ -42,8 +42,15 @@ def load_function(path: Path, name: str) -> LoadedFunction:
     module = _module(path, source, sha256)
     function = module.__dict__.get(name)
     if not callable(function):
-        own = ", ".join(sorted(_own(module))) or "no function or class of its own"
-        raise ConfigError(f"{path}: no function or class {name!r}. It has {own}.")
+        own = sorted(
+            key
+            for key, value in module.__dict__.items()
+            if callable(value)
+            and not key.startswith("_")
+            and getattr(value, "__module__", None) == module.__name__
+        )
+        has = ", ".join(own) or "no function or class of its own"
+        raise ConfigError(f"{path}: no function or class {name!r}. It has {has}.")
     return LoadedFunction(function, path, sha256)
 
 
@@ -178,6 +185,14 @@ _NEW_HOMES = {
     "ramify.sampler.scoring": "ramify.sampler.sampler",
     "ramify.sampler.session": "ramify.sampler.sampler",
     "ramify.stopping": "ramify.runtime.stopping",
+    "ramify.tools.mcp_messages": "ramify.tools.server_tools",
+    "ramify.tools.openenv_session": "ramify.tools.openenv_environment",
+    "ramify.tools.passage_near": "ramify.tools.pages",
+    "ramify.tools.passages": "ramify.tools.passage_index",
+    "ramify.tools.remote_sandbox": "ramify.tools.python",
+    "ramify.tools.search_retriever": "ramify.tools.search_http",
+    "ramify.tools.session_random": "ramify.tools.own_objects",
+    "ramify.tools.web_search": "ramify.tools.search_http",
     "ramify.train.dpo": "ramify.train.supervised",
     "ramify.train.evaluations": "ramify.train.loop",
     "ramify.train.manifest": "ramify.runs.resume",
@@ -230,13 +245,6 @@ def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
             f"{path}{_line(error, path)}: running it failed: {one_line(error)}{_new_home(error)}"
         ) from None
     return module
-
-
-def _own(module: types.ModuleType) -> list[str]:
-    def is_own(key: str, value: object) -> bool:
-        return not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
-
-    return [key for key, value in module.__dict__.items() if is_own(key, value) and callable(value)]
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -87,7 +87,7 @@ _SHOWN_FOLDER = "/sandbox"
 
 
 def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = "") -> SandboxResult:
-    """Turn an answer (`calls.Call.answer`) into a result.
+    """Turn an answer (`server.Call.answer`) into a result.
 
     Args:
         head: The head of the answer's frame.
@@ -148,16 +148,19 @@ def _in_bubblewrap(command: Sequence[str], readable: Sequence[str], num_folders:
     return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", *command]
 
 
-# The packages are stubs, so that the zygote runs no `__init__` of ramify.
+# Modules register hooks that run in every forked child: `random` would reseed itself, and `threading` would look for
+# threads that are gone. A zygote has no threads, and all its children should start alike, so it decides about the hooks.
+# The packages are stubs, so that it runs no `__init__` of ramify.
 _BOOTSTRAP = """
-import sys, types
+import os, sys, types
+hooks, register_at_fork = [], os.register_at_fork
+os.register_at_fork = lambda **hook: hooks.append(hook)
 for name, path in (("ramify", {root!r}), ("ramify.sandbox", {package!r})):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path]
 sys.modules["ramify"].sandbox = sys.modules["ramify.sandbox"]
-from ramify.sandbox import fork_hooks
 from ramify.sandbox.zygote import main
-main()
+main(register_at_fork, hooks)
 """
 
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_BIND_NOW": "1"}

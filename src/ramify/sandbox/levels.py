@@ -111,13 +111,6 @@ def _try(start: launch.Start, program: bytes, base: str) -> str | None:
         timer.cancel()
 
 
-@functools.cache
-def _compiled() -> bytes:
-    from ramify.sandbox.seccomp import compile_filter  # only here: it loads libseccomp
-
-    return compile_filter()
-
-
 def seccomp_program(level: int) -> bytes:
     """Return the seccomp program of a level, compiled once; empty at level 0.
 
@@ -125,7 +118,11 @@ def seccomp_program(level: int) -> bytes:
         ImportError: pyseccomp is not installed.
         RuntimeError: libseccomp is not installed.
     """
-    return _compiled() if level >= 1 else b""
+    if level == 0:
+        return b""
+    from ramify.sandbox.seccomp import compile_filter  # only here: it loads libseccomp
+
+    return compile_filter()
 
 
 def _try_out(process: "subprocess.Popen[bytes]", settings: dict[str, Any]) -> str | None:

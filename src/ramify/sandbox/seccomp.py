@@ -9,6 +9,7 @@ Importing this module loads libseccomp. It raises ImportError or RuntimeError if
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import socket
 import tempfile
@@ -53,6 +54,7 @@ _FCNTL_COMMANDS = (*range(8), *range(36, 39), fcntl.F_DUPFD_CLOEXEC)
 _PR_SET_NAME, _PR_GET_NAME = 15, 16
 
 
+@functools.cache
 def compile_filter() -> bytes:
     """Return the BPF program for this machine's processor."""
     calls = pyseccomp.SyscallFilter(defaction=pyseccomp.ERRNO(errno.EPERM))

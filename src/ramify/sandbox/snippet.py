@@ -193,14 +193,14 @@ def _report_thread(arguments: threading.ExceptHookArgs) -> None:
         _report(arguments.exc_value)
 
 
-def _is_own(file_name: str) -> bool:
-    return file_name == FILE_NAME or file_name.startswith(_CELL_PREFIX)
-
-
 def _keep_own_frames(summary: traceback.TracebackException) -> None:
     pending = [summary]
     while pending:
         item = pending.pop()
-        item.stack[:] = [frame for frame in item.stack if _is_own(frame.filename)]
+        item.stack[:] = [
+            frame
+            for frame in item.stack
+            if frame.filename == FILE_NAME or frame.filename.startswith(_CELL_PREFIX)
+        ]
         pending.extend(inner for inner in (item.__cause__, item.__context__) if inner is not None)
         pending.extend(getattr(item, "exceptions", None) or ())

@@ -5,7 +5,7 @@ children, when its input ends.
 
 The first frame gives the level, the limits, the seccomp program and the folder that contains the snippets' folders.
 Each later frame is a request, {"id", "timeout", "num_cells", "mark"} with the program as body, or {"id", "cancel"}.
-The zygote sends an answer (`calls.Call.answer`) with the output as body; at level 0 {"id", "pid"} precedes it. A request
+The zygote sends an answer (`server.Call.answer`) with the output as body; at level 0 {"id", "pid"} precedes it. A request
 that finds no free folder gets {"id", "waiting"}, and {"id", "begun"} once it has one. After a folder could not be
 emptied, new requests get {"id", "unserved"}.
 
@@ -19,242 +19,27 @@ import contextlib
 import fcntl
 import gc
 import os
-import select
 import signal
-import time
-from collections import deque
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ramify.sandbox import fork_hooks, frames, namespaces, snippet
-from ramify.sandbox.calls import Birth, Call, Stream, end_orphans
-from ramify.sandbox.folders import Slot, Slots
-from ramify.sandbox.frames import SealedBuffer
+from ramify.sandbox import frames, namespaces, snippet
+from ramify.sandbox.folders import Slots
 from ramify.sandbox.jail import Jail, Limits, volunteer_when_memory_ends
-from ramify.sandbox.kernel import JailError, Landlock
-from ramify.sandbox.warmup import hide_ramify, preload, rehearse, use_huge_pages
+from ramify.sandbox.kernel import JailError, Landlock, advise
+from ramify.sandbox.server import Birth, Server
 
 _LAST_SECONDS = 10
 
 
-class Server:
-    """Serves requests until its input ends."""
+def main(register_at_fork: Callable[..., None], hooks: Sequence[Mapping[str, Any]]) -> None:
+    """Run the zygote on standard input and output.
 
-    def __init__(self, jail: Jail, slots: Slots, incoming: int, outgoing: int) -> None:
-        self.jail = jail
-        self._slots = slots
-        self._incoming, self._outgoing = incoming, outgoing
-        self._inbox, self._outbox = frames.Inbox(incoming), frames.Outbox(outgoing)
-        self._chunk = SealedBuffer(1 << 16)
-        self._queue: deque[tuple[dict[str, Any], SealedBuffer]] = deque()
-        self._calls: dict[int, Call] = {}
-        self._streams: dict[int, tuple[Call, Stream]] = {}
-        self._poll = select.poll()
-        self._wake = self._watch_children()
-        for descriptor in (incoming, outgoing):
-            os.set_blocking(descriptor, False)
-        self._poll.register(incoming, select.POLLIN)
-        self._send({"ready": True})
-
-    def serve(self) -> Birth | None:
-        """Serve requests. Returns None in the zygote at the end, and a `Birth` in each child."""
-        while True:
-            for head, body in self._inbox.take():
-                self._handle(head, body)
-            if self._slots.lost:
-                self._refuse_waiting()
-            while self._queue and self._slots.free:
-                birth = self._start(*self._queue.popleft(), self._slots.free.pop())
-                if birth is not None:
-                    return birth
-            for descriptor, _ in self._poll.poll(self._milliseconds_left()):
-                if not self._advance(descriptor):
-                    return None
-            self._kill_expired()
-
-    def kill_all(self) -> None:
-        """Kill every child."""
-        for pid in self._calls:
-            os.kill(pid, signal.SIGKILL)
-        end_orphans()
-
-    def _advance(self, descriptor: int) -> bool:
-        """Handle a ready descriptor; False at the end of the input."""
-        if descriptor == self._incoming:
-            return self._inbox.read()
-        if descriptor == self._outgoing:
-            return self._flush()
-        if descriptor == self._wake:
-            os.read(descriptor, 1 << 10)
-            self._reap()
-        elif descriptor in self._streams:
-            self._read(descriptor)
-        return True
-
-    def _handle(self, head: dict[str, Any], body: SealedBuffer) -> None:
-        if "timeout" in head:
-            head["waits"] = len(self._queue) >= len(self._slots.free)
-            if head["waits"]:
-                self._send({"id": head["id"], "waiting": True})
-            self._queue.append((head, body))
-            return
-        self._queue = deque(waiting for waiting in self._queue if waiting[0]["id"] != head["id"])
-        for call in self._calls.values():
-            if call.id == head["id"]:
-                self._kill(call, "cancel")
-
-    def _refuse_waiting(self) -> None:
-        """Refuse queued requests, so that a new zygote with all its folders takes them; running calls finish here."""
-        while self._queue:
-            head, body = self._queue.popleft()
-            body.free()
-            self._send({"id": head["id"], "unserved": True})
-
-    def _start(self, head: Mapping[str, Any], body: SealedBuffer, slot: Slot) -> Birth | None:
-        if head["waits"]:
-            self._send({"id": head["id"], "begun": True})
-        # Do as much as possible before the fork: while the child lives, both sides copy each page that they write to.
-        (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
-        processor_seconds = self.jail.processor_seconds(head["timeout"])
-        birth = Birth(body, head["mark"], slot, processor_seconds, out_write, err_write, os.getpid())
-        call = self._call(head, slot)
-        for descriptor, stream in zip((out_read, err_read), call.streams, strict=True):
-            os.set_blocking(descriptor, False)
-            self._streams[descriptor] = (call, stream)
-            self._poll.register(descriptor, select.POLLIN)
-        body.show_to_next_child()
-        try:
-            call.pid = os.fork()
-        except OSError as error:
-            for descriptor in (out_read, err_read):
-                self._close(descriptor)
-            for descriptor in (out_write, err_write):
-                os.close(descriptor)
-            self._slots.release(slot)
-            self._answer(call, "killed", f"killed: no process could be started: {error.strerror}")
-            return None
-        if call.pid == 0:
-            return birth
-        self._calls[call.pid] = call
-        os.close(out_write)
-        os.close(err_write)
-        body.free()
-        if self.jail.level == 0:
-            self._send({"id": call.id, "pid": call.pid})
-        return None
-
-    def _call(self, head: Mapping[str, Any], slot: Slot) -> Call:
-        limit = self.jail.limits.output_bytes
-        spare = self._outbox.spare
-        buffers = [spare.pop() if spare else SealedBuffer(limit) for _ in range(2)]
-        num_cells = head["num_cells"]
-        num_expected = num_cells + 1 if num_cells else 0
-        streams = (
-            Stream(buffers[0], limit, False, head["mark"].encode(), num_expected),
-            Stream(buffers[1], limit, keep_tail=True),
-        )
-        deadline = time.monotonic() + head["timeout"]
-        return Call(head["id"], slot, deadline, streams, limit, num_cells)
-
-    def _read(self, descriptor: int) -> bool:
-        """Read one chunk; False if there is nothing more for now."""
-        call, stream = self._streams[descriptor]
-        self._chunk.clear()
-        try:
-            ended = self._chunk.read_from(descriptor) == 0
-        except BlockingIOError:
-            return False
-        if ended:
-            self._close(descriptor)
-            return False
-        with self._chunk.used as data:
-            stream.add(data)
-        if stream.flooded:
-            self._kill(call, "flood")
-            self._close(descriptor)
-            return False
-        return True
-
-    def _close(self, descriptor: int) -> None:
-        self._poll.unregister(descriptor)
-        del self._streams[descriptor]
-        os.close(descriptor)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in self._calls:
-                self._finish(pid, status)
-            else:
-                self._slots.cleaner_ended(pid)
-
-    def _finish(self, pid: int, status: int) -> None:
-        call = self._calls.pop(pid)
-        if self.jail.level == 0:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-            end_orphans()
-        # By owner: an ended stream is closed already, and its descriptor number may now belong to another call.
-        for descriptor in [key for key, (owner, _) in self._streams.items() if owner is call]:
-            while self._read(descriptor):
-                pass
-            if descriptor in self._streams:
-                self._close(descriptor)
-        self._slots.release(call.slot)
-        if call.reason != "cancel":
-            self._answer(call, *call.outcome(os.waitstatus_to_exitcode(status)))
-
-    def _kill_expired(self) -> None:
-        now = time.monotonic()
-        for call in self._calls.values():
-            if call.reason is None and call.deadline <= now:
-                self._kill(call, "timeout")
-
-    def _kill(self, call: Call, reason: str) -> None:
-        call.reason = call.reason or reason
-        if call.pid in self._calls:  # else the child is gone, and `_finish` is reading the rest of its output
-            os.kill(call.pid, signal.SIGKILL)
-
-    def _milliseconds_left(self) -> float | None:
-        deadlines = [call.deadline for call in self._calls.values() if call.reason is None]
-        return max(0.0, 1e3 * (min(deadlines) - time.monotonic())) + 1 if deadlines else None
-
-    def _answer(self, call: Call, kind: str, note: str) -> None:
-        self._send(call.answer(kind, note), *(stream.buffer for stream in call.streams))
-
-    def _send(self, head: Mapping[str, Any], *bodies: SealedBuffer) -> None:
-        self._outbox.add(head, *bodies)
-        self._flush()
-
-    def _flush(self) -> bool:
-        """Write as much as the reader takes now; False if the reader is gone."""
-        try:
-            self._outbox.write()
-        except BrokenPipeError:
-            return False
-        if not self._outbox.is_empty:
-            self._poll.register(self._outgoing, select.POLLOUT)
-        else:
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(self._outgoing)
-        return True
-
-    def _watch_children(self) -> int:
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self._poll.register(read, select.POLLIN)
-        return read
-
-
-def main() -> None:
-    """Run the zygote on standard input and output."""
+    Args:
+        register_at_fork: The function of `os`, which `launch` has replaced.
+        hooks: The hooks that modules tried to register since then.
+    """
     incoming, outgoing = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (0, 1))
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -263,6 +48,10 @@ def main() -> None:
     settings = frames.read_head(incoming)
     if settings is None:
         return
+    os.register_at_fork = register_at_fork
+    if settings["level"] == 0:  # a snippet can fork as well, and its children need the hooks
+        for hook in hooks:
+            register_at_fork(**hook)
     try:
         jail, slots = _prepare(settings)
     except (JailError, OSError, ImportError) as error:
@@ -296,7 +85,6 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
     """
     level, limits = settings["level"], Limits(**settings["limits"])
     packages = settings["packages"]
-    fork_hooks.stop_postponing(register=level == 0)
     volunteer_when_memory_ends()
     if level == 3:
         namespaces.enter(packages["folders"], settings["num_slots"], limits.folder_bytes)
@@ -335,3 +123,101 @@ def _become_child(birth: Birth, jail: Jail, names: dict[str, Any]) -> NoReturn:
         snippet.run(code, cells, birth.mark, names)
     finally:
         os._exit(1)
+
+
+# What the zygote does once for all its snippets. A function that has run before takes faster paths, imports nothing and
+# looks up less; in a child, each of these steps would also copy the memory page that it writes to. All children start
+# from the same state, sympy's caches included.
+
+_HUGE_PAGE_BYTES = 2 << 20
+_COLLAPSE = 25
+"""MADV_COLLAPSE, since Linux 6.1; older kernels refuse it, and forks stay slower."""
+
+
+def use_huge_pages() -> int:
+    """Move the memory of Python's objects to huge pages of 2 MiB where possible; returns how many there are now.
+
+    They make forks cheap. A fork copies one page-table entry per page, and the child's end frees each of them. A huge page
+    needs one entry instead of 512. When a child writes to one, only the small page that it writes to is copied.
+    """
+    blocks = {id(each) // _HUGE_PAGE_BYTES for each in gc.get_objects()}
+    return sum(advise(block * _HUGE_PAGE_BYTES, _HUGE_PAGE_BYTES, _COLLAPSE) for block in blocks)
+
+
+# Modules that snippets often use. Each one also makes every fork a little slower.
+_MODULES = """
+bisect cmath collections datetime decimal fractions functools heapq itertools json math operator random re statistics
+string time
+"""
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def preload(modules: Sequence[str], paths: Sequence[str]) -> None:
+    """Import the modules that snippets often use, and `modules` from `paths`.
+
+    The paths do not stay in `sys.path`: a package finds its own parts without them, and nothing else there can be
+    imported.
+    """
+    for name in _MODULES.split():
+        __import__(name)
+    sys.path += paths
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    for name in modules:
+        with contextlib.suppress(ImportError) if "." in name else contextlib.nullcontext():
+            __import__(name)
+    os.environ.clear()
+    del sys.path[len(sys.path) - len(paths) :]
+
+
+def hide_ramify() -> None:
+    """Remove ramify from `sys.modules`, so that snippets cannot import it. Existing references stay valid."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "ramify"]:
+        del sys.modules[name]
+
+
+_PLAIN = (
+    """
+import collections, itertools, json, math, re
+from fractions import Fraction
+def primes(limit):
+    sieve = [True] * (limit + 1)
+    for number in range(2, math.isqrt(limit) + 1):
+        if sieve[number]:
+            for multiple in range(number * number, limit + 1, number):
+                sieve[multiple] = False
+    return [number for number in range(2, limit + 1) if sieve[number]]
+class Point:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+total = sum(i * i for i in range(100))
+counts = collections.Counter(str(total))
+print(f"{total:,}", sorted(counts.items()), primes(50)[-1], Fraction(3, 6), round(math.sqrt(2), 3), {1, 2}, "a".join("bc"))
+print(json.dumps({"a": [1, 2.5, None]}), re.findall(r"[0-9]+", "a1b22"), list(itertools.combinations(range(3), 2)))
+try:
+    Point(1, 2).z
+except AttributeError as error:
+    print(error)
+while total > 10**3:
+    total //= 3
+total""",
+    "def f(x):\n    return 1 / x\nprint('before')\nf(0)",
+    "x = (1,\n",
+)
+_OF_PACKAGES = {
+    "numpy": "import numpy as np\na = np.arange(6.0).reshape(2, 3)\nprint(a @ a.T, a.mean(), np.linalg.norm(a))",
+    "sympy": """
+import sympy
+from sympy import Symbol, expand, factor, simplify, solve, symbols
+x, y = symbols("x y")
+print(expand((x + 1) ** 3), factor(x**2 - 1), simplify(sympy.sin(x) ** 2 + sympy.cos(x) ** 2), solve(x**2 - 2, x))
+print(sympy.diff(x * sympy.sin(x), x), sympy.integrate(x**2 * sympy.exp(x), x), sympy.sqrt(8), sympy.Rational(1, 3) + 1)
+print(solve([x + y - 3, x - y - 1], [x, y]), sympy.factorint(360), sympy.N(sympy.pi, 20), sympy.limit(sympy.sin(x) / x, x, 0))
+sympy.Matrix([[1, 2], [3, 4]]).det()""",
+}
+
+
+def rehearse(modules: Sequence[str]) -> None:
+    """Run the programs as children will, including those for packages in `modules`."""
+    programs = [*_PLAIN, *(program for name, program in _OF_PACKAGES.items() if name in modules)]
+    for program in (*programs, *programs):
+        snippet.perform(program, (), "", {"__name__": "__main__"})

@@ -24,8 +24,7 @@ from ramify.core.protocols import Cache, CacheKey, ChatModel, Hit, Json, ToolSes
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import BrowserConfig, SummaryConfig
 from ramify.tools.documents import Document
-from ramify.tools.pages import Pages
-from ramify.tools.passage_near import passage_near
+from ramify.tools.pages import Pages, passage_near
 from ramify.tools.search import NOTHING_FOUND, SearchTool, clean, collection_of, failed_search, query_of
 from ramify.tools.search import SPEC as SEARCH_SPEC
 from ramify.tools.stateless import StatelessSession

@@ -38,10 +38,15 @@ from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.files.user_code import load_function
 from ramify.runtime.daemon_threads import DaemonThreads
-from ramify.tools import session_random
 from ramify.tools.configs import OwnEnvironmentConfig
-from ramify.tools.own_objects import Constructor, OwnObject, read_constructor, read_method
-from ramify.tools.session_random import SessionRandom
+from ramify.tools.own_objects import (
+    Constructor,
+    OwnObject,
+    SessionRandom,
+    install_session_random,
+    read_constructor,
+    read_method,
+)
 from ramify.tools.signatures import Callee
 
 _OURS = frozenset({"reset", "step", "fork", "get_reward", "close"})
@@ -208,7 +213,7 @@ def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, st
         ConfigError: The file cannot be run, or has no such class; the message begins with its path.
     """
     # Before the file imports functions of these modules by name.
-    session_random.install()
+    install_session_random()
     loaded = load_function(config.path, config.function)
     settings = config.values()
     for key in ("type", "path", "function"):
@@ -244,7 +249,7 @@ def environment_from(
     Raises:
         ConfigError: The class has no `reset`, no tool and no `step`, or a method that no model can call.
     """
-    session_random.install()
+    install_session_random()
     if not inspect.isclass(source):
         raise ConfigError(f"environment: expected a class, got {type(source).__name__}")
     label = source.__name__

@@ -21,8 +21,16 @@ from pathlib import Path
 import tantivy
 
 from ramify.core.errors import DataError
-from ramify.tools.passage_index import BROKEN, ENGINE, VERSION, PassageIndex, add_rows, new_index
-from ramify.tools.passages import PassageReader, require_passages
+from ramify.tools.passage_index import (
+    BROKEN,
+    ENGINE,
+    VERSION,
+    PassageIndex,
+    PassageReader,
+    add_rows,
+    new_index,
+    require_passages,
+)
 
 MEMORY_BYTES = 32_000_000
 """Files up to this size are indexed in memory, which takes seconds, unless a folder is named."""

@@ -17,15 +17,21 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError, RamifyError
-from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession
-from ramify.core.tree import Trajectory
 from ramify.net.secrets import shown
 from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools.configs import McpConfig
-from ramify.tools.mcp_messages import call_tool, first_cause, in_words, list_tools, read_answer
 from ramify.tools.mcp_transports import transport
-from ramify.tools.server_tools import ToolListError
+from ramify.tools.server_tools import (
+    ServerSession,
+    ToolListError,
+    call_tool,
+    first_cause,
+    in_words,
+    list_tools,
+    read_answer,
+)
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -132,7 +138,7 @@ async def _connect(config: McpConfig, stderr: IO[str] | None = None) -> "McpSess
 
 
 @dataclass(slots=True, eq=False)
-class McpSession:
+class McpSession(ServerSession):
     """A trajectory's connection. Its task `owner` opens and closes it, because only one task may do both.
 
     Calls run in the tasks of their callers, so that each can be cancelled alone.
@@ -194,22 +200,6 @@ class McpSession:
         # A tool that the call added can be called next, also when a branch makes both calls again.
         await self._refresh()
         return read_answer(call, answer)
-
-    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - there is no user
-        """Return an empty observation."""
-        return Observation()
-
-    async def fork(self, seed: int) -> EnvironmentSession:
-        """Refuse: a branch makes the calls again.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("a server's state cannot be copied")
-
-    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - servers pay no reward
-        """Return 0."""
-        return 0.0
 
     async def close(self) -> None:
         """End the connection, and a `command`'s processes, even if the caller is cancelled."""

@@ -1,21 +1,32 @@
-"""Objects of the user's own that belong to one trajectory each: tools with a state, and environments."""
+"""Objects of the user's own that belong to one trajectory each: tools with a state, and environments.
+
+Classes for TRL draw from the global generators of `random` and `numpy.random`. Seeding these around a method would need
+a lock, which a method that hangs never releases, and another trajectory's method could still draw in between. So the
+module functions ask which session runs: in a method of a session they draw from its own generators (`SessionRandom`),
+and anywhere else from the global ones, as before.
+"""
 
 import asyncio
 import copy
+import functools
 import inspect
+import random
 import threading
 import types
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import Any, TypeVar
+
+import numpy as np
 
 from ramify.core.errors import ConfigError, ContentError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult
 from ramify.files.user_code import one_line
 from ramify.runtime.daemon_threads import DaemonThreads, Job
-from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
 
 Value = TypeVar("Value")
@@ -93,6 +104,65 @@ def read_constructor(source: type, args: Mapping[str, Any], name: str, label: st
         if key not in bound and parameter.default is inspect.Parameter.empty:
             raise ConfigError(f"{method}: args: expected a value for {key!r}")
     return Constructor(source, bound, reads_problem, label)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRandom:
+    """The generators of one session."""
+
+    python: random.Random
+    numpy: np.random.RandomState
+
+    @classmethod
+    def of(cls, seed: int) -> "SessionRandom":
+        """Return generators that begin at `seed`."""
+        return cls(random.Random(seed), np.random.RandomState(seed % 2**32))
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the module functions draw from these generators, in this context and in threads that inherit it."""
+        token = _ACTIVE.set(self)
+        try:
+            yield
+        finally:
+            _ACTIVE.reset(token)
+
+
+_ACTIVE: ContextVar[SessionRandom | None] = ContextVar("session random", default=None)
+_INSTALLING = threading.Lock()
+_ALIASES = {"ranf": "random_sample", "sample": "random_sample"}
+"""Functions of `numpy.random` under other names than the methods."""
+
+
+def install_session_random() -> None:
+    """Let the functions of both modules ask for the active session; the second call does nothing.
+
+    Functions that a module imported by name before this call still draw from the global generators.
+    """
+    with _INSTALLING:
+        if getattr(random.random, "asks_session", False):
+            return
+        for name in dir(random.Random):
+            if name in random.__all__:
+                _replace(random, name, lambda own: own.python, name)
+        for name in np.random.__all__:
+            method = _ALIASES.get(name, name)
+            if hasattr(np.random.RandomState, method):
+                _replace(np.random, name, lambda own: own.numpy, method)
+
+
+def _replace(module: ModuleType, name: str, generator: Callable[[SessionRandom], Any], method: str) -> None:
+    """Replace a function of a module by one that draws from the active session, if there is one."""
+    original = getattr(module, name)
+
+    @functools.wraps(original)
+    def draw(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the original takes and returns
+        session = _ACTIVE.get()
+        function = original if session is None else getattr(generator(session), method)
+        return function(*args, **kwargs)
+
+    draw.asks_session = True  # type: ignore[attr-defined]
+    setattr(module, name, draw)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 from ramify.tools.configs import DenseSearchConfig
-from ramify.tools.passages import PassageReader
+from ramify.tools.passage_index import PassageReader
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 Embed: TypeAlias = Callable[[Sequence[str]], Vectors]

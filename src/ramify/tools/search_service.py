@@ -29,8 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ramify.core.json_text import parse_object
-from ramify.tools.passage_index import ENGINE, PassageIndex
-from ramify.tools.passages import Ranked
+from ramify.tools.passage_index import ENGINE, PassageIndex, Ranked
 
 MAX_BODY_BYTES = 1_000_000
 MAX_QUERIES = 1024

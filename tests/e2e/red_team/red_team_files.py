@@ -19,12 +19,12 @@ def installed_module() -> str:
     """A module that lies beside the standard library of the interpreter under the virtual environment."""
     library = Path(os.__file__).parent
     below = (library, library.parent / "python3")
-    places = [place / name for place in below for name in ("site-packages", "dist-packages")]
-    return next((str(path) for place in places for path in sorted(place.glob("*/__init__.py"))), "")
+    folders = [folder / name for folder in below for name in ("site-packages", "dist-packages")]
+    return next((str(path) for folder in folders for path in sorted(folder.glob("*/__init__.py"))), "")
 
 
 def _writes(e: Evidence) -> Outcome:
-    mark = f"{e.place.name}-{e.place.parent.name}"
+    mark = f"{e.folder.name}-{e.folder.parent.name}"
     return verdict(
         Outcome.OPEN in (changes(e), claims(e)) or any(Path(folder, mark).exists() for folder in WRITABLE)
     )

@@ -83,14 +83,16 @@ class Scene:
     def program(self, attack: Attack, code: str, with_sandbox: bool) -> str:
         """The attack's program (or its companion), aimed at this scene."""
         ports = {
-            kind: found.getsockname()[1] for kind, found in self._listeners.items() if kind[-1].isdigit()
+            kind: listener.getsockname()[1]
+            for kind, listener in self._listeners.items()
+            if kind[-1].isdigit()
         }
         tasks = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
-        place = self._place(attack)
+        folder = self._folder_of(attack)
         return Template(code).substitute(
             {"tcp6": 1, **ports},
-            place=place,
-            mark=f"{place.name}-{place.parent.name}",
+            place=folder,
+            mark=f"{folder.name}-{folder.parent.name}",
             home=self.home,
             tmp=self.tmp,
             unix=self._unix,
@@ -110,45 +112,45 @@ class Scene:
 
     def prepare(self, attack: Attack) -> None:
         """Lay out what the attack may harm."""
-        place = self._place(attack)
-        (place / "keep").mkdir(parents=True)
-        (place / "keep" / "a").write_text("kept")
-        (place / "secret").write_text(self.tokens["file"])
-        (place / "precious").write_text("precious")
-        self._snapshots[attack.name] = state_of(place)
+        folder = self._folder_of(attack)
+        (folder / "keep").mkdir(parents=True)
+        (folder / "keep" / "a").write_text("kept")
+        (folder / "secret").write_text(self.tokens["file"])
+        (folder / "precious").write_text("precious")
+        self._snapshots[attack.name] = state_of(folder)
 
     def evidence(self, attack: Attack, result: SandboxResult, survivors: int) -> Evidence:
-        """What is to be seen once the sandbox is closed."""
+        """Return what is left of an attack once the sandbox is closed."""
         return Evidence(
             result,
-            self._place(attack),
+            self._folder_of(attack),
             survivors,
             self.tokens,
-            self._heard(),
+            self._reached(),
             self._signals,
             self._others[1].poll() is not None,
             self._snapshots[attack.name],
             self._reward.value,
         )
 
-    def _place(self, attack: Attack) -> Path:
+    def _folder_of(self, attack: Attack) -> Path:
         return self.folder / "".join(c if c.isalnum() else "-" for c in attack.name)
 
-    def _heard(self) -> set[str]:
+    def _reached(self) -> set[str]:
         ready = select.select(list(self._listeners.values()), [], [], 0)[0]
         return {kind for kind, listener in self._listeners.items() if listener in ready}
 
     def workers(self) -> set[int]:
         """Processes of the sandboxes under test."""
-        found = set()
+        pids = set()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z" and self._marker in (entry / "cmdline").read_bytes():
-                    found.add(int(entry.name))
-        return found
+                    pids.add(int(entry.name))
+        return pids
 
     async def survivors(self, before: int, seconds: float) -> set[int]:
         """Processes beyond as many as there were, once there was time to clear up."""
@@ -181,7 +183,7 @@ else:
 """
 
 
-class Unguarded:
+class UnguardedRunner:
     """Runs programs as they are, to show that the attacks are real."""
 
     level = -1

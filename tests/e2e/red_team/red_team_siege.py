@@ -15,7 +15,7 @@ import red_team_files
 import red_team_resources
 import red_team_system
 from red_team_cases import Attack, Outcome
-from red_team_scene import Scene, Unguarded
+from red_team_scene import Scene, UnguardedRunner
 
 from ramify.core.protocols import Sandbox, SandboxResult
 from ramify.sandbox.jail import Limits
@@ -35,7 +35,7 @@ class Siege:
         self._scene = scene
         self._sandbox = sandbox
         self._first_line = first_line
-        self._is_guarded = not isinstance(sandbox, Unguarded)
+        self._is_guarded = not isinstance(sandbox, UnguardedRunner)
         self._settle_seconds = _SETTLE_SECONDS if self._is_guarded else 0.0
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._results: dict[str, tuple[SandboxResult, int]] = {}
@@ -52,11 +52,13 @@ class Siege:
         left = await self._scene.survivors(0, self._settle_seconds)
         _end(left)
         outcomes = {attack.name: self._outcome(attack) for attack in ATTACKS}
-        said = {name: [r.status, r.stdout[-500:], r.stderr[-500:]] for name, (r, _) in self._results.items()}
+        outputs = {
+            name: [r.status, r.stdout[-500:], r.stderr[-500:]] for name, (r, _) in self._results.items()
+        }
         folders = [path.name for path in self._scene.tmp.glob("ramify-*")]
         return {
             "outcomes": outcomes,
-            "said": said,
+            "said": outputs,
             "unserved": self._unserved,
             "left": len(left),
             "folders": folders,
@@ -94,8 +96,8 @@ class Siege:
     def _program(self, attack: Attack, code: str) -> str:
         return self._first_line + self._scene.program(attack, code, self._is_guarded)
 
-    def _zygotes(self, found: set[int]) -> set[int]:
-        return {pid for pid in found if _parent(pid) == os.getpid()}
+    def _zygotes(self, pids: set[int]) -> set[int]:
+        return {pid for pid in pids if _parent(pid) == os.getpid()}
 
     def _outcome(self, attack: Attack) -> Outcome:
         result, survivors = self._results[attack.name]
@@ -121,7 +123,9 @@ def main() -> None:
         sys.stdout.write(json.dumps({"missing": missing}))
         return
     scene = Scene(marker)
-    sandbox: Sandbox = Unguarded(marker) if level == "none" else open_sandbox(int(level), int(level), LIMITS)
+    sandbox: Sandbox = (
+        UnguardedRunner(marker) if level == "none" else open_sandbox(int(level), int(level), LIMITS)
+    )
     try:
         siege = Siege(scene, sandbox, "".join(f"import {name}\n" for name in first))
         report = asyncio.run(siege.run())

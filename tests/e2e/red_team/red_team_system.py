@@ -196,7 +196,7 @@ time.sleep(60)
 
 
 def old_door_is_there() -> str | None:
-    """Whether this processor and kernel take 32-bit calls from 64-bit programs."""
+    """Return None if this processor and kernel take 32-bit calls from 64-bit programs, else why not."""
     if not _X86:
         return "32-bit calls are those of x86"
     run = subprocess.run([sys.executable, "-c", _OLD_DOOR], capture_output=True, text=True, check=False)
@@ -209,9 +209,9 @@ def _x32_is_there() -> str | None:
 
 
 def _no_out_of_band() -> str | None:
-    one, _ = socket.socketpair()
+    sender, _ = socket.socketpair()
     try:
-        one.send(b"x", socket.MSG_OOB)
+        sender.send(b"x", socket.MSG_OOB)
     except OSError:
         return "this kernel has no out-of-band data on unix sockets"
     return None

@@ -141,13 +141,13 @@ def fill_a_small_disk(folder: Path, limit: str) -> None:
     import resource
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    said: list[str] = []
+    notes: list[str] = []
 
     async def answer(i: int) -> str:
         return f"answer {i} " + "x" * 2000
 
     async def work() -> None:
-        cache = SqliteCache(folder / "cache.sqlite", say=said.append)
+        cache = SqliteCache(folder / "cache.sqlite", say=notes.append)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
         for i in range(400):
             assert (await cache.fetch(key(f"q{i}"), lambda i=i: answer(i))).startswith(f"answer {i} ")
@@ -156,7 +156,7 @@ def fill_a_small_disk(folder: Path, limit: str) -> None:
         for i in range(400):
             assert (await cache.fetch(key(f"q{i}"), lambda: answer(-1))).startswith(f"answer {i} ")
         await cache.close()
-        tell(f"{cache.forgotten} {len(said)} {said[0]}")
+        tell(f"{cache.forgotten} {len(notes)} {notes[0]}")
 
     asyncio.run(work())
 

@@ -1,10 +1,12 @@
 """Keys, clocks and calls of a cache for its tests."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
-from ramify.cache.sqlite import SqliteCache
+from ramify.cache.sqlite import CacheMode, SqliteCache
 from ramify.core.protocols import CacheKey
 
 
@@ -29,6 +31,23 @@ def run(use: Callable[[SqliteCache], Awaitable[None]], path: Path, settings=None
         return cache
 
     return asyncio.run(whole())
+
+
+def fetch(path, *keys, mode=CacheMode.CACHE):
+    """The answers to these keys, which must all be in the file."""
+
+    async def use(cache):
+        answers.extend([await cache.fetch(each, never) for each in keys])
+
+    answers = []
+    run(use, path, mode=mode)
+    return answers
+
+
+def execute(path, statement, *values):
+    """Run a statement on a file, as another program might, and return its rows."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        return other.execute(statement, values).fetchall()
 
 
 def asks(answer):

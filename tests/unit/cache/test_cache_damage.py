@@ -3,7 +3,7 @@
 import sqlite3
 
 import pytest
-from cache_uses import asks, key, never, run
+from cache_uses import asks, execute, key, never, run
 
 from ramify.cache.database import read_groups
 from ramify.cache.references import export_json
@@ -62,9 +62,7 @@ def test_damage_that_is_met_later_is_a_clear_stop(path):
 
 def test_a_database_of_another_program_is_refused(tmp_path):
     path = tmp_path / "other.sqlite"
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE t (a)")
-    other.close()
+    execute(path, "CREATE TABLE t (a)")
     before = path.read_bytes()
     with pytest.raises(DataError, match="another program"):
         SqliteCache(path)
@@ -73,9 +71,7 @@ def test_a_database_of_another_program_is_refused(tmp_path):
 
 def test_a_newer_schema_is_refused(path):
     run(lambda cache: cache.fetch(key(), asks(1)), path)
-    with sqlite3.connect(path) as newer:
-        newer.execute("PRAGMA user_version = 7")
-    newer.close()
+    execute(path, "PRAGMA user_version = 7")
     with pytest.raises(DataError, match="schema 7, this ramify reads 2"):
         SqliteCache(path)
 
@@ -89,7 +85,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_full_disk_ends_the_remembering_and_not_the_run(path):
-    said = []
+    notes = []
 
     async def use(cache):
         # The limit of pages stands for a full disk: SQLite says the same of both.
@@ -99,9 +95,9 @@ def test_a_full_disk_ends_the_remembering_and_not_the_run(path):
             await cache.flush()
         assert await cache.fetch(key("q199"), never) == "199" + "x" * 2000
 
-    cache = run(use, path, say=said.append)
-    assert len(said) == 1
-    assert "full" in said[0]
+    cache = run(use, path, say=notes.append)
+    assert len(notes) == 1
+    assert "full" in notes[0]
     (group,) = read_groups(path)
     assert group.answers + cache.forgotten == 200
     assert cache.forgotten > 100
@@ -143,9 +139,7 @@ def test_a_file_with_more_or_less_than_the_tables_is_refused_before_it_is_asked(
 @pytest.mark.parametrize("made_at", ["'then'", "x'00'"])
 def test_a_time_that_is_none_is_named(made_at, path):
     run(lambda cache: cache.fetch(key(), asks(1)), path)
-    with sqlite3.connect(path) as other:
-        other.execute(f"UPDATE answers SET made_at = {made_at}")
-    other.close()
+    execute(path, f"UPDATE answers SET made_at = {made_at}")
     with pytest.raises(DataError, match="its time no number"):
         run(lambda cache: cache.fetch(key(), never), path)
     assert read_groups(path)[0].oldest == 0.0
@@ -154,24 +148,16 @@ def test_a_time_that_is_none_is_named(made_at, path):
 BROKEN = ["{", "9" * 5000, "", "[" * 100_000, "NaN", "-1e999", b"blob"]
 
 
-def break_answer(path, answer):
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE answers SET answer = ?", (answer,))
-    other.close()
-
-
 @pytest.mark.parametrize("answer", BROKEN, ids=["cut", "digits", "empty", "deep", "nan", "infinite", "blob"])
 def test_an_answer_that_is_no_json_is_named_with_what_removes_it(path, answer):
     run(lambda cache: cache.fetch(key(), asks("first")), path)
-    break_answer(path, answer)
+    execute(path, "UPDATE answers SET answer = ?", answer)
     with pytest.raises(DataError, match=r"cache\.sqlite: the answer at place \d+ is no JSON") as caught:
         run(lambda cache: cache.fetch(key(), never), path)
     with pytest.raises(DataError, match="is no JSON"):
         export_json(path)
     command, statement = str(caught.value).partition("sqlite3 ")[2].split('"')[:2]
     assert command.strip() == str(path)
-    with sqlite3.connect(path) as other:
-        other.execute(statement)
-    other.close()
+    execute(path, statement)
     run(lambda cache: cache.fetch(key(), asks("second")), path)
     run(lambda cache: cache.fetch(key(), never), path)

@@ -3,7 +3,7 @@ import sqlite3
 import threading
 
 import pytest
-from cache_uses import asks, key, never
+from cache_uses import asks, execute, key, never, run
 
 from loopback import Reply, serve
 from ramify.cache.database import read_groups
@@ -17,22 +17,12 @@ FAILURE = RequestFailedError(FailureKind.SERVER, "HTTP 500", 500)
 
 
 def play(path, mode, use, settings=None):
-    async def whole():
-        cassette = SqliteCache(path, settings, mode=mode)
-        try:
-            return await use(cassette)
-        finally:
-            await cassette.close()
-
-    return asyncio.run(whole())
+    run(use, path, settings, mode=mode)
 
 
 def entries(path):
     """Requests and outcomes in the file, by request; also while a run writes it."""
-    connection = sqlite3.connect(path)
-    rows = connection.execute("SELECT request, answer, is_empty FROM answers ORDER BY request").fetchall()
-    connection.close()
-    return rows
+    return execute(path, "SELECT request, answer, is_empty FROM answers ORDER BY request")
 
 
 @pytest.fixture
@@ -85,9 +75,7 @@ def test_recording_asks_again_once_what_an_earlier_run_recorded(recorded, memory
 
 
 def test_nothing_in_a_cassette_grows_old(recorded):
-    with sqlite3.connect(recorded) as other:
-        other.execute("UPDATE answers SET made_at = 1.0")
-    other.close()
+    execute(recorded, "UPDATE answers SET made_at = 1.0")
     play(recorded, REPLAY, lambda cassette: cassette.fetch(key("a"), never), SqliteSettings(1.0, 1.0))
 
 
@@ -185,18 +173,14 @@ def test_only_a_file_with_failures_has_the_newer_schema(path, mode):
             await cache.fetch(key("b"), asks(FAILURE))
 
     play(path, mode, use)
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (1 if mode is CACHE else 2,)
-    connection.close()
+    assert execute(path, "PRAGMA user_version") == [(1 if mode is CACHE else 2,)]
 
 
 @pytest.mark.parametrize(
     "failure", ["null", '{"kind":"unknown","detail":"","status":1}', '{"kind":"server"}', "[1]"]
 )
 def test_a_broken_failure_is_named(failure, recorded):
-    with sqlite3.connect(recorded) as other:
-        other.execute("UPDATE answers SET answer = ? WHERE request = 'c'", (failure,))
-    other.close()
+    execute(recorded, "UPDATE answers SET answer = ? WHERE request = 'c'", failure)
     with pytest.raises(DataError, match="failure of 'c' is broken"):
         play(recorded, REPLAY_OR_FAIL, lambda cassette: cassette.fetch(key("c"), never))
 
@@ -220,7 +204,7 @@ def test_what_fails_because_its_client_is_closed_is_not_recorded(path):
     """A caller gives up, the provider's client is closed, and then the cassette, as a toolbox closes them."""
     stopped = threading.Event()
 
-    async def whole(url, asked):
+    async def whole(url, requests):
         client = HttpClient("probe", HttpSettings(attempts=1))
         cassette = SqliteCache(path, mode=RECORD)
 
@@ -228,7 +212,7 @@ def test_what_fails_because_its_client_is_closed_is_not_recorded(path):
             return (await client.get(url)).json()
 
         task = asyncio.ensure_future(cassette.fetch(key("hangs"), make))
-        while not asked:
+        while not requests:
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])

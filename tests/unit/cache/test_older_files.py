@@ -1,11 +1,10 @@
 """Files of ramify before cassettes were caches: caches open, cassettes of JSON lines are imported."""
 
-import asyncio
 import json
 import sqlite3
 
 import pytest
-from cache_uses import key, never
+from cache_uses import execute, fetch, key
 
 from ramify.cache.database import read_groups
 from ramify.cache.references import export_json, import_cassette
@@ -76,24 +75,11 @@ def spelled(answer):
     return line("a", 1).replace(b'"answer":1', b'"answer":' + answer)
 
 
-def fetch(path, mode, *keys):
-    async def whole():
-        cache = SqliteCache(path, mode=mode)
-        try:
-            return [await cache.fetch(each, never) for each in keys]
-        finally:
-            await cache.close()
-
-    return asyncio.run(whole())
-
-
 @pytest.mark.parametrize("mode", [CacheMode.CACHE, CacheMode.REPLAY, CacheMode.REPLAY_OR_FAIL])
 def test_an_older_cache_is_hit_in_each_mode(cache, mode):
-    with sqlite3.connect(cache) as other:
-        other.execute("UPDATE answers SET made_at = 1e12 WHERE is_empty")
-    other.close()
+    execute(cache, "UPDATE answers SET made_at = 1e12 WHERE is_empty")
     known = CacheKey("search", "serper", {"top_k": 10}, "b")
-    assert fetch(cache, mode, known, SURROGATE) == [["second"], []]
+    assert fetch(cache, known, SURROGATE, mode=mode) == [["second"], []]
     assert export_json(cache)[0] == 2
     assert json.loads(export_json(cache)[1])["B"] == "Page 1: second  text"
 
@@ -104,9 +90,9 @@ def test_a_cassette_is_imported_whole(cassette, tmp_path, capsys):
     assert "3 entries" in capsys.readouterr().out
     assert cassette.read_bytes().replace(b"\r\n", b"\n") == CASSETTE
     known = CacheKey("search", "serper", {"top_k": 10}, "b")
-    assert fetch(path, CacheMode.REPLAY_OR_FAIL, known, SURROGATE) == [["second"], []]
+    assert fetch(path, known, SURROGATE, mode=CacheMode.REPLAY_OR_FAIL) == [["second"], []]
     with pytest.raises(RequestFailedError) as caught:
-        fetch(path, CacheMode.REPLAY_OR_FAIL, CacheKey("search", "serper", {}, "c"))
+        fetch(path, CacheKey("search", "serper", {}, "c"), mode=CacheMode.REPLAY_OR_FAIL)
     assert (caught.value.kind, caught.value.detail, caught.value.status) == (
         FailureKind.SERVER,
         "HTTP 500",
@@ -143,7 +129,7 @@ def test_what_a_killed_recording_left_is_imported(tmp_path):
     path = tmp_path / "tape.jsonl"
     path.write_bytes(HEADER + line("z", 1) + line("a", 2) + line("z", 3) + line("b", 4)[:-1])
     assert import_cassette(path, tmp_path / "new") == 2
-    assert fetch(tmp_path / "new", CacheMode.REPLAY_OR_FAIL, key("z"), key("a")) == [3, 2]
+    assert fetch(tmp_path / "new", key("z"), key("a"), mode=CacheMode.REPLAY_OR_FAIL) == [3, 2]
     assert read_groups(tmp_path / "new")[0].answers == 2
 
 

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cache_children import key
+from cache_uses import execute, fetch, never
 
 from ramify.cache.database import read_groups
 from ramify.cache.sqlite import CacheMode, SqliteCache
@@ -28,23 +28,10 @@ def child(name, folder, *arguments):
     )
 
 
-def fetch(folder, request, make, mode=CacheMode.CACHE):
-    async def whole():
-        cache = SqliteCache(folder / "cache.sqlite", mode=mode)
-        try:
-            return await asyncio.wait_for(cache.fetch(key(request), make), 60)
-        finally:
-            await cache.close()
-
-    return asyncio.run(whole())
-
-
 def test_eight_processes_of_eight_threads_lose_nothing(tmp_path):
     children = [child("insert", tmp_path, str(i), "8", "25") for i in range(8)]
     assert [c.communicate()[0] is not None and c.returncode for c in children] == [0] * 8
-    rows = (
-        sqlite3.connect(tmp_path / "cache.sqlite").execute("SELECT request, answer FROM answers").fetchall()
-    )
+    rows = execute(tmp_path / "cache.sqlite", "SELECT request, answer FROM answers")
     assert sorted(rows) == sorted(
         (f"{i}-{t}-{n}", f'"answer {i}-{t}-{n}"') for i in range(8) for t in range(8) for n in range(25)
     )
@@ -56,15 +43,11 @@ def test_a_kill_while_writing_leaves_all_that_was_flushed(tmp_path, lines):
     flushed = [int(writer.stdout.readline()) for _ in range(lines)][-1]
     os.kill(writer.pid, signal.SIGKILL)
     writer.communicate()
-
-    async def make():
-        raise AssertionError("asked")
-
     for i in (0, flushed // 2, flushed - 1):
-        assert fetch(tmp_path, f"q{i}", make).startswith(f"answer {i} ")
-    connection = sqlite3.connect(tmp_path / "cache.sqlite")
-    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert connection.execute("SELECT count(*) FROM answers").fetchone()[0] >= flushed
+        (answer,) = fetch(tmp_path / "cache.sqlite", key(f"q{i}"))
+        assert answer.startswith(f"answer {i} ")
+    assert execute(tmp_path / "cache.sqlite", "PRAGMA integrity_check") == [("ok",)]
+    assert execute(tmp_path / "cache.sqlite", "SELECT count(*) FROM answers")[0][0] >= flushed
 
 
 @pytest.mark.parametrize("lines", [1, 20, 100])
@@ -74,13 +57,10 @@ def test_a_kill_while_recording_loses_no_outcome_that_a_caller_had(tmp_path, lin
     os.kill(recording.pid, signal.SIGKILL)
     recording.communicate()
 
-    async def make():
-        raise AssertionError("asked")
-
     async def whole():
         cassette = SqliteCache(tmp_path / "cache.sqlite", mode=CacheMode.REPLAY_OR_FAIL)
         results = await asyncio.gather(
-            *(cassette.fetch(key(f"q{i}"), make) for i in range(count)), return_exceptions=True
+            *(cassette.fetch(key(f"q{i}"), never) for i in range(count)), return_exceptions=True
         )
         await cassette.close()
         return results
@@ -91,7 +71,7 @@ def test_a_kill_while_recording_loses_no_outcome_that_a_caller_had(tmp_path, lin
     (group,) = read_groups(tmp_path / "cache.sqlite")
     assert group.answers + group.failures >= count
     with pytest.raises(AssertionError, match="asked"):  # the lock of who was killed is gone
-        fetch(tmp_path, "another", make, CacheMode.RECORD)
+        fetch(tmp_path / "cache.sqlite", key("another"), mode=CacheMode.RECORD)
 
 
 def test_who_is_killed_while_asking_frees_the_claim(tmp_path):
@@ -139,8 +119,8 @@ def test_a_disk_that_fills_ends_the_remembering_and_not_the_run(tmp_path):
 
 
 def test_a_fork_is_told_to_open_a_cache_of_its_own(tmp_path):
-    said, _ = child("fork", tmp_path).communicate(timeout=60)
-    *refused, status, known, new = said.splitlines()
+    output, _ = child("fork", tmp_path).communicate(timeout=60)
+    *refused, status, known, new = output.splitlines()
     assert len(refused) == 2
     assert all("Open one in each process" in line for line in refused)
     assert (status, known, new) == ("0", "answer", "answer")

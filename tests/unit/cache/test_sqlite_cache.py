@@ -2,7 +2,7 @@ import asyncio
 import sqlite3
 
 import pytest
-from cache_uses import Clock, asks, key, never, run
+from cache_uses import Clock, asks, execute, key, never, run
 
 from ramify.cache.database import read_groups
 from ramify.cache.keys import digest, row_number_of
@@ -46,18 +46,6 @@ def test_without_limits_nothing_grows_old(path):
     run(use, path, SqliteSettings(None, None), clock=clock)
 
 
-def test_failures_are_not_stored(path):
-    async def fails():
-        raise ValueError("no")
-
-    async def use(cache):
-        with pytest.raises(ValueError, match="no"):
-            await cache.fetch(key(), fails)
-
-    run(use, path)
-    assert read_groups(path) == []
-
-
 def test_memory_is_bounded_and_what_it_forgets_is_on_disk(path):
     async def use(cache):
         for i in range(50):
@@ -92,11 +80,7 @@ def test_the_readable_columns_are_readable(path):
         await cache.fetch(CacheKey("search", "p", {"b": 1, "a": "é"}, "日本 \ud800"), asks(["ü"]))
 
     run(use, path)
-    row = (
-        sqlite3.connect(path)
-        .execute("SELECT tool, provider, parameters, request, answer FROM answers")
-        .fetchone()
-    )
+    (row,) = execute(path, "SELECT tool, provider, parameters, request, answer FROM answers")
     assert row == ("search", "p", '{"a":"é","b":1}', "日本 \\ud800", '["ü"]')
 
 
@@ -113,11 +97,11 @@ def test_two_caches_on_one_file_see_what_the_other_wrote(path):
 
 
 def test_identical_requests_of_two_caches_ask_once(path):
-    asked = 0
+    count = 0
 
     async def make():
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         await asyncio.sleep(0.05)
         return "answer"
 
@@ -128,7 +112,7 @@ def test_identical_requests_of_two_caches_ask_once(path):
         await second.close()
 
     run(use, path)
-    assert asked == 1
+    assert count == 1
 
 
 def test_when_the_one_who_asks_fails_the_other_cache_asks(path):

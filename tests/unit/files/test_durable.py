@@ -97,8 +97,8 @@ def _broken_link(path):
 
 
 def _socket(path):
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
 
 
 @pytest.mark.parametrize("make", [_link, _broken_link, os.mkfifo, _socket])

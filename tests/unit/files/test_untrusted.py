@@ -25,12 +25,12 @@ def test_json_is_read_as_python_reads_it(value):
 
 @given(st.one_of(st.text(), st.binary()))
 def test_anything_else_is_a_value_error_of_one_line(text):
-    told = ""
+    message = ""
     try:
         parse_json(text)
     except ValueError as error:
-        told = str(error)
-    assert "\n" not in told
+        message = str(error)
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("pair", ["[]", "{}"])
@@ -78,13 +78,13 @@ def large(path):
 ODD = [(pipe, "a pipe"), (device, "a device"), (large, "bytes, expected at most")]
 
 
-@pytest.mark.parametrize(("make", "told"), ODD)
-def test_what_does_not_end_or_is_too_large_is_not_read(tmp_path, make, told):
+@pytest.mark.parametrize(("make", "message"), ODD)
+def test_what_does_not_end_or_is_too_large_is_not_read(tmp_path, make, message):
     path = tmp_path / "config.json"
     make(path)
-    with pytest.raises(DataError, match=rf"config\.json: .*{told}"):
+    with pytest.raises(DataError, match=rf"config\.json: .*{message}"):
         read_small_file(path)
-    with pytest.raises(DataError, match=rf"config\.json: .*{told}"):
+    with pytest.raises(DataError, match=rf"config\.json: .*{message}"):
         require_plain_model(tmp_path)
 
 

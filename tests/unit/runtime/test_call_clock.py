@@ -46,7 +46,7 @@ def test_a_loop_that_was_held_up_before_the_last_look_takes_no_more_than_passed(
 
 
 async def _limited(work, seconds):
-    """Whether `work` ends within its own `seconds`, and when it was decided."""
+    """Return True if `work` ends within its own `seconds`, and the time of the decision."""
     loop = asyncio.get_running_loop()
     clock = CallClock(loop.time)
 
@@ -79,12 +79,12 @@ def test_waiting_for_a_place_does_not_count(waits, works, in_time, ends):
 
         holder = asyncio.create_task(hold())
         await asyncio.sleep(0)
-        found = await _limited(work, 10)
+        outcome = await _limited(work, 10)
         await holder
-        return found
+        return outcome
 
-    (found, ended), _ = run_virtual(main())
-    assert (found, ended) == (in_time, pytest.approx(ends))
+    (outcome, ended), _ = run_virtual(main())
+    assert (outcome, ended) == (in_time, pytest.approx(ends))
 
 
 def test_a_place_is_given_back_by_a_call_that_is_cancelled_in_the_queue_or_in_its_place():

@@ -1,6 +1,5 @@
 """Child processes with limits: whatever a request does, it ends with a reason, and the next one is answered."""
 
-import asyncio
 import contextlib
 import os
 import resource
@@ -8,11 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from processes import children, is_running, wait_until
 from ramify.core.errors import MachineError
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError
 
@@ -51,30 +50,8 @@ def ending(job, *request):
     return unanswered.value.ending
 
 
-def children(pid="self"):
-    return [
-        int(child)
-        for file in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in file.read_text().split()
-    ]
-
-
 def descriptors():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def wait_until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 # requests and answers
@@ -236,15 +213,6 @@ def test_one_caller_uses_one_process(new_job):
     assert len({job.ask(["pids"])[0] for _ in range(5)}) == 1
 
 
-def test_an_event_loop_asks_from_threads(new_job):
-    job = new_job(processes=2)
-
-    async def main():
-        return await asyncio.gather(*(asyncio.to_thread(job.ask, ["echo", n]) for n in range(20)))
-
-    assert asyncio.run(main()) == [[[n], 0] for n in range(20)]
-
-
 def test_ctrl_c_in_mid_answer_shifts_no_answer(new_job):
     job = new_job()
     job.ask(["echo", 1])
@@ -261,7 +229,7 @@ def test_ctrl_c_in_mid_answer_shifts_no_answer(new_job):
 @on_linux
 @pytest.mark.parametrize("module", [PLAIN, FORKING])
 def test_close_ends_what_runs_and_leaves_nothing(module, tmp_path):
-    files, before = descriptors(), set(children())
+    files, before = descriptors(), children()
     job = LimitedProcesses(module, LIMITS, processes=2)
     for request in (["divide"], ["spin"], ["kill", signal.SIGTERM]):
         ending(job, *request)
@@ -274,10 +242,10 @@ def test_close_ends_what_runs_and_leaves_nothing(module, tmp_path):
     thread.join(20)
     assert endings == [Ending.DIED]
     job.close()
-    assert set(children()) <= before
+    assert children() <= before
     assert job.ask(["echo", 1]) == [[1], 0]
     job.close()
-    assert set(children()) <= before
+    assert children() <= before
     assert descriptors() == files
 
 

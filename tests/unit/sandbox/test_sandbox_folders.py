@@ -103,10 +103,10 @@ def test_a_folder_that_is_moved_while_it_is_emptied_leads_nowhere(tmp_path, vict
     folder = Folder(str(root))
     listed = os.scandir
 
-    def move_then_list(place):
-        if (root / "a" / "b").exists() and os.path.samestat(os.fstat(place), (root / "a" / "b").stat()):
+    def move_then_list(descriptor):
+        if (root / "a" / "b").exists() and os.path.samestat(os.fstat(descriptor), (root / "a" / "b").stat()):
             (root / "a" / "b").rename(victim / "b")
-        return listed(place)
+        return listed(descriptor)
 
     monkeypatch.setattr(os, "scandir", move_then_list)
     folder.empty()

@@ -11,7 +11,7 @@ FRAMES = [({"id": 1, "text": "\ud800é"}, b""), ({}, b"\x00" * 300_000), ({"list
 
 
 def exit_code(child):
-    """What `child()` gives in a forked process."""
+    """Return the result of `child()` in a forked process, which is its exit code."""
     pid = os.fork()
     if pid == 0:
         os._exit(child())
@@ -29,22 +29,22 @@ def pipe():
 @pytest.mark.parametrize("size", [1 << 9, 1000, 1 << 16])
 def test_frames_survive_being_cut_anywhere(pipe, size):
     data = b"".join(frames.encode(*frame) for frame in FRAMES)
-    inbox, seen = frames.Inbox(pipe[0]), []
+    inbox, received = frames.Inbox(pipe[0]), []
     for start in range(0, len(data), size):
         os.write(pipe[1], data[start : start + size])
         assert inbox.read()
-        seen.extend((head, bytes(body.used)) for head, body in inbox.take())
-    assert seen == FRAMES
+        received.extend((head, bytes(body.used)) for head, body in inbox.take())
+    assert received == FRAMES
 
 
 def test_a_frame_that_trickles_in_is_whole(pipe):
     data = frames.encode({"id": 7}, b"abc")
-    inbox, seen = frames.Inbox(pipe[0]), []
+    inbox, received = frames.Inbox(pipe[0]), []
     for byte in data:
         os.write(pipe[1], bytes([byte]))
         inbox.read()
-        seen.extend((head, bytes(body.used)) for head, body in inbox.take())
-    assert seen == [({"id": 7}, b"abc")]
+        received.extend((head, bytes(body.used)) for head, body in inbox.take())
+    assert received == [({"id": 7}, b"abc")]
 
 
 def test_a_head_is_read_without_a_byte_of_the_next_frame(pipe):
@@ -58,11 +58,11 @@ def test_what_the_reader_does_not_take_waits(pipe):
     outbox, body = frames.Outbox(pipe[1]), SealedBuffer(200_000)
     body.add(memoryview(b"x" * 200_000))
     outbox.add({"id": 1}, body)
-    wanted, seen = frames.encode({"id": 1}, b"x" * 200_000), b""
-    while len(seen) < len(wanted):
+    wanted, received = frames.encode({"id": 1}, b"x" * 200_000), b""
+    while len(received) < len(wanted):
         outbox.write()
-        seen += os.read(pipe[0], 1 << 16)
-    assert seen == wanted
+        received += os.read(pipe[0], 1 << 16)
+    assert received == wanted
     assert outbox.is_empty
 
 

@@ -66,12 +66,12 @@ calls.load()
 
 
 def expected(level: int) -> list:
-    seen = [["own"], level >= 1, level >= 2, level < 3]
-    return [level, f"thread\n{seen}\n", "timeout", "6\n"]
+    values = [["own"], level >= 1, level >= 2, level < 3]
+    return [level, f"thread\n{values}\n", "timeout", "6\n"]
 
 
 def report(executable: str, code: str, **keywords):
-    """What a fresh process finds out."""
+    """Run `code` in a fresh process and return the JSON that it prints."""
     environment = {
         "PYTHONPATH": os.pathsep.join(PATHS),
         "PATH": os.environ["PATH"],
@@ -148,12 +148,12 @@ def test_a_bubblewrap_that_isolates_nothing_is_found_out(monkeypatch, tmp_path):
 def test_a_minimum_out_of_reach_is_refused_in_one_line_that_names_the_key():
     with pytest.raises(MachineError) as error:
         open_sandbox(2, max_level=1)
-    told = str(error.value)
-    assert told.startswith("sandbox.min_level = 2: this machine reaches level 1 (not level 2: ")
+    message = str(error.value)
+    assert message.startswith("sandbox.min_level = 2: this machine reaches level 1 (not level 2: ")
     assert (
         "Set sandbox.min_level = 1 to accept that level, which guards against accidents, not against attacks."
-        in told
+        in message
     )
-    assert "\n" not in told
+    assert "\n" not in message
     with pytest.raises(MachineError, match=f"sandbox.min_level = {MAX_LEVEL + 1}: this machine reaches"):
         open_sandbox(MAX_LEVEL + 1)

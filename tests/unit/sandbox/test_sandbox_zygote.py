@@ -1,4 +1,4 @@
-"""The zygote by itself: what it loads, and that an ordinary user gets the same levels as root."""
+"""The zygote by itself: what it loads, whom it serves, and what ends with a call."""
 
 import asyncio
 import os
@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
+from processes import is_running, wait_until
 from ramify.sandbox import frames, launch
 from ramify.sandbox.launch import read_answer
 from ramify.sandbox.levels import seccomp_program, why_not
@@ -93,7 +95,9 @@ thread.join()
 def test_the_zygote_loads_nothing_but_the_standard_library_and_the_sandbox(tmp_path):
     # The bootstrap's last line starts to serve; what it has imported by then is what a zygote holds.
     *start, bootstrap = launch.Start(1).command()
-    listing = bootstrap.replace("\nmain()\n", "\nprint(*{name.split('.')[0] for name in sys.modules})\n")
+    listing = bootstrap.replace(
+        "\nmain(register_at_fork, hooks)\n", "\nprint(*{name.split('.')[0] for name in sys.modules})\n"
+    )
     result = subprocess.run(
         [*start, listing], capture_output=True, text=True, timeout=30, env=launch.ENVIRONMENT, cwd=tmp_path
     )
@@ -119,11 +123,11 @@ def test_a_request_that_finds_no_free_folder_is_told_when_it_begins(tmp_path):
             heads.append(read(process)[0])
         process.stdin.close()
         assert process.wait(20) == 0
-    told = [
+    order = [
         next(name for name in ("waiting", "begun", "status") if name in head) + str(head["id"])
         for head in heads
     ]
-    assert told == ["waiting2", "status1", "begun2", "status2"]
+    assert order == ["waiting2", "status1", "begun2", "status2"]
 
 
 @pytest.mark.skipif(why_not(1) is not None, reason="level 1 is out of reach here")
@@ -158,3 +162,95 @@ def test_the_zygote_ends_with_its_input_and_removes_its_folder(tmp_path):
         process.stdin.close()
         assert process.wait(20) == 0
     assert not base.exists()
+
+
+# Programs of level 0 that start others, which may get another user's id: these end with the call.
+
+# Each prints the process id of another program that would go on for long after the call.
+STARTS = {
+    "a program": "import subprocess\nprint(subprocess.Popen(['sleep', '300']).pid, flush=True)",
+    "one in a session of its own": (
+        "import subprocess\nprint(subprocess.Popen(['sleep', '300'], start_new_session=True).pid, flush=True)"
+    ),
+    "one of a shell's": "import os\nos.system('sleep 300 & echo $!')",
+    "one of a shell's in another session": (
+        "import subprocess\nsubprocess.run(['sh', '-c', 'sleep 300 & echo $!'], start_new_session=True)"
+    ),
+    "one that it becomes": "import os\nprint(os.getpid(), flush=True)\nos.execv('/bin/sleep', ['sleep', '300'])",
+}
+
+
+ENDS = {"ends": "", "does not end": "\nwhile True: pass"}
+
+
+@pytest.fixture
+def open_box(box):
+    """The box that lets programs start others."""
+    if box.level > 0:
+        pytest.skip("from level 1 on no program starts another")
+    return box
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("start", STARTS)
+def test_other_programs_end_with_the_call(open_box, start, end):
+    result = open_box.run(STARTS[start] + ENDS[end], 1.0)
+    assert result.status == ("timeout" if ENDS[end] or "becomes" in start else "ok")
+    wait_until(lambda: not is_running(int(result.stdout.split()[0])))
+
+
+CALLER = """
+import asyncio, sys
+from ramify.sandbox.pool import open_sandbox
+asyncio.run(open_sandbox(0, 0).run(sys.argv[1], 60.0))
+"""
+
+
+def test_other_programs_end_with_the_caller(open_box, tmp_path):
+    started, folders = tmp_path / "started", tmp_path / "folders"
+    folders.mkdir()
+    code = f"""
+import os, subprocess
+other = subprocess.Popen(["sleep", "300"], start_new_session=True)
+with open({str(started)!r} + ".new", "w") as file:
+    file.write(str(other.pid))
+os.rename(file.name, {str(started)!r})
+while True: pass"""
+    environment = {**os.environ, "TMPDIR": str(folders)}
+    with subprocess.Popen([sys.executable, "-c", CALLER, code], env=environment) as caller:
+        while not started.exists():
+            assert caller.poll() is None
+            time.sleep(0.01)
+        caller.kill()
+    wait_until(lambda: not is_running(int(started.read_text())))
+    wait_until(lambda: not any(folders.iterdir()))
+
+
+# How many pages of 2 MiB lie wholly in the heap is by chance: the kernel chooses addresses anew for each process.
+LARGE_PAGES = """
+import gc
+from ramify.sandbox.zygote import use_huge_pages
+size = 2 << 20
+rows = [[number, str(number)] for number in range(400_000)]
+wanted = sum(number for number, _ in rows)
+ends = [line.split()[0].split("-") for line in open("/proc/self/maps")]
+blocks = {id(each) // size for each in gc.get_objects()}
+whole = sum(any(int(a, 16) <= n * size and (n + 1) * size <= int(b, 16) for a, b in ends) for n in blocks)
+moved = use_huge_pages()
+lines = open("/proc/self/smaps_rollup").read().splitlines()
+kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+assert sum(number for number, _ in rows) == wanted
+assert all(text == str(number) for number, text in rows)
+print(whole, moved, kilobytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages of 2 MiB are asked of Linux")
+def test_objects_move_to_large_pages_and_stay_as_they_are():
+    done = subprocess.run([sys.executable, "-c", LARGE_PAGES], capture_output=True, text=True, check=True)
+    whole, moved, kilobytes = map(int, done.stdout.split())
+    if moved == 0:
+        pytest.skip("this kernel does not collapse pages on demand")
+    # The kernel may have no large page free just now, and blocks made of several mappings may count beside these.
+    assert moved >= whole / 2 > 0
+    assert kilobytes >= 2048 * whole / 2

@@ -3,13 +3,13 @@ import contextlib
 import io
 import os
 import sys
-import time
 import zlib
 from pathlib import Path
 
 import pypdf
 import pytest
 
+from processes import children, wait_until
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.document_worker import UnreadableError, read_document
 from ramify.tools.documents import DocumentReader, charset_of, kind_of
@@ -25,14 +25,14 @@ def page(body, head=""):
 
 def pdf(*pages, filters=b"", streams=None):
     """A PDF by hand: one stream of text a page; `streams` are used as they are."""
-    made = streams or [b"BT /F1 12 Tf 72 720 Td (" + text.encode() + b") Tj ET" for text in pages]
-    kids = b" ".join(b"%d 0 R" % (4 + 2 * i) for i in range(len(made)))
+    contents = streams or [b"BT /F1 12 Tf 72 720 Td (" + text.encode() + b") Tj ET" for text in pages]
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * i) for i in range(len(contents)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [" + kids + b"] /Count %d >>" % len(made),
+        b"<< /Type /Pages /Kids [" + kids + b"] /Count %d >>" % len(contents),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
-    for i, stream in enumerate(made):
+    for i, stream in enumerate(contents):
         objects.append(
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R"
             b" /Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * i)
@@ -40,13 +40,13 @@ def pdf(*pages, filters=b"", streams=None):
         objects.append(b"<< /Length %d %s >>\nstream\n" % (len(stream), filters) + stream + b"\nendstream")
     out = io.BytesIO(b"%PDF-1.4\n")
     out.seek(0, io.SEEK_END)
-    places = []
+    offsets = []
     for number, body in enumerate(objects, 1):
-        places.append(out.tell())
+        offsets.append(out.tell())
         out.write(b"%d 0 obj\n" % number + body + b"\nendobj\n")
     start = out.tell()
     out.write(b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1))
-    out.writelines(b"%010d 00000 n \n" % place for place in places)
+    out.writelines(b"%010d 00000 n \n" % offset for offset in offsets)
     out.write(b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start))
     return out.getvalue()
 
@@ -63,21 +63,21 @@ def text_or_failure(kind, body):
 
 
 def read(jobs, **settings):
-    """What one reader makes of each document, in order."""
+    """Read documents with one reader; return each text or kind of failure, in order."""
 
     async def main():
         reader = DocumentReader(**settings)
-        found = []
+        outcomes = []
         try:
             for kind, body in jobs:
                 try:
-                    found.append(await reader.read(kind, "", body))
+                    outcomes.append(await reader.read(kind, "", body))
                 except RequestFailedError as error:
-                    found.append(error.kind)
+                    outcomes.append(error.kind)
         finally:
             await reader.close()
             await reader.close()
-        return found
+        return outcomes
 
     return asyncio.run(main())
 
@@ -224,10 +224,12 @@ def test_bombs_end_in_typed_failures_and_the_next_document_is_read():
     text = b"BT /F1 12 Tf 72 720 Td " + b"(a) Tj " * 3_000_000 + b"ET"
     slow = pdf(streams=[zlib.compress(text)], filters=b"/Filter /FlateDecode")
     deep = b"<div>" * 500_000
-    found = read([("pdf", bomb), ("pdf", slow), ("html", deep), ("plain", b"fine")], seconds=1.0, processes=1)
-    assert found[1] in (FailureKind.TOO_LARGE, FailureKind.TIMEOUT)
-    assert all(isinstance(one, FailureKind) or one.text == "" for one in (found[0], found[2]))
-    assert found[3].text == "fine"
+    outcomes = read(
+        [("pdf", bomb), ("pdf", slow), ("html", deep), ("plain", b"fine")], seconds=1.0, processes=1
+    )
+    assert outcomes[1] in (FailureKind.TOO_LARGE, FailureKind.TIMEOUT)
+    assert all(isinstance(bad, FailureKind) or bad.text == "" for bad in (outcomes[0], outcomes[2]))
+    assert outcomes[3].text == "fine"
 
 
 def test_a_broken_document_is_typed():
@@ -242,8 +244,8 @@ def test_a_document_is_read_behind_the_filter():
         reader = DocumentReader(processes=1)
         try:
             reading = asyncio.create_task(reader.read("html", "", busy))
-            kinds = await until(
-                lambda: [kind for pid in children("self") for kind in filters(pid) if kind != "0"]
+            kinds = await asyncio.to_thread(
+                wait_until, lambda: [kind for pid in children() for kind in filters(pid) if kind != "0"]
             )
             await reading
             return kinds
@@ -251,19 +253,6 @@ def test_a_document_is_read_behind_the_filter():
             await reader.close()
 
     assert asyncio.run(main()) == ["2"]
-
-
-async def until(found, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.001)
-    return value
-
-
-def children(pid):
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        yield from file.read_text().split()
 
 
 def filters(worker):

@@ -1,106 +1,19 @@
-"""Functions of the user's own as tools: what is read of them, and what comes of calls. Functions that cannot be tools, and settings that cannot hold: one line at start."""
+"""Functions of the user's own as tools: how calls run and what they raise. Settings that cannot hold: one line at start."""
 
 import asyncio
 import contextvars
 import functools
-import json
+import hashlib
+import sys
 import threading
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from ramify.core.errors import ConfigError, MachineError
-from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
-from ramify.tools.functions import tool_from
-
-PROBLEM = Problem("p", (Message.of("user", "?"),), ("42",))
-
-
-class Color(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-@dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-class Box(TypedDict):
-    width: float
-
-
-class Person(BaseModel):
-    name: str
-
-
-def lookup(key: str, limit: int = 3, exact: bool = False) -> str:
-    """Looks a key up.
-
-    More about it,
-    on two lines.
-
-    Args:
-        key: What to look for,
-            on two lines.
-        limit (int): Most results.
-
-    Returns:
-        The results.
-    """
-    return f"{key} {limit} {exact}"
-
-
-def in_numpys_style(key: str, limit: int = 5) -> str:
-    """
-    Looks a key up.
-
-    Parameters
-    ----------
-    key : str
-        What to look for,
-        on two lines.
-    limit : int, optional
-        Most results.
-
-    Returns
-    -------
-    str
-        The results.
-    """
-    return f"{key} {limit}"
-
-
-def in_sphinxs_style(key: str, limit: int = 5) -> str:
-    """Looks a key up.
-
-    :param key: What to look for,
-        on two lines.
-    :param int limit: Most results.
-    :returns: The results.
-    """
-    return f"{key} {limit}"
-
-
-def with_odd_types(key: str, limit: int = 5) -> str:
-    """Looks a key up.
-
-    Note:
-        Not shown.
-
-    Args:
-        key (:obj:`str`): What to look for,
-            on two lines.
-        limit (int): Most results.
-
-    Todo:
-    """
-    return f"{key} {limit}"
+from ramify.core.messages import ToolCall, ToolStatus
+from ramify.tools.configs import OwnToolConfig
+from ramify.tools.functions import load_tool, tool_from
+from scripted_agents import call_tool, problem
 
 
 async def fetch(query: str) -> str:
@@ -109,86 +22,9 @@ async def fetch(query: str) -> str:
     return f"found {query}"
 
 
-def ask(tool, arguments, malformed=None):
-    async def run():
-        session = await tool.open(PROBLEM)
-        return await session.call(ToolCall("c", tool.spec.name, arguments, malformed))
-
-    return asyncio.run(run())
-
-
-def documented(function, text="Does something."):
-    function.__doc__ = text
-    return function
-
-
-@pytest.mark.parametrize("function", [in_numpys_style, in_sphinxs_style, with_odd_types])
-def test_other_styles_of_docstrings(function):
-    spec = tool_from(function).spec
-    assert spec.description == "Looks a key up."
-    assert {name: about["description"] for name, about in spec.parameters["properties"].items()} == {
-        "key": "What to look for, on two lines.",
-        "limit": "Most results.",
-    }
-
-
-class Doubler:
-    """Doubles."""
-
-    def __call__(self, n: int) -> int:
-        """Args:
-        n: A number.
-        """
-        return 2 * n
-
-
-def test_a_docstring_may_have_arguments_alone():
-    spec = tool_from(Doubler).spec
-    assert spec.description == "Doubles."
-    assert spec.parameters["properties"]["n"]["description"] == "A number."
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Does.\n\nArgs:\n\nReturns:\n    It.", "Does.\n\n:", "Does.\n\n: : it", "Does.\n\n:param a b c d: it"],
-)
-def test_text_that_is_nearly_a_section_is_no_mistake(text):
-    spec = tool_from(documented(lambda: "", text), name="does").spec
-    assert spec.description.startswith("Does.")
-
-
-def test_hints_and_docstring_are_the_schema():
-    spec = tool_from(lookup).spec
-    assert (spec.name, spec.description) == ("lookup", "Looks a key up. More about it, on two lines.")
-    assert spec.parameters == {
-        "type": "object",
-        "properties": {
-            "key": {"type": "string", "description": "What to look for, on two lines."},
-            "limit": {"type": "integer", "description": "Most results.", "default": 3},
-            "exact": {"type": "boolean", "default": False},
-        },
-        "required": ["key"],
-        "additionalProperties": False,
-    }
-    assert (spec.forks, spec.timeout_seconds, spec.hedge_seconds, spec.in_prompt) == (True, 60.0, None, True)
-
-
 def test_the_settings_are_in_the_spec():
     spec = tool_from(fetch, name="web", timeout_seconds=2.5, hedge_seconds=1.0, in_prompt=False).spec
     assert (spec.name, spec.timeout_seconds, spec.hedge_seconds, spec.in_prompt) == ("web", 2.5, 1.0, False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"key": "a"}, "a 3 False"),
-        ({"key": "a", "limit": "7", "exact": "true"}, "a 7 True"),
-        ({"key": "a", "limit": 2.0}, "a 2 False"),
-    ],
-)
-def test_a_function_that_blocks_gets_converted_arguments(arguments, text):
-    result = ask(tool_from(lookup), arguments)
-    assert (result.call_id, result.status, result.text) == ("c", ToolStatus.OK, text)
 
 
 def test_a_function_that_blocks_sees_the_context_of_its_call():
@@ -200,137 +36,14 @@ def test_a_function_that_blocks_sees_the_context_of_its_call():
 
     async def run():
         who.set("the caller")
-        return await (await tool_from(see).open(PROBLEM)).call(ToolCall("c", "see", {}))
+        return await (await tool_from(see).open(problem())).call(ToolCall("c", "see", {}))
 
     assert asyncio.run(run()).text == "the caller"
 
 
 def test_a_coroutine_function_runs_in_the_loop():
-    result = ask(tool_from(fetch), {"query": "x"})
+    result = call_tool(tool_from(fetch), {"query": "x"})
     assert (result.status, result.text) == (ToolStatus.OK, "found x")
-
-
-@pytest.mark.parametrize("function", [lookup, documented(functools.partial(lookup, limit=1))])
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({}, "key: Field required"),
-        ({"key": 3}, "key: Input should be a valid string"),
-        ({"key": "a", "limit": "many"}, "limit: Input should be a valid integer"),
-        ({"key": "a", "size": 3}, "size: Extra inputs are not permitted"),
-        ({"a": 1, "b": 1, "c": 1, "d": 1}, "; 2 more. Expected"),
-    ],
-)
-def test_wrong_arguments_are_malformed_and_tell_what_was_expected(function, arguments, told):
-    result = ask(tool_from(function), arguments)
-    assert result.status is ToolStatus.MALFORMED
-    assert result.text.startswith("The call to lookup was not run: ")
-    assert told in result.text
-    assert result.text.endswith(
-        "Expected key (string), limit (integer, optional), exact (boolean, optional)."
-    )
-
-
-def test_a_call_that_was_malformed_before_is_not_run():
-    result = ask(tool_from(lookup), {"key": "a"}, "it is empty")
-    assert result.status is ToolStatus.MALFORMED
-    assert result.text == "The call to lookup was not run: it is empty."
-
-
-HINTS = [
-    (str, "a", "a", {"type": "string"}),
-    (int, 3, 3, {"type": "integer"}),
-    (float, 3, 3.0, {"type": "number"}),
-    (bool, True, True, {"type": "boolean"}),
-    (list[int], ["1"], [1], {"type": "array", "items": {"type": "integer"}}),
-    (dict[str, float], {"a": 1}, {"a": 1.0}, {"type": "object", "additionalProperties": {"type": "number"}}),
-    (dict, {"title": 1}, {"title": 1}, {"type": "object", "additionalProperties": True}),
-    (Literal["a", 1], 1, 1, {"enum": ["a", 1]}),
-    (str | None, None, None, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
-    (
-        int | list[str],
-        ["a"],
-        ["a"],
-        {"anyOf": [{"type": "integer"}, {"items": {"type": "string"}, "type": "array"}]},
-    ),
-    (Color, "red", Color.RED, {"$ref": "#/$defs/Color"}),
-    (Point, {"x": "1"}, Point(1), {"$ref": "#/$defs/Point"}),
-    (Box, {"width": 1}, {"width": 1.0}, {"$ref": "#/$defs/Box"}),
-    (Person, {"name": "Bo"}, Person(name="Bo"), {"$ref": "#/$defs/Person"}),
-    (Any, [None], [None], {}),
-]
-
-
-@pytest.mark.parametrize(("hint", "given", "value", "schema"), HINTS, ids=[str(case[0]) for case in HINTS])
-def test_hints(hint, given, value, schema):
-    seen = []
-
-    def see(it) -> str:
-        """Sees."""
-        seen.append(it)
-        return "seen"
-
-    see.__annotations__ = {"it": hint}
-    tool = tool_from(see)
-    assert tool.spec.parameters["properties"] == {"it": schema}
-    assert json.loads(json.dumps(tool.spec.parameters)) == tool.spec.parameters
-    assert '"title"' not in json.dumps(tool.spec.parameters)
-    assert ask(tool, {"it": given}).status is ToolStatus.OK
-    assert seen == [value]
-    assert type(seen[0]) is type(value)
-
-
-def test_a_parameter_may_have_any_name():
-    def odd(copy: str, _x: int, schema: int, model_config: int, title: str, cls: str = "c") -> list:
-        """Odd."""
-        return [copy, _x, schema, model_config, title, cls]
-
-    tool = tool_from(odd)
-    assert list(tool.spec.parameters["properties"]) == [
-        "copy",
-        "_x",
-        "schema",
-        "model_config",
-        "title",
-        "cls",
-    ]
-    given = {"copy": "a", "_x": 1, "schema": 2, "model_config": 3, "title": "t"}
-    assert ask(tool, given).text == '["a",1,2,3,"t","c"]'
-
-
-RETURNS = [
-    ("text", ToolStatus.OK, "text"),
-    (None, ToolStatus.EMPTY, "give returned nothing."),
-    ("", ToolStatus.EMPTY, "give returned nothing."),
-    (0, ToolStatus.OK, "0"),
-    (False, ToolStatus.OK, "false"),
-    ([], ToolStatus.OK, "[]"),
-    ({"a": [1, 2.5, None], "\u00fc": "x"}, ToolStatus.OK, '{"a":[1,2.5,null],"\u00fc":"x"}'),
-    ((1, "a"), ToolStatus.OK, '[1,"a"]'),
-    (Point(1), ToolStatus.OK, '{"x":1,"y":0}'),
-    ([Person(name="Bo"), Color.RED], ToolStatus.OK, '[{"name":"Bo"},"red"]'),
-    (float("nan"), ToolStatus.ERROR, "Out of range float values"),
-    ({1, 2}, ToolStatus.ERROR, "it returned set, which is neither text nor JSON"),
-    (b"x", ToolStatus.ERROR, "it returned bytes"),
-    (object(), ToolStatus.ERROR, "it returned object"),
-    (Point, ToolStatus.ERROR, "it returned type"),
-]
-
-
-@pytest.mark.parametrize(("value", "status", "text"), RETURNS, ids=range(len(RETURNS)))
-@pytest.mark.parametrize("is_async", [False, True])
-def test_returned_values(value, status, text, is_async):
-    def give():
-        """Gives."""
-        return value
-
-    async def give_later():
-        """Gives."""
-        return value
-
-    result = ask(tool_from(give_later if is_async else give, name="give"), {})
-    assert result.status is status
-    assert text in result.text if status is ToolStatus.ERROR else text == result.text
 
 
 class BrokenError(Exception):
@@ -365,7 +78,7 @@ def test_what_is_raised_is_told_in_one_line(error, text, is_async):
     # A coroutine that raises it ends in a RuntimeError by Python's own rules.
     if is_async and isinstance(error, StopIteration):
         text = "fail failed: RuntimeError: coroutine raised StopIteration"
-    result = ask(raising(error, is_async), {})
+    result = call_tool(raising(error, is_async), {})
     assert (result.status, result.text) == (ToolStatus.ERROR, text)
 
 
@@ -376,7 +89,7 @@ def test_an_error_of_ours_and_an_exit_are_raised(is_async):
 
         async def run(tool=tool, error=error):
             with pytest.raises(type(error)) as caught:
-                await (await tool.open(PROBLEM)).call(ToolCall("c", "fail", {}))
+                await (await tool.open(problem())).call(ToolCall("c", "fail", {}))
             return caught.value
 
         assert asyncio.run(run()) is error
@@ -410,113 +123,141 @@ def test_anything_that_can_be_called(source, name, text):
         return
     tool = tool_from(source)
     assert (tool.spec.name, tool.spec.description[:5]) == (name, "Adds ")
-    assert ask(tool, {} if text == "6" else {"n": 1}).text == text
-
-
-def test_given_values_vanish_from_the_schema():
-    tool = tool_from(lookup, args={"limit": "9", "exact": True})
-    assert list(tool.spec.parameters["properties"]) == ["key"]
-    assert ask(tool, {"key": "a"}).text == "a 9 True"
-    assert ask(tool, {"key": "a", "limit": 1}).status is ToolStatus.MALFORMED
-
-
-def bad_hint(when: threading.Lock) -> str:
-    """Bad."""
-    return str(when)
-
-
-def no_hint(a, b: int) -> str:
-    """Bad."""
-    return f"{a}{b}"
-
-
-def unknown_hint(a: "Missing") -> str:  # noqa: F821
-    """Bad."""
-    return a
-
-
-def many(*words: str) -> str:
-    """Bad."""
-    return " ".join(words)
-
-
-def free(**words: str) -> str:
-    """Bad."""
-    return " ".join(words)
-
-
-def by_place(a: str, /) -> str:
-    """Bad."""
-    return a
-
-
-def undocumented(a: str) -> str:
-    return a
-
-
-def wrong_argument(a: str) -> str:
-    """Bad.
-
-    Args:
-        b: No such thing.
-    """
-    return a
-
-
-def wrong_section(a: str) -> str:
-    """Bad.
-
-    Args:
-        a whatever
-    """
-    return a
-
-
-def wrong_name(a: str) -> str:
-    """Bad.
-
-    Args:
-        a whatever: Text.
-    """
-    return a
-
-
-def endless(a: str) -> str:
-    return a
-
-
-endless.__doc__ = "Bad. " * 2_000_000
-
-
-def yields(a: str):
-    """Bad."""
-    yield a
+    assert call_tool(tool, {} if text == "6" else {"n": 1}).text == text
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "told"),
+    ("settings", "message"),
     [
-        (bad_hint, {}, "bad_hint: parameter 'when': a call cannot carry"),
-        (no_hint, {}, "no_hint: parameter 'a' has no type hint. Expected str, int"),
-        (unknown_hint, {}, "unknown_hint: its signature cannot be read: NameError: name 'Missing'"),
-        (many, {}, "many: parameter '[*]words: str' is variadic positional"),
-        (free, {}, "free: parameter '[*][*]words: str' is variadic keyword"),
-        (by_place, {}, "by_place: parameter 'a: str' is positional-only"),
-        (undocumented, {}, "undocumented: no docstring. Write one"),
-        (wrong_argument, {}, "wrong_argument: its docstring describes 'b', which is no parameter"),
-        (wrong_section, {}, "wrong_section: its Args section: Expected a colon in 'a whatever'"),
-        (wrong_name, {}, "wrong_name: its Args section: expected \"name: text\", got 'a whatever'"),
-        (endless, {}, "endless: its docstring has 10,000,000 characters"),
-        (yields, {}, "yields: it yields"),
-        (3, {}, "int: expected a function or a class, got int"),
-        (lookup, {"args": {"size": 3}}, "lookup: args: no parameter 'size'. It takes key, limit, exact."),
-        (lookup, {"args": {"limit": "many"}}, "lookup: args: limit: Input should be a valid integer"),
-        (lookup, {"timeout_seconds": 0.0}, "lookup: timeout_seconds: expected a finite number above 0"),
-        (lookup, {"hedge_seconds": float("nan")}, "lookup: hedge_seconds: expected a finite number above 0"),
-        (lookup, {"max_threads": 0}, "lookup: max_threads: expected at least 1"),
+        ({"timeout_seconds": 0.0}, "fetch: timeout_seconds: expected a finite number above 0"),
+        ({"hedge_seconds": float("nan")}, "fetch: hedge_seconds: expected a finite number above 0"),
+        ({"max_threads": 0}, "fetch: max_threads: expected at least 1"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused_at_start(source, options, told):
-    with pytest.raises(ConfigError, match=told) as caught:
-        tool_from(source, **options)
+def test_settings_that_cannot_hold_are_refused_at_start(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        tool_from(fetch, **settings)
+
+
+def test_threads_are_bounded():
+    running, most, lock = 0, 0, threading.Lock()
+    meet = threading.Barrier(4)
+
+    def work(i: int) -> int:
+        """Works."""
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        meet.wait(10)
+        with lock:
+            running -= 1
+        return i
+
+    tool = tool_from(work, max_threads=4)
+
+    async def main():
+        session = await tool.open(problem())
+        calls = (session.call(ToolCall(str(i), "work", {"i": i})) for i in range(40))
+        return [result.text for result in await asyncio.gather(*calls)]
+
+    assert asyncio.run(main()) == [str(i) for i in range(40)]
+    assert most == 4
+
+
+FILE = '''
+from __future__ import annotations
+from dataclasses import dataclass
+
+seen = []
+
+@dataclass
+class Range:
+    low: int
+    high: int
+
+def lookup(key: str, within: Range | None = None, table: dict[str, int] = {}) -> int | None:
+    """Looks a key up."""
+    seen.append(key)
+    found = table.get(key)
+    return found if within is None or found is None or within.low <= found <= within.high else None
+
+def count() -> int:
+    """Counts what was looked up."""
+    return len(seen)
+'''
+
+
+def write(tmp_path, text, name="my_tools.py"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def load(path, function, args=None, **settings):
+    return load_tool(OwnToolConfig(path=path, function=function, args=args or {}, **settings))
+
+
+def test_a_function_of_a_file(tmp_path):
+    path = write(tmp_path, FILE)
+    loaded = load(path, "lookup", {"table": {"a": 3}}, timeout_seconds=2.0)
+    assert (loaded.path, loaded.sha256) == (path, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert (loaded.tool.spec.name, loaded.tool.spec.timeout_seconds) == ("lookup", 2.0)
+    assert list(loaded.tool.spec.parameters["properties"]) == ["key", "within"]
+    assert call_tool(loaded.tool, {"key": "a"}).text == "3"
+    assert (
+        call_tool(loaded.tool, {"key": "a", "within": {"low": 4, "high": 5}}).text
+        == "lookup returned nothing."
+    )
+    assert "my_tools" not in sys.modules
+    assert [file.name for file in tmp_path.iterdir()] == ["my_tools.py"]
+
+
+def test_two_tools_of_a_file_share_it_and_a_changed_file_is_another(tmp_path):
+    path = write(tmp_path, FILE)
+    tools = [load(path, name).tool for name in ("lookup", "count")]
+    call_tool(tools[0], {"key": "a"})
+    assert call_tool(tools[1], {}).text == "1"
+    changed = load(write(tmp_path, FILE + "\n"), "count", name="n").tool
+    assert (changed.spec.name, call_tool(changed, {}).text) == ("n", "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "args", "message"),
+    [
+        (None, "f", {}, ": expected a Python file: No such file or directory"),
+        ("def f(:\n", "f", {}, ", line 1: not Python: invalid syntax"),
+        (b"\xff\xfe", "f", {}, ", line 1: not Python: (unicode error)"),
+        ("a\0b", "f", {}, ": not Python: source code string cannot contain null bytes"),
+        (
+            "x = 1\n\nraise ValueError('two\\nlines')",
+            "f",
+            {},
+            ", line 3: running it failed: ValueError: two lines",
+        ),
+        ("import no_such_module", "f", {}, ", line 1: running it failed: ModuleNotFoundError: No module"),
+        ("import sys\nsys.exit(3)", "f", {}, ", line 2: running it failed: SystemExit: 3"),
+        ("", "f", {}, ": no function or class 'f'. It has no function or class of its own."),
+        (FILE, "look", {}, ": no function or class 'look'. It has Range, count, lookup."),
+        (FILE, "seen", {}, ": no function or class 'seen'. It has Range, count, lookup."),
+        (FILE, "count", {"x": 1}, ": count: args: no parameter 'x'. It takes no parameters."),
+        (FILE, "lookup", {"table": 3}, ": lookup: args: table: Input should be a valid dictionary"),
+        ("def f(a):\n    'F.'", "f", {}, ": f: parameter 'a' has no type hint"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_file(tmp_path, text, function, args, message):
+    path = tmp_path / "my_tools.py"
+    if text is not None:
+        write(tmp_path, text)
+    before = set(sys.modules)
+    with pytest.raises(ConfigError) as caught:
+        load(path, function, args)
+    assert str(caught.value).startswith(f"{path}{message}")
     assert "\n" not in str(caught.value)
+    if "running it failed" in message:
+        assert not [name for name in set(sys.modules) - before if name.startswith("_ramify")]
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(ConfigError, match="expected a Python file: Is a directory"):
+        load(tmp_path, "f")

@@ -85,8 +85,8 @@ def test_ties_over_several_additions_keep_file_order(case: Case) -> None:
             file.write('{"text": "same words"}\n' * 7)
         index = case.open()
         for top_k in (1, 10, 19, 25, 200):
-            found = [int(p.id) for p in index.search("words", top_k)]
-            assert found == list(range(1, min(top_k, len(index)) + 1))
+            ids = [int(p.id) for p in index.search("words", top_k)]
+            assert ids == list(range(1, min(top_k, len(index)) + 1))
 
 
 @pytest.mark.parametrize("more", ['\n{"text": "w2"}\n', '\n\n\n{"text": "w2"}', "\n"])
@@ -229,7 +229,7 @@ def test_an_index_of_sqlite_is_built_anew(case: Case) -> None:
         "folder": "index-old",
         "files": {"passages.sqlite": 1},
     }
-    rest = {
+    counts = {
         "fingerprint": "f",
         "bytes": 1,
         "lines": 300,
@@ -237,7 +237,7 @@ def test_an_index_of_sqlite_is_built_anew(case: Case) -> None:
         "ends_line": True,
         "stamp": [1, 1, 1],
     }
-    (case.folder / "manifest.json").write_text(json.dumps({**record, **rest}))
+    (case.folder / "manifest.json").write_text(json.dumps({**record, **counts}))
     assert case.answers() == case.fresh()
     assert case.notes[0].endswith(" again: it was built with sqlite 3.46.0")
     assert case.data().name != "index-old"
@@ -309,10 +309,10 @@ def test_processes_that_start_together_build_it_once(case: Case) -> None:
     for process in processes:
         process.start()
     start.set()
-    found = [out.get(timeout=60) for _ in processes]
+    answers = [out.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
-    assert sum(notes for _, notes, _ in found) == 1
-    assert {(count, *ids) for count, _, ids in found} == {
+    assert sum(notes for _, notes, _ in answers) == 1
+    assert {(count, *ids) for count, _, ids in answers} == {
         (300, *[p.id for p in case.open().search("w1", 20)])
     }

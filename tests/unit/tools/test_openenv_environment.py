@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -27,7 +26,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.rollout.grow import grow_trees
 from ramify.tools.configs import OpenEnvConfig
 from ramify.tools.openenv_environment import open_openenv
-from scripted_agents import agent, problem
+from scripted_agents import agent_in, problem, run_clean, tokenizer_of
 
 pytestmark = pytest.mark.integration
 KINDS = ("stand-in", "real")
@@ -65,7 +64,7 @@ async def played(environment, *actions, seed=5):
     session = await environment.open(problem(), seed)
     try:
         return session.opening, [
-            await session.call(act(one) if isinstance(one, str) else one) for one in actions
+            await session.call(act(action) if isinstance(action, str) else action) for action in actions
         ]
     finally:
         await session.close()
@@ -134,7 +133,7 @@ def test_each_trajectory_has_a_state_of_its_own(url):
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reason"),
     [
         (act(""), "say: String should have at least 1 character"),
         (act("dig", times="many", metadata={"x": 1}), "times: Input should be a valid integer"),
@@ -143,10 +142,10 @@ def test_each_trajectory_has_a_state_of_its_own(url):
         (act("fall"), "the floor gave way"),
     ],
 )
-def test_a_refused_action_is_told_and_the_policy_can_try_again(url, call, told):
+def test_a_refused_action_is_told_and_the_policy_can_try_again(url, call, reason):
     _, (refused, dug) = play(opened(url), call, "dig")
     assert refused.status is ToolStatus.ERROR
-    assert told in refused.text
+    assert reason in refused.text
     assert (refused.reward, refused.ends, dug.status) == (0.0, False, ToolStatus.OK)
 
 
@@ -192,12 +191,9 @@ def test_the_rest_of_the_protocol(url):
         finally:
             await session.close()
             await session.close()
-        late = await session.call(act("dig"))
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) == 1
-        return late
+        return await session.call(act("dig"))
 
-    late = asyncio.run(main())
+    late = run_clean(main(), 0.05)
     assert (late.status, late.text) == (
         ToolStatus.ERROR,
         "The environment is not available: the session is closed",
@@ -209,9 +205,9 @@ def test_a_late_answer_is_not_taken_for_the_next_one(url):
         session = await opened(url).open(problem(), 5)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.call(act("wait")), 0.2)
-        asked = time.monotonic()
+        began = time.monotonic()
         results = [await session.call(act("dig"))]
-        assert time.monotonic() - asked < 0.1
+        assert time.monotonic() - began < 0.1
         await asyncio.sleep(1.2)
         results.append(await session.call(act("dig")))
         await session.close()
@@ -295,10 +291,8 @@ def test_a_server_that_stands_still(own_server):
         assert time.monotonic() - began < 1
         await idle.close()
         assert time.monotonic() - began < 4
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) == 1
 
-    asyncio.run(main())
+    run_clean(main(), 0.05)
     with pytest.raises(
         MachineError, match=r"no server answers \(.*no whole answer within 0.2 s\)\. Start it"
     ):
@@ -310,7 +304,7 @@ def action(**fields):
 
 
 @pytest.mark.parametrize(
-    ("reply", "error", "told"),
+    ("reply", "error", "message"),
     [
         (as_json({"detail": "Not Found"}, 404), ConfigError, "HTTP 404.*describes no action"),
         (Reply(200, b"<html>"), ConfigError, "without a route.*describes no action"),
@@ -321,8 +315,8 @@ def action(**fields):
         (as_json({}, 503), MachineError, "HTTP 503 for /schema. See its log."),
     ],
 )
-def test_a_wrong_address_is_one_line(reply, error, told):
-    with serve_http(lambda _: reply) as server, pytest.raises(error, match=told) as raised:
+def test_a_wrong_address_is_one_line(reply, error, message):
+    with serve_http(lambda _: reply) as server, pytest.raises(error, match=message) as raised:
         open_openenv(OpenEnvConfig(url=server.url))
     assert str(raised.value).startswith(f"environment.url: {server.url}: ")
     assert "\n" not in str(raised.value)
@@ -384,19 +378,9 @@ def grown(folder, environment, script, *, n=6):
         return ScriptedTurn(script[min(context.count("</tool_response>"), len(script) - 1)], ends=True)
 
     rule = RandomBrancher(m=2, rate=1.0, children=1, probe_tokens=3)
-    first = agent(folder, rule)
-    renderer = HermesRenderer(first.renderer.tokenizer)
-    parts = agent(folder, rule, turn, n=n, max_calls=6, max_tokens=4000, renderer=renderer)
-    # The engine without the time that it takes in the virtual world of other tests.
-    parts = replace(parts, environment=environment, engine=parts.engine.inner)
-
-    async def main():
-        trees = await grow_trees(parts, [problem()], 0)
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) == 1
-        return trees
-
-    (tree,) = asyncio.run(main())
+    renderer = HermesRenderer(tokenizer_of(folder))
+    parts = agent_in(environment, folder, rule, turn, n=n, max_calls=6, max_tokens=4000, renderer=renderer)
+    (tree,) = run_clean(grow_trees(parts, [problem()], 0), 0.05)
     assert parts.live.value == 0
     return tree, parts.events.events
 
@@ -430,9 +414,9 @@ def test_a_server_that_draws_without_its_seed_loses_its_branches(folder, url):
 
 def test_trajectories_without_room_fail_with_the_servers_reason(folder, url):
     tree, events = grown(folder, opened(url, "/two"), [called("dig"), called("hold"), called("leave")])
-    told = [event for event in events if event.kind in ("environment/open", "environment/branch")]
-    assert told
-    assert all("capacity" in event.fields["reason"] for event in told)
+    failures = [event for event in events if event.kind in ("environment/open", "environment/branch")]
+    assert failures
+    assert all("capacity" in event.fields["reason"] for event in failures)
     stops = [trajectory.stop for trajectory in tree.trajectories]
     assert set(stops) <= {StopReason.ENDED, StopReason.FAILED}
     assert stops.count(StopReason.ENDED) >= 2

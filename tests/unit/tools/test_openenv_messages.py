@@ -50,7 +50,7 @@ def stepped(*messages):
     return asyncio.run(main())
 
 
-def seen(observation, **more):
+def observed(observation, **more):
     return {"type": "observation", "data": {"observation": observation, **more}}
 
 
@@ -80,7 +80,7 @@ def refused(**data):
     ],
 )
 def test_metadata_is_for_nobody_at_any_depth(observation, text):
-    (result,) = stepped(seen(observation, metadata={"answer": 42}))
+    (result,) = stepped(observed(observation, metadata={"answer": 42}))
     assert (result.status, result.text) == (ToolStatus.OK, text)
 
 

@@ -24,10 +24,10 @@ class Model:
     usage = TokenUsage()
 
     def __init__(self, reply):
-        self.reply, self.asked = reply, []
+        self.reply, self.requests = reply, []
 
     async def complete(self, messages, *, max_tokens, temperature):
-        self.asked.append((messages, max_tokens, temperature))
+        self.requests.append((messages, max_tokens, temperature))
         mark = messages[1].text.splitlines()[0]
         return self.reply.replace("MARK", mark)
 
@@ -42,7 +42,7 @@ def summarise(reply, times=1, cache=None, **settings):
     async def main():
         return [await summary.summarise("mayor of {Laru}", BLOCKS) for _ in range(times)]
 
-    return asyncio.run(main()), model.asked
+    return asyncio.run(main()), model.requests
 
 
 def test_what_follows_the_line_is_taken():
@@ -66,8 +66,8 @@ def test_no_page_can_end_its_string_or_name_the_mark():
 
 
 def test_the_mark_is_drawn_for_each_request():
-    _, asked = summarise("MARK FACTS\na", times=3)
-    marks = {messages[1].text.splitlines()[0] for messages, _, _ in asked}
+    _, requests = summarise("MARK FACTS\na", times=3)
+    marks = {messages[1].text.splitlines()[0] for messages, _, _ in requests}
     assert len(marks) == 3
     assert all(re.fullmatch(r"[0-9a-f]{16}", mark) for mark in marks)
 
@@ -90,6 +90,6 @@ def test_the_last_line_counts_and_the_text_is_cut():
 
 
 def test_equal_requests_are_asked_once_whatever_their_marks():
-    texts, asked = summarise("MARK FACTS\nBado", times=3, cache=KeptAnswers())
+    texts, requests = summarise("MARK FACTS\nBado", times=3, cache=KeptAnswers())
     assert texts == ["Bado"] * 3
-    assert len(asked) == 1
+    assert len(requests) == 1

@@ -11,8 +11,7 @@ from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import PythonConfig
-from ramify.tools.python import PythonTool
-from ramify.tools.remote_sandbox import RemoteSandbox
+from ramify.tools.python import PythonTool, RemoteSandbox
 from sandbox_service import answer
 
 pytestmark = pytest.mark.integration
@@ -22,8 +21,8 @@ PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
 
 
 def ask(reply, work=lambda sandbox: sandbox.run("1", 2.5), **settings):
-    """What `work` gives over a service that always says `reply`, and what it was asked."""
-    with serve(lambda asked: reply) as here:
+    """Return the result of `work` over a service that always says `reply`, and its requests."""
+    with serve(lambda _: reply) as here:
 
         async def main():
             client = HttpClient("sandbox", SETTINGS)
@@ -38,8 +37,8 @@ def ask(reply, work=lambda sandbox: sandbox.run("1", 2.5), **settings):
 
 
 def test_the_request_is_that_of_the_wire_format():
-    _, asked = ask(answer("Finished", 0), headers={"x-key": "abc"})
-    (request,) = asked
+    _, requests = ask(answer("Finished", 0), headers={"x-key": "abc"})
+    (request,) = requests
     assert (request.method, request.path, request.headers["x-key"]) == ("POST", "/run_code", "abc")
     body = request.json()
     assert body.keys() == {"code", "language", "run_timeout"}

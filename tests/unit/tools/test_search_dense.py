@@ -46,15 +46,15 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def found(provider: DenseSearch, query: str, top_k: int = 10, collection: str | None = None) -> list[str]:
+def ids_of(provider: DenseSearch, query: str, top_k: int = 10, collection: str | None = None) -> list[str]:
     return [hit.id for hit in asyncio.run(provider.search(query, top_k, collection))]
 
 
 def test_the_nearest_come_first_and_ties_in_file_order(corpus: Path) -> None:
     provider = DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), CountingEmbedder())
-    assert found(provider, "red green") == ["a", "c", "b", "d"]
-    assert found(provider, "red green", 1) == ["a"]
-    assert found(provider, "grey", 1) == ["d"]
+    assert ids_of(provider, "red green") == ["a", "c", "b", "d"]
+    assert ids_of(provider, "red green", 1) == ["a"]
+    assert ids_of(provider, "grey", 1) == ["d"]
     assert asyncio.run(provider.search("grey", 1, None))[0].text == "grey"
 
 
@@ -68,17 +68,17 @@ def test_it_finds_what_a_plain_loop_finds(tmp_path: Path) -> None:
     provider = DenseSearch(DenseSearchConfig(corpus=path, model="count"), embed)
     vectors = embed(texts)
     for query in ("w1 w2", "w3", "w4 w4 w5 w6"):
-        (asked,) = embed([query])
-        scores = [float(vectors[i] @ asked) for i in range(len(texts))]
+        (embedded,) = embed([query])
+        scores = [float(vectors[i] @ embedded) for i in range(len(texts))]
         expected = sorted(range(len(texts)), key=lambda i: (-round(scores[i], 5), i))
-        got = [int(i) - 1 for i in found(provider, query, 20)]
+        got = [int(i) - 1 for i in ids_of(provider, query, 20)]
         assert [round(scores[i], 5) for i in got] == [round(scores[i], 5) for i in expected[:20]]
 
 
 def test_a_collection_restricts(corpus: Path) -> None:
     provider = DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), CountingEmbedder())
-    assert found(provider, "red green", collection="two") == ["c", "b"]
-    assert found(provider, "red green", collection="none") == []
+    assert ids_of(provider, "red green", collection="two") == ["c", "b"]
+    assert ids_of(provider, "red green", collection="none") == []
 
 
 def test_prefixes_are_put_before_texts(corpus: Path) -> None:
@@ -87,7 +87,7 @@ def test_prefixes_are_put_before_texts(corpus: Path) -> None:
         DenseSearchConfig(corpus=corpus, model="e5", query_prefix="query: ", passage_prefix="passage: "),
         embed,
     )
-    found(provider, "red")
+    ids_of(provider, "red")
     assert embed.texts[0] == "passage: red green"
     assert embed.texts[-1] == "query: red"
 
@@ -103,10 +103,10 @@ def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_p
             embed,
             notes.append,
         )
-        made = len(embed.texts)
-        assert len(notes) == bool(made)
-        assert found(provider, "grey", 1) == ["d"]
-        return made
+        embedded = len(embed.texts)
+        assert len(notes) == bool(embedded)
+        assert ids_of(provider, "grey", 1) == ["d"]
+        return embedded
 
     assert (count(), count(), count("other"), count("other")) == (4, 0, 4, 0)
     assert (count(prefix="p: "), count(prefix="p: ")) == (4, 0)
@@ -135,10 +135,10 @@ def test_an_empty_file_is_refused(corpus: Path) -> None:
 
 
 def test_identity_tells_models_and_corpora_apart(corpus: Path) -> None:
-    one = DenseSearch(DenseSearchConfig(corpus=corpus, model="a"), CountingEmbedder()).identity
-    assert one != DenseSearch(DenseSearchConfig(corpus=corpus, model="b"), CountingEmbedder()).identity
+    first = DenseSearch(DenseSearchConfig(corpus=corpus, model="a"), CountingEmbedder()).identity
+    assert first != DenseSearch(DenseSearchConfig(corpus=corpus, model="b"), CountingEmbedder()).identity
     corpus.write_text('{"text": "x"}\n')
-    assert one != DenseSearch(DenseSearchConfig(corpus=corpus, model="a"), CountingEmbedder()).identity
+    assert first != DenseSearch(DenseSearchConfig(corpus=corpus, model="a"), CountingEmbedder()).identity
 
 
 INSTALLED = importlib.util.find_spec("sentence_transformers") is not None

@@ -1,6 +1,7 @@
 """The retrieval service over a real socket: formats of its routes, bad requests, our own client, stopping."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import threading
@@ -17,8 +18,8 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.index_folder import open_index
 from ramify.tools.passage_index import LocalSearch, PassageIndex
-from ramify.tools.search_retriever import RetrieverSearch
-from ramify.tools.search_service import MAX_BODY_BYTES, make_app
+from ramify.tools.search_http import RetrieverSearch
+from ramify.tools.search_service import MAX_BODY_BYTES, FairTurns, make_app
 
 pytestmark = pytest.mark.integration
 
@@ -66,13 +67,13 @@ def test_batch_search_speaks_flashrag(url: str) -> None:
     assert post(url, "batch_search", {"query": queries, "top_n": 1}) == [[P1], [], [P2]]
     documents, scores = post(url, "batch_search", {"query": queries, "top_n": 1, "return_score": True})
     assert documents == [[P1], [], [P2]]
-    assert [len(one) for one in scores] == [1, 0, 1]
+    assert [len(hits) for hits in scores] == [1, 0, 1]
 
 
 def test_retrieve_speaks_search_r1(url: str) -> None:
-    asked = {"queries": ["laru area", "zebra"], "topk": 1}
-    assert post(url, "retrieve", asked) == {"result": [[P1], []]}
-    scored = post(url, "retrieve", {**asked, "return_scores": True})["result"]
+    request = {"queries": ["laru area", "zebra"], "topk": 1}
+    assert post(url, "retrieve", request) == {"result": [[P1], []]}
+    scored = post(url, "retrieve", {**request, "return_scores": True})["result"]
     assert [[hit["document"] for hit in hits] for hits in scored] == [[P1], []]
     assert scored[0][0]["score"] > 0
 
@@ -121,12 +122,12 @@ def test_a_wrong_request_is_explained(url: str, route: str, body: Any, detail: s
 
 
 @pytest.mark.parametrize(
-    ("body", "told"), [(b"", "JSON"), (b"{", "JSON"), (b"\xff", "UTF-8"), (b"[" * 100_000, "nested")]
+    ("body", "message"), [(b"", "JSON"), (b"{", "JSON"), (b"\xff", "UTF-8"), (b"[" * 100_000, "nested")]
 )
-def test_what_is_no_json_is_refused(url: str, body: bytes, told: str) -> None:
+def test_what_is_no_json_is_refused(url: str, body: bytes, message: str) -> None:
     answer = httpx.post(f"{url}/search", content=body)
     assert answer.status_code == 400
-    assert told in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
 def test_large_requests_are_refused_before_they_are_read_whole(url: str) -> None:
@@ -154,13 +155,13 @@ def test_our_client_finds_what_the_local_index_finds(
             RetrieverSearchConfig(url=url, style=style, batch_size=batch_size),
         )
         here = LocalSearch(index)
-        asked = [(query, collection) for query in queries for collection in (None, "e1", "other")]
-        found = await asyncio.gather(*(there.search(query, 2, collection) for query, collection in asked))
+        searches = [(query, collection) for query in queries for collection in (None, "e1", "other")]
+        hits = await asyncio.gather(*(there.search(query, 2, collection) for query, collection in searches))
         await there.close()
-        return found, [await here.search(query, 2, collection) for query, collection in asked]
+        return hits, [await here.search(query, 2, collection) for query, collection in searches]
 
-    found, expected = asyncio.run(main())
-    assert found == expected
+    hits, expected = asyncio.run(main())
+    assert hits == expected
 
 
 def test_our_client_reports_a_wrong_request(url: str) -> None:
@@ -179,8 +180,8 @@ def test_our_client_reports_a_wrong_request(url: str) -> None:
 def test_many_at_once_are_all_answered(url: str) -> None:
     async def main() -> list[httpx.Response]:
         async with httpx.AsyncClient(limits=httpx.Limits(max_connections=50), timeout=60.0) as client:
-            asked = [{"query": f"laru {word}", "top_n": 1} for word in ("area", "age") * 100]
-            return await asyncio.gather(*(client.post(f"{url}/search", json=body) for body in asked))
+            requests = [{"query": f"laru {word}", "top_n": 1} for word in ("area", "age") * 100]
+            return await asyncio.gather(*(client.post(f"{url}/search", json=body) for body in requests))
 
     answers = [answer.json() for answer in asyncio.run(main())]
     assert answers == [[P1], [P2]] * 100
@@ -192,14 +193,14 @@ class SlowIndex:
     fingerprint, engine = "f", "slow"
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.queries: list[str] = []
         self.let_go = threading.Semaphore(0)
 
     def __len__(self) -> int:
         return 0
 
     def ranked(self, query: str, top_k: int, collection: str | None) -> tuple[()]:
-        self.asked.append(query)
+        self.queries.append(query)
         self.let_go.acquire()
         return ()
 
@@ -247,13 +248,13 @@ def test_one_query_waits_for_one_of_each_batch_and_not_for_all_of_them() -> None
     async def use(ask: Any) -> None:
         stays = asyncio.Event()
         batches = [ask({"query": [f"b{n}"] * 1000, "top_n": 1}, stays) for n in range(8)]
-        await until(lambda: index.asked)
+        await until(lambda: index.queries)
         single = ask({"query": ["single"], "top_n": 1}, stays)
         await asyncio.sleep(0)
         for _ in range(12):
             index.let_go.release()
         await until(single.done)
-        assert index.asked.index("single") <= 9
+        assert index.queries.index("single") <= 9
         index.let_go.release(8 * 1000)
         assert await asyncio.gather(*batches) == [200] * 8
 
@@ -269,14 +270,82 @@ def test_what_a_client_asked_for_ends_when_it_leaves() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         left, stays = asyncio.Event(), asyncio.Event()
         batch = ask({"query": ["gone"] * 1000, "top_n": 1}, left)
-        await until(lambda: len(index.asked) == 2)
+        await until(lambda: len(index.queries) == 2)
         left.set()
         assert await batch == 400
         single = ask({"query": ["single"], "top_n": 1}, stays)
         index.let_go.release(3)
         assert await single == 200
-        assert index.asked == ["gone", "gone", "single"]
+        assert index.queries == ["gone", "gone", "single"]
         gc.collect()
         assert complaints == []
 
     asyncio.run(over_the_app(make_app(index, 2), use))  # type: ignore[arg-type]
+
+
+async def queue(
+    turns: FairTurns, order: list[str], requests: list[tuple[str, str, str]]
+) -> list[asyncio.Task[None]]:
+    """Tasks that wait in this order for a place, each with its client and its request."""
+
+    async def wait(client: str, request: str, name: str) -> None:
+        async with turns.slot(client, request):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(wait(*each)) for each in requests]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_clients_take_turns_and_so_do_their_requests() -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        turns = FairTurns(1)
+        large = [("a", "a1", f"a1.{i}") for i in range(4)] + [("a", "a2", f"a2.{i}") for i in range(3)]
+        await asyncio.gather(*await queue(turns, order, [*large, ("b", "b1", "b"), ("c", "c1", "c")]))
+
+    asyncio.run(main())
+    assert order == ["a1.0", "a1.1", "b", "c", "a2.0", "a1.2", "a2.1", "a1.3", "a2.2"]
+
+
+def test_who_leaves_takes_no_turn_and_keeps_no_place() -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        turns = FairTurns(1)
+        async with turns.slot("first", 0):
+            tasks = await queue(
+                turns, order, [*(("a", "a1", f"a.{i}") for i in range(100)), ("b", "b1", "b")]
+            )
+            for task in tasks[:99]:
+                task.cancel()
+        tasks[99].cancel()  # it was just given the place
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(10), turns.slot("last", 0):
+            order.append("last")
+
+    asyncio.run(main())
+    assert order == ["b", "last"]
+
+
+def test_no_more_places_than_there_are() -> None:
+    now = most = 0
+
+    async def hold(turns: FairTurns, client: int) -> None:
+        nonlocal now, most
+        async with turns.slot(client % 3, client):
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    async def main() -> None:
+        turns = FairTurns(4)
+        await asyncio.gather(*(hold(turns, client) for client in range(50)))
+
+    asyncio.run(main())
+    assert (now, most) == (0, 4)

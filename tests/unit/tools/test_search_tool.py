@@ -71,13 +71,13 @@ def test_a_passage_is_found_by_its_title_and_shown_with_it(tmp_path: Path) -> No
 
 def test_blanks_are_a_malformed_call_and_a_query_of_marks_finds_nothing(local: LocalSearch) -> None:
     tool = SearchTool(local)
-    told = []
+    outcomes = []
     for content in ("", '""'):
         call = read_call(tool.spec, content)
         session = asyncio.run(tool.open(Problem("q", (Message.of("user", "?"),), ("a",))))
         result = asyncio.run(session.call(call))
-        told.append((result.status, result.text))
-    assert told == [
+        outcomes.append((result.status, result.text))
+    assert outcomes == [
         (ToolStatus.MALFORMED, "search: it is empty"),
         (ToolStatus.EMPTY, "No search results found."),
     ]
@@ -123,7 +123,7 @@ def test_spec_names_the_argument_and_the_deadline(local: LocalSearch) -> None:
     assert SearchTool(local, config=SearchConfig(hedge_seconds=1.5)).spec.hedge_seconds == 1.5
 
 
-class Scripted:
+class ScriptedProvider:
     """A provider that gives what the test says, and remembers what it was asked."""
 
     name = "scripted"
@@ -131,10 +131,10 @@ class Scripted:
     def __init__(self, outcome: Sequence[Hit] | Exception) -> None:
         self.identity: Mapping[str, Json] = {"market": "en-US"}
         self.outcome = outcome
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        self.asked.append(query)
+        self.queries.append(query)
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -156,32 +156,34 @@ class Scripted:
     ],
 )
 def test_a_failed_request_is_a_typed_result(kind: FailureKind, status: ToolStatus, text: str) -> None:
-    result = ask(SearchTool(Scripted(RequestFailedError(kind, "http://secret.example: 500"))), {"query": "x"})
+    result = ask(
+        SearchTool(ScriptedProvider(RequestFailedError(kind, "http://secret.example: 500"))), {"query": "x"}
+    )
     assert (result.status, result.text) == (status, text)
     assert result.info == {"failure": kind.value}
 
 
 def test_a_service_that_is_down_ends_the_run() -> None:
     with pytest.raises(ServiceDownError):
-        ask(SearchTool(Scripted(ServiceDownError("down"))), {"query": "x"})
+        ask(SearchTool(ScriptedProvider(ServiceDownError("down"))), {"query": "x"})
 
 
 @pytest.mark.parametrize("query", ["", "  ", '"', '" "', "\x00\n\ud800"])
 def test_nothing_is_asked_for_an_empty_query(query: str) -> None:
-    provider, cache = Scripted([Hit("1", "text")]), KeptAnswers()
+    provider, cache = ScriptedProvider([Hit("1", "text")]), KeptAnswers()
     result = ask(SearchTool(provider, cache), {"query": query})
     assert (result.status, result.text) == (ToolStatus.EMPTY, "No search results found.")
-    assert provider.asked == []
+    assert provider.queries == []
     assert cache.answers == {}
 
 
 def test_the_provider_gets_the_clean_query_and_the_cache_the_normalised_one() -> None:
-    provider, cache = Scripted([Hit("1", "A  b", "T", "http://x")]), KeptAnswers()
+    provider, cache = ScriptedProvider([Hit("1", "A  b", "T", "http://x")]), KeptAnswers()
     tool = SearchTool(provider, cache, SearchConfig(top_k=3))
     first = ask(tool, {"query": ' "C++"  Vs\tJava '})
-    assert provider.asked == ["C++ Vs Java"]
+    assert provider.queries == ["C++ Vs Java"]
     assert ask(tool, {"query": "c++ vs JAVA"}) == first
-    assert len(provider.asked) == 1
+    assert len(provider.queries) == 1
     (name,) = cache.answers
     key = {"collection": None, "market": "en-US", "top_k": 3}
     assert json.loads(name) == ["search", "scripted", key, "c++ vs java"]
@@ -190,18 +192,18 @@ def test_the_provider_gets_the_clean_query_and_the_cache_the_normalised_one() ->
 
 
 def test_collection_and_top_k_are_part_of_the_key() -> None:
-    provider, cache = Scripted([Hit("1", "a")]), KeptAnswers()
+    provider, cache = ScriptedProvider([Hit("1", "a")]), KeptAnswers()
     for tool in (
         SearchTool(provider, cache, SearchConfig(top_k=3)),
         SearchTool(provider, cache, SearchConfig(top_k=4)),
     ):
         for collection in ("one", "two", None):
             ask(tool, {"query": "q"}, collection=collection)
-    assert len(provider.asked) == len(cache.answers) == 6
+    assert len(provider.queries) == len(cache.answers) == 6
 
 
 def test_a_remembered_text_is_shown_as_it_is() -> None:
-    provider, cache = Scripted([]), KeptAnswers()
+    provider, cache = ScriptedProvider([]), KeptAnswers()
     tool = SearchTool(provider, cache, SearchConfig(top_k=1, snippet_chars=3))
     key = cache_key(provider, 1, None, "Old  Query")
     cache.answers[json.dumps([key.tool, key.provider, key.parameters, key.request], sort_keys=True)] = (
@@ -210,7 +212,7 @@ def test_a_remembered_text_is_shown_as_it_is() -> None:
     result = ask(tool, {"query": "old query"})
     assert (result.status, result.text) == (ToolStatus.OK, "Page 1: one \nPage 2: two")
     assert result.info == {"passages": []}
-    assert provider.asked == []
+    assert provider.queries == []
 
 
 @pytest.mark.parametrize(
@@ -238,12 +240,12 @@ def test_a_remembered_notice_of_nothing_is_empty_and_nonsense_an_error(
         return remembered
 
     cache.fetch = fetch
-    assert ask(SearchTool(Scripted([]), cache), {"query": "q"}).status is status
+    assert ask(SearchTool(ScriptedProvider([]), cache), {"query": "q"}).status is status
 
 
 def test_hits_without_text_are_left_out() -> None:
     hits = [Hit("1", " "), Hit("2", "two"), Hit("3", "two"), Hit("4", "four")]
-    result = ask(SearchTool(Scripted(hits)), {"query": "q"})
+    result = ask(SearchTool(ScriptedProvider(hits)), {"query": "q"})
     assert result.text == "Page 1: two\nPage 2: four"
     assert result.info == {"passages": ["2", "4"]}
 
@@ -251,13 +253,13 @@ def test_hits_without_text_are_left_out() -> None:
 def test_a_provider_that_gives_more_than_asked_is_cut() -> None:
     hits = [Hit(str(i), f"text {i}") for i in range(9)]
     assert (
-        ask(SearchTool(Scripted(hits), config=SearchConfig(top_k=2)), {"query": "q"}).text
+        ask(SearchTool(ScriptedProvider(hits), config=SearchConfig(top_k=2)), {"query": "q"}).text
         == "Page 1: text 0\nPage 2: text 1"
     )
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("query", "other"),
     [
         ("C++", "c++"),
         ("a  b", "A B"),
@@ -268,15 +270,15 @@ def test_a_provider_that_gives_more_than_asked_is_cut() -> None:
         ("\uff02x\uff02", "x"),
     ],
 )
-def test_queries_that_mean_the_same(one: str, other: str) -> None:
-    assert normalise(one) == normalise(other)
+def test_queries_that_mean_the_same(query: str, other: str) -> None:
+    assert normalise(query) == normalise(other)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("C++", "C#"), ("C", "C++"), ("a-b", "ab"), ("1.5", "15"), ("résumé", "resume")]
+    ("query", "other"), [("C++", "C#"), ("C", "C++"), ("a-b", "ab"), ("1.5", "15"), ("résumé", "resume")]
 )
-def test_queries_that_do_not(one: str, other: str) -> None:
-    assert normalise(one) != normalise(other)
+def test_queries_that_do_not(query: str, other: str) -> None:
+    assert normalise(query) != normalise(other)
 
 
 def test_cleaning_keeps_case_and_words() -> None:

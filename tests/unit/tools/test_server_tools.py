@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -11,18 +10,17 @@ from mcp_servers import running, write_raw_server
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.assemble.tools import build_tools
 from ramify.chat.arguments import expected_arguments
-from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolCall, ToolStatus
 from ramify.core.tree import StopReason
-from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
+from ramify.engines.scripted import ScriptedTurn
 from ramify.rollout.grow import grow_trees
 from ramify.tools.configs import McpConfig, OpenEnvConfig
 from ramify.tools.mcp_environment import open_mcp
 from ramify.tools.openenv_environment import open_openenv
 from random_schemas import FINE, ODD
-from scripted_agents import agent, problem
+from scripted_agents import agent_in, problem
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.integration
@@ -90,10 +88,7 @@ def test_a_run_goes_on_after_a_malformed_call_of_a_tool_with_an_odd_schema(tmp_p
     def play(context, seed):
         return ScriptedTurn(turns[context.count("\n</result>")])
 
-    plain = agent(tokenizer_folder, RandomBrancher(m=1, rate=0.0), play, n=1)
-    tokenizer = plain.renderer.tokenizer
-    renderer = TagRenderer(tokenizer)
-    parts = replace(plain, environment=environment, renderer=renderer, engine=ScriptedEngine(tokenizer, play))
+    parts = agent_in(environment, tokenizer_folder, RandomBrancher(m=1, rate=0.0), play, n=1)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     (leaf,) = tree.trajectories
     assert leaf.stop is StopReason.ANSWERED

@@ -1,4 +1,4 @@
-"""numpy, mpmath and sympy: in every program that names them, at every level, and nothing else beside them."""
+"""numpy, mpmath and sympy: in every program that names them, at every level, with memory of their own."""
 
 import pytest
 
@@ -30,28 +30,9 @@ def test_what_a_zygote_rehearsed_left_no_names(box):
     assert box.text("sorted(globals())") == box.text("import sys\nsorted({*globals()} - {'sys'})")
 
 
-def test_random_numbers_are_the_same_in_every_call(box):
-    code = "import numpy, random\n[numpy.random.rand(), random.random()]"
-    assert box.text(code) == box.text(code)
-
-
 def test_they_are_found_however_they_are_imported(box):
     assert box.text("__import__('numpy').arange(3).sum()") == "3"
     assert box.text("exec('import sympy')\nsympy.Integer(2)**3") == "8"
-
-
-def test_nothing_else_that_is_installed_can_be_imported(box):
-    code = """
-import numpy
-found = []
-for name in ("ramify", "torch", "scipy", "pytest", "pyseccomp"):
-    try:
-        __import__(name)
-        found.append(name)
-    except ModuleNotFoundError:
-        pass
-found"""
-    assert box.text(code) == "[]"
 
 
 def test_their_memory_is_not_the_program_s(box):

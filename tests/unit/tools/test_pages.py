@@ -2,7 +2,7 @@
 import pytest
 
 from ramify.tools.configs import BrowserConfig
-from ramify.tools.passage_near import count_words, passage_near, sentences, words
+from ramify.tools.pages import count_words, passage_near, sentences, words
 
 FILLER = "The weather was mild that year. " * 400
 TEXT = f"{FILLER}Laru is a harbour town, and its mayor is Bado. {FILLER}"
@@ -36,17 +36,17 @@ def test_words_are_folded_and_distinct_and_pairs_in_chinese():
 
 
 def test_the_passage_lies_around_the_nearest_sentence():
-    found = passage_near(TEXT, "Its <b>mayor</b> is Bado, of Laru town", BrowserConfig(context_chars=50))
+    passage = passage_near(TEXT, "Its <b>mayor</b> is Bado, of Laru town", BrowserConfig(context_chars=50))
     sentence = "Laru is a harbour town, and its mayor is Bado."
-    assert sentence in found.text
-    assert len(found.text) <= 100 + len(sentence) + 1
+    assert sentence in passage.text
+    assert len(passage.text) <= 100 + len(sentence) + 1
     # By hand: 6 of the snippet's 7 words are among the sentence's 10.
-    assert found.f1 == pytest.approx(2 * 6 / (7 + 9))
+    assert passage.f1 == pytest.approx(2 * 6 / (7 + 9))
 
 
 def test_the_beginning_is_taken_when_nothing_is_near_enough():
-    found = passage_near(TEXT, "quantum chromodynamics", BrowserConfig(head_chars=31))
-    assert (found.text, found.f1) == ("The weather was mild that year.", 0.0)
+    passage = passage_near(TEXT, "quantum chromodynamics", BrowserConfig(head_chars=31))
+    assert (passage.text, passage.f1) == ("The weather was mild that year.", 0.0)
     assert passage_near(TEXT, "", BrowserConfig(head_chars=3)).text == "The"
 
 
@@ -71,9 +71,9 @@ def test_the_first_of_equals_is_taken():
 
 def test_chinese_passages_are_found():
     text = "天气很好。" * 300 + "拉鲁市的市长是巴多。" + "天气很好。" * 300
-    found = passage_near(text, "市长是巴多", BrowserConfig(context_chars=10))
-    assert "拉鲁市的市长是巴多。" in found.text
-    assert len(found.text) == 30
+    passage = passage_near(text, "市长是巴多", BrowserConfig(context_chars=10))
+    assert "拉鲁市的市长是巴多。" in passage.text
+    assert len(passage.text) == 30
 
 
 def test_words_are_counted_up_to_a_limit():

@@ -1,22 +1,28 @@
-"""Classes as tools: one object for each trajectory, copied at a branch; and threads that are let go of."""
+"""Objects of the user's own: one for each trajectory, copied at a branch, with draws of its own from the global generators."""
+
+# ruff: noqa: NPY002 - the legacy functions of numpy are what some tests are about
 
 import asyncio
 import copy
-import subprocess
+import random
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ramify.core.errors import ConfigError, ContentError, MachineError
-from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
-from ramify.runtime import daemon_threads
-from ramify.runtime.daemon_threads import DaemonThreads
+from ramify.core.errors import ConfigError, ContentError
+from ramify.core.messages import ToolCall
+from ramify.tools.class_environment import environment_from
 from ramify.tools.functions import tool_from
+from ramify.tools.own_objects import SessionRandom, install_session_random
+from scripted_agents import problem
 
-PROBLEM = Problem("p7", (Message.of("user", "?"),), ("42",))
+TASK = problem("p7")
 
 
 class Notes:
@@ -73,11 +79,14 @@ def test_each_trajectory_has_an_object_that_a_branch_copies(source, first):
     tool = tool_from(source, name="notes")
 
     async def main():
-        one, two = await tool.open(PROBLEM), await tool.open(PROBLEM)
-        await call(one, "a")
-        fork = await one.fork()
-        texts = [(await call(session, text)).text for session, text in ((one, "b"), (fork, "c"), (two, "d"))]
-        for session in (one, fork, two):
+        first_session, second_session = await tool.open(TASK), await tool.open(TASK)
+        await call(first_session, "a")
+        fork = await first_session.fork()
+        texts = [
+            (await call(session, text)).text
+            for session, text in ((first_session, "b"), (fork, "c"), (second_session, "d"))
+        ]
+        for session in (first_session, fork, second_session):
             await session.close()
             await session.close()
             assert session.instance.state.closed == 1
@@ -85,12 +94,12 @@ def test_each_trajectory_has_an_object_that_a_branch_copies(source, first):
 
     assert tool.spec.forks
     assert tool.spec.description in ("Adds a line and shows all of them.", "Keeps notes.")
-    assert asyncio.run(main()) == [f"[{first}{rest}]" for rest in ('"a","b"', '"a","c"', '"d"')]
+    assert asyncio.run(main()) == [f"[{first}{lines}]" for lines in ('"a","b"', '"a","c"', '"d"')]
 
 
 def test_calls_come_one_after_the_other_and_a_fork_between_them():
     async def main():
-        session = await tool_from(AsyncNotes, name="notes").open(PROBLEM)
+        session = await tool_from(AsyncNotes, name="notes").open(TASK)
         answers = await asyncio.gather(call(session, "a"), session.fork(), call(session, "b"))
         return answers[1].instance.state.lines, answers[2].text
 
@@ -101,7 +110,7 @@ def test_values_that_are_given_belong_to_each_object():
     tool = tool_from(Notes, args={"first": ["x"]})
 
     async def main():
-        return [(await call(await tool.open(PROBLEM), "a")).text for _ in range(2)]
+        return [(await call(await tool.open(TASK), "a")).text for _ in range(2)]
 
     assert asyncio.run(main()) == ['["x","a"]'] * 2
 
@@ -120,7 +129,7 @@ def test_without_fork_and_close_it_does_not_branch():
     tool = tool_from(Plain)
 
     async def main():
-        session = await tool.open(PROBLEM)
+        session = await tool.open(TASK)
         results = [await session.call(ToolCall("c", "plain", {})) for _ in range(2)]
         await session.close()
         return [result.text for result in results]
@@ -138,19 +147,19 @@ class BadFork(Plain):
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ("self", "fork returned the object itself, expected a copy"),
         ("none", "fork returned NoneType, expected a copy"),
         ("other", "fork failed: KeyError: 'other'"),
     ],
 )
-def test_a_fork_that_is_no_copy_is_an_error(what, told):
+def test_a_fork_that_is_no_copy_is_an_error(what, message):
     async def main():
-        session = await tool_from(BadFork, name="plain", args={"what": what}).open(PROBLEM)
+        session = await tool_from(BadFork, name="plain", args={"what": what}).open(TASK)
         await session.fork()
 
-    with pytest.raises(ContentError, match=f"{Path(__file__).name}: BadFork: {told}"):
+    with pytest.raises(ContentError, match=f"{Path(__file__).name}: BadFork: {message}"):
         asyncio.run(main())
 
 
@@ -162,12 +171,14 @@ class Picky(Plain):
             sys.exit(3)
 
 
-@pytest.mark.parametrize(("key", "told"), [("bad", "ValueError: no such problem"), ("exit", "SystemExit: 3")])
-def test_an_object_that_cannot_be_made_of_a_problem_fails_that_problem(key, told):
+@pytest.mark.parametrize(
+    ("key", "reason"), [("bad", "ValueError: no such problem"), ("exit", "SystemExit: 3")]
+)
+def test_an_object_that_cannot_be_made_of_a_problem_fails_that_problem(key, reason):
     tool = tool_from(Picky, name="plain")
-    message = f"{Path(__file__).name}: Picky: no object could be created: {told}"
+    message = f"{Path(__file__).name}: Picky: no object could be created: {reason}"
     with pytest.raises(ContentError, match=message):
-        asyncio.run(tool.open(replace(PROBLEM, id=key)))
+        asyncio.run(tool.open(replace(TASK, id=key)))
 
 
 class Never(Plain):
@@ -178,15 +189,15 @@ class Never(Plain):
 def test_a_class_of_which_no_object_could_ever_be_made_is_an_error_of_the_recipe():
     message = f"{Path(__file__).name}: Never: no object could be created: OSError: no licence"
     with pytest.raises(ConfigError, match=message):
-        asyncio.run(tool_from(Never, name="plain").open(PROBLEM))
+        asyncio.run(tool_from(Never, name="plain").open(TASK))
 
 
 def test_a_class_that_fails_later_fails_in_its_own_words():
     tool = tool_from(Picky, name="plain")
 
     async def main():
-        await tool.open(PROBLEM)
-        await tool.open(replace(PROBLEM, id="bad"))
+        await tool.open(TASK)
+        await tool.open(replace(TASK, id="bad"))
 
     with pytest.raises(ValueError, match="no such problem"):
         asyncio.run(main())
@@ -201,7 +212,7 @@ class Both(Plain):
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "told"),
+    ("source", "options", "message"),
     [
         (Plain, {"name": "other"}, "other: expected class Plain to have one of .* it has neither"),
         (Both, {}, "both: expected class Both to have one of .* it has both"),
@@ -211,12 +222,9 @@ class Both(Plain):
         (BadFork, {"name": "plain"}, "plain: BadFork.__init__: args: expected a value for 'what'"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused_at_start(source, options, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_a_tool_is_refused_at_start(source, options, message):
+    with pytest.raises(ConfigError, match=message):
         tool_from(source, **options)
-
-
-# threads
 
 
 def test_a_call_that_is_late_is_let_go_of_and_what_comes_next_waits_for_it():
@@ -236,7 +244,7 @@ def test_a_call_that_is_late_is_let_go_of_and_what_comes_next_waits_for_it():
     tool = tool_from(Slow)
 
     async def main():
-        session = await tool.open(PROBLEM)
+        session = await tool.open(TASK)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.call(ToolCall("a", "slow", {"wait": True})), 0.05)
         assert tool.threads.late == 1
@@ -250,100 +258,94 @@ def test_a_call_that_is_late_is_let_go_of_and_what_comes_next_waits_for_it():
     assert (result.call_id, result.text, steps) == ("b", "done", ["in", "out"] * 2)
 
 
-def test_late_threads_leave_their_place_to_others():
-    gate = threading.Event()
+# The global generators.
 
-    def wait(on: bool) -> str:
-        """Waits."""
-        if on:
-            gate.wait()
-        return threading.current_thread().name
-
-    tool = tool_from(wait, max_threads=1)
-
-    async def main():
-        session = await tool.open(PROBLEM)
-        late = [asyncio.ensure_future(session.call(ToolCall("c", "wait", {"on": True}))) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        # One runs, two wait for it: only the first has a thread to be let go of.
-        late[2].cancel()
-        late[0].cancel()
-        await asyncio.sleep(0.05)
-        late[1].cancel()
-        await asyncio.wait(late)
-        return await session.call(ToolCall("c", "wait", {"on": False}))
-
-    result = asyncio.run(main())
-    gate.set()
-    assert (result.status, result.text) == (ToolStatus.OK, "tool wait")
-    assert tool.threads.late == 2
+install_session_random()
 
 
-def test_threads_are_bounded():
-    running, most, lock = 0, 0, threading.Lock()
-    meet = threading.Barrier(4)
-
-    def work(i: int) -> int:
-        """Works."""
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        meet.wait(10)
-        with lock:
-            running -= 1
-        return i
-
-    tool = tool_from(work, max_threads=4)
-
-    async def main():
-        session = await tool.open(PROBLEM)
-        calls = (session.call(ToolCall(str(i), "work", {"i": i})) for i in range(40))
-        return [result.text for result in await asyncio.gather(*calls)]
-
-    assert asyncio.run(main()) == [str(i) for i in range(40)]
-    assert most == 4
+DRAWS = {
+    "random": lambda: random.random(),
+    "randint": lambda: random.randint(1, 10**6),
+    "choice": lambda: random.choice(range(1000)),
+    "shuffled": lambda: tuple(random.sample(range(20), 20)),
+    "gauss": lambda: random.gauss(0, 1),
+    "bytes": lambda: random.randbytes(4),
+    "numpy rand": lambda: tuple(np.random.rand(3)),
+    "numpy randint": lambda: int(np.random.randint(10**6)),
+    "numpy permutation": lambda: tuple(np.random.permutation(20)),
+    "numpy sample": lambda: float(np.random.sample()),
+    "seeded": lambda: (random.seed(7), random.random()),
+    "numpy seeded": lambda: (np.random.seed(7), np.random.random()),
+}
 
 
-def test_too_many_late_threads_end_the_run(monkeypatch):
-    monkeypatch.setattr(daemon_threads, "MOST_LATE", 2)
-    gate = threading.Event()
-    threads = DaemonThreads("tool x", 8)
-
-    async def main():
-        for _ in range(2):
-            job = threads.submit(gate.wait)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(threads.result(job), 0.01)
-        with pytest.raises(MachineError, match="tool x: 2 calls still run long after their deadline"):
-            threads.submit(gate.wait)
-        gate.set()
-        while threads._running_late:
-            await asyncio.sleep(0.001)
-        return await threads.result(threads.submit(lambda: 7))
-
-    assert asyncio.run(main()) == 7
+NAMES = st.lists(st.sampled_from(sorted(DRAWS)), min_size=1, max_size=6)
 
 
-def test_a_thread_that_hangs_does_not_keep_the_process_alive():
-    code = """
-import asyncio, threading
-from ramify.core.messages import Message, Problem, ToolCall
-from ramify.tools.functions import tool_from
+def drawn(names):
+    return [DRAWS[name]() for name in names]
 
-def hang() -> str:
-    "Hangs."
-    threading.Event().wait()
 
-async def main():
-    tool = tool_from(hang)
-    call = (await tool.open(Problem("p", (), ()))).call(ToolCall("c", "hang", {}))
-    try:
-        await asyncio.wait_for(call, 0.05)
-    except TimeoutError:
-        print("late", tool.threads.late)
+@given(NAMES, st.integers(0, 2**63 - 1))
+@settings(max_examples=60, deadline=None)
+def test_a_session_repeats_its_draws_and_leaves_the_global_generators_alone(names, seed):
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    with SessionRandom.of(seed).active():
+        first = drawn(names)
+    with SessionRandom.of(seed).active():
+        assert drawn(names) == first
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
-asyncio.run(main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "late 1\n", "")
+
+def test_outside_of_a_session_the_global_generators_draw():
+    random.seed(5)
+    np.random.seed(5)
+    assert random.random() == random.Random(5).random()
+    assert np.random.rand() == np.random.RandomState(5).rand()
+
+
+class Draws:
+    """Draws in every method, of which some block and some do not."""
+
+    barrier = None
+
+    def reset(self):
+        self.drawn = [random.random()]
+        if self.barrier is not None:
+            self.barrier.wait(timeout=20)
+        self.drawn.append(float(np.random.rand()))
+        return str(self.drawn)
+
+    def throw(self) -> str:
+        """Throw a die."""
+        return str(random.randint(1, 10**9))
+
+    async def spin(self) -> str:
+        """Spin a wheel."""
+        first = random.random()
+        await asyncio.sleep(0)
+        return str((first, random.random()))
+
+    def fork(self):
+        return type(self)()
+
+
+async def played(environment, seed):
+    session = await environment.open(TASK, seed)
+    results = [await session.call(ToolCall(str(i), name, {})) for i, name in enumerate(("throw", "spin") * 2)]
+    branch = await session.fork(seed + 1)
+    results.append(await branch.call(ToolCall("b", "throw", {})))
+    return session.opening, [result.text for result in results]
+
+
+def test_sessions_that_run_at_the_same_time_do_not_share_draws():
+    alone = [asyncio.run(played(environment_from(Draws), seed)) for seed in (1, 2, 1)]
+
+    async def together():
+        return await asyncio.gather(*(played(environment_from(Meets), seed) for seed in (1, 2, 1)))
+
+    class Meets(Draws):
+        barrier = threading.Barrier(3)
+
+    assert asyncio.run(together()) == alone
+    assert alone[0] == alone[2] != alone[1]
