@@ -13,7 +13,7 @@ from pathlib import Path
 SECONDS = 120.0
 SERVER = r"""
 import gc, json, os, re, signal, sys, time
-import ramify.commands.check_files, ramify.commands.dry_run, ramify.commands.memory, ramify.eval.run, ramify.obs.console
+import ramify.commands.check_files, ramify.commands.memory, ramify.eval.run, ramify.obs.console
 import ramify.rewards.parts, ramify.synth.run, ramify.train.dpo, ramify.train.rl, ramify.train.rollout, ramify.train.selfcritic
 import ramify.train.sft
 from ramify.cli import main

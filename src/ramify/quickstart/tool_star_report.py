@@ -11,7 +11,7 @@ from ramify.eval.evaluation import Evaluation, repair_table
 from ramify.eval.statistics import Difference, paired_difference
 from ramify.files.durable import replace_file
 from ramify.obs.page import Bar, BarGroup, Card, Section, Table, bar_chart, flat, render_page
-from ramify.quickstart.summary import estimate, versions
+from ramify.quickstart.run import estimate, versions
 
 What: TypeAlias = Literal["sampled", "greedy"]
 WHATS: tuple[What, ...] = ("sampled", "greedy")
@@ -141,7 +141,7 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
                 BarGroup(
                     kind,
                     tuple(
-                        _bar(stage, scores["by_kind"][kind], colour)
+                        Bar(stage, scores["by_kind"][kind]["value"], *scores["by_kind"][kind]["ci95"], colour)
                         for colour, (stage, scores) in enumerate(trained.items())
                     ),
                 )
@@ -221,11 +221,6 @@ def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
         f"can help. {_ADDS}"
     )
     return Section("Gain of each repair tool", text, tables=(Table("", header, rows),))
-
-
-def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:
-    low, high = scores["ci95"]
-    return Bar(stage, scores["value"], low, high, colour)
 
 
 def _percent(scores: Mapping[str, Any]) -> str:

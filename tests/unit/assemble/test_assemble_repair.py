@@ -8,8 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent
-from ramify.assemble.repair import build_repairs, open_repairs
+from ramify.assemble.agent import build_agent, build_repairs, open_repairs
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import TokenUsage

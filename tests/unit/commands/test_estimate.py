@@ -9,11 +9,10 @@ import torch
 
 from ramify.assemble.worker import build_engine_model
 from ramify.commands.memory import device_of, job_here, job_of, memory_fit
-from ramify.commands.work import work_of
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import largest_row
+from ramify.config.sizes import largest_row, work_of
 from ramify.core.errors import MachineError
 from ramify.modeling.configs import AdapterConfig, ModelConfig
 from ramify.modeling.load import load_model, parameter_shapes

@@ -7,8 +7,8 @@ from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
 from ramify.config.schema_eval import EvalRecipe, SamplingSection
 from ramify.config.schema_examples import DpoLearnerSection
+from ramify.config.schema_parts import SandboxSection
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
-from ramify.config.schema_tools import SandboxSection
 from ramify.core.errors import ConfigError
 
 BRANCHING = TypeAdapter(BranchingSection)

@@ -9,9 +9,8 @@ import pytest
 
 from ramify.chat.tags import split_completion
 from ramify.core.tree import Source
-from ramify.quickstart.demonstrator import Search
+from ramify.quickstart.demonstrator import Search, write_logs
 from ramify.quickstart.world_files import WorldSettings, build_world, split_editions
-from ramify.quickstart.world_logs import write_logs
 from ramify.quickstart.world_questions import Edition
 from ramify.tools.passage_index import PassageIndex
 
