@@ -165,12 +165,20 @@ def pairs():
         yield {"prompt": prompt, "chosen": shared + unshared + chosen, "rejected": shared + rejected}
 
 
-def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
+def overrides(*settings) -> list[str]:
+    """Return the words of a command line that set keys, each a text "key=value" or a dictionary of them."""
+    items = (
+        [each] if isinstance(each, str) else [f"{key}={value}" for key, value in each.items()]
+        for each in settings
+    )
+    return [word for texts in items for text in texts for word in ("-s", text)]
+
+
+def write_task(folder: Path, model: Path, text: str = TRAIN, *, problems=None, script: str = SCRIPT) -> Path:
     """Problems, demonstrations, pairs, passages, a script and a recipe in `folder`; returns the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_lines(
-        folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
-    )
+    sums = [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
+    write_lines(folder / "problems.jsonl", sums if problems is None else problems)
     prompt = [{"role": "user", "content": "what is 12 plus 30 ?"}]
     calls = [
         "<python> print(42) </python> <result>\n42\n</result>",
@@ -184,7 +192,7 @@ def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
     )
     write_lines(folder / "pairs.jsonl", pairs())
     write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
-    (folder / "script.toml").write_text(SCRIPT)
+    (folder / "script.toml").write_text(script)
     recipe = folder / "recipe.toml"
     recipe.write_text(text.format(model=model, folder=folder))
     return recipe
@@ -217,9 +225,9 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
         time.sleep(0.005)
 
 
-def different(first, second, place=""):
+def different(first, second, prefix=""):
     """Dotted keys of which two recipes have different values."""
     if not (isinstance(first, dict) and isinstance(second, dict)):
-        return set() if first == second else {place.removeprefix(".")}
+        return set() if first == second else {prefix.removeprefix(".")}
     keys = first.keys() | second.keys()
-    return set().union(*(different(first.get(key), second.get(key), f"{place}.{key}") for key in keys))
+    return set().union(*(different(first.get(key), second.get(key), f"{prefix}.{key}") for key in keys))

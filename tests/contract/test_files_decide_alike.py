@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
+from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.files.durable import LOCK
 
@@ -67,16 +67,17 @@ def refusal(capsys, *words):
     """The line without the name of the command."""
     capsys.readouterr()
     status = main([str(word) for word in words])
-    told = capsys.readouterr().err
-    assert (status, told.count("\n")) == (2, 1), (words, status, told)
-    return told.partition(": ")[2]
+    out, message = capsys.readouterr()
+    assert (status, message.count("\n")) == (2, 1), (words, status, message)
+    assert not (out and "--dry-run" in words)
+    return message.partition(": ")[2]
 
 
 def check_alike(capsys, task, command, settings=()):
     """Returns the line that all three say; nobody left a run folder."""
     recipe = task / "recipe.toml"
     recipe.write_text(RECIPES[command].format(model=task / "model", folder=task))
-    words = [word for setting in settings for word in ("-s", setting.replace(HERE, str(task)))]
+    words = overrides(*(setting.replace(HERE, str(task)) for setting in settings))
     before = (task / "run").exists()
     lines = {
         refusal(capsys, command, recipe, *words),

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from e2e_runs import DPO, SFT, write_lines, write_task
+from e2e_runs import DPO, SFT, overrides, write_lines, write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.obs.metrics import read_metrics
@@ -43,7 +43,7 @@ def test_the_shipped_recipe_reads_the_papers_file_as_it_is(tmp_path, model_folde
         f"model.path={model_folder}", "model.device=cpu", f"data.train={data}", f"run.dir={tmp_path / 'run'}",
         "data.max_tokens=8000",
     )  # fmt: skip
-    words = [word for one in settings for word in ("-s", one)]
+    words = overrides(*settings)
     assert main(["sft", str(shipped_recipes() / "toolstar_sft.toml"), "--max-steps", "3", *words]) == 0
     out = capsys.readouterr().out
     assert (
@@ -121,13 +121,15 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "told"), BAD, ids=range(len(BAD)))
-def test_bad_files_are_one_line_and_leave_no_run_behind(tmp_path, model_folder, capsys, name, content, told):
+@pytest.mark.parametrize(("name", "content", "message"), BAD, ids=range(len(BAD)))
+def test_bad_files_are_one_line_and_leave_no_run_behind(
+    tmp_path, model_folder, capsys, name, content, message
+):
     task = write_task(tmp_path / "task", model_folder, SFT)
     (task.parent / name).write_bytes(content)
     assert main(["sft", str(task), "-s", f"data.train={task.parent / name}"]) == 2
     line = capsys.readouterr().err
-    assert told in line
+    assert message in line
     assert line.count("\n") == 1
     assert not (task.parent / "run").exists()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from e2e_runs import write_task
+from e2e_runs import overrides, write_task
 from model_folders import write_tokenizer
 from ramify.cli import main
 from ramify.commands.memory import job_here
@@ -20,7 +20,7 @@ from wide_rows import random_model, tree, update
 
 
 def high_water_mark():
-    """Of this process in bytes; ru_maxrss would begin with that of the process that started it."""
+    """Return that of this process in bytes; ru_maxrss would begin with that of the process that started it."""
     (line,) = [
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     ]
@@ -39,7 +39,7 @@ def child():
 
 def child_of_a_run(folder, *settings):
     """Print how far one step of RL with a model of 60 MB raises the mark of a run with a tiny one, and the estimate."""
-    words = [word for setting in settings for word in ("-s", setting)]
+    words = overrides(*settings)
     recipes = {}
     for name, hidden, layers in (("tiny", 64, 1), ("wide", 384, 8)):
         model = Path(folder) / name / "model"

@@ -51,7 +51,7 @@ def judged():
 
 
 def fallen():
-    """What a step adds whose share of right answers is lower than that of the steps before."""
+    """Return the metrics that a step adds whose share of right answers is lower than that of the steps before."""
     state = LoopState(guard=GuardState())
     for correct in (1.0, 0.5):
         batch = Batch(tuple(judged() * 64), frozenset(), 1, DataCursor())

@@ -24,8 +24,8 @@ LOAD = Load(sequences=3, prompt=9, written=5)
 def test_models_have_the_sizes_of_qwen():
     for model, millions in ((SMALL, 494), (LARGE, 1544)):
         with torch.device("meta"):
-            found = random_model(model, "meta")
-        count = sum(parameter.numel() for parameter in found.parameters())
+            built = random_model(model, "meta")
+        count = sum(parameter.numel() for parameter in built.parameters())
         assert round(count / 1e6) == millions
         # Operations count matrices only: no biases, no norms, the head apart.
         assert abs(model.shape.linear + model.vocabulary * model.hidden - count) < 3e5
