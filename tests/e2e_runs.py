@@ -48,6 +48,48 @@ loss = {{ name = "clip" }}
 problems_per_minibatch = 2
 optimizer = {{ rate = 1e-3 }}
 """
+SELFCRITIC = (
+    TRAIN.replace('name = "length"', 'name = "answer"')
+    + """\
+[selfcritic]
+cycles = 1
+steps = 1
+problems = 2
+[dpo]
+beta = 0.1
+batch_size = 4
+max_tokens = 300
+optimizer = {{ rate = 1e-3 }}
+"""
+)
+SYNTH = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/problems.jsonl"
+max_prompt_tokens = 200
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+[sampling]
+max_tokens = 300
+max_calls = 3
+[hints]
+[quality]
+max_tokens = 600
+[engine]
+name = "scripted"
+script = "{folder}/script.toml"
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+[tools.python]
+timeout_seconds = 10
+[sandbox]
+min_level = 0
+[reward]
+name = "answer"
+"""
 SFT = """\
 [model]
 path = "{model}"
@@ -153,6 +195,10 @@ def write_lines(path: Path, rows) -> Path:
     return path
 
 
+def read_lines(path: Path) -> list:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def pairs():
     """Eight pairs; some sides use a tool, and some share their first turn and its result."""
     called = "<python> print(42) </python> <result>\n42\n</result>"
@@ -213,6 +259,14 @@ def ramify(*arguments, **environment) -> tuple[int, str, str]:
     process = start(*arguments, **environment)
     out, err = process.communicate(timeout=SECONDS)
     return process.returncode, out, err
+
+
+def python(code: str, *arguments, **environment) -> subprocess.CompletedProcess[str]:
+    """Run a program in an interpreter of its own."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **environment}
+    )
 
 
 def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:

@@ -9,47 +9,12 @@ import shutil
 
 import pytest
 
-from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
+from e2e_runs import DPO, EVAL, SELFCRITIC, SFT, SYNTH, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.files.durable import LOCK
 
-TRAIN = TRAIN.replace("[tools.python]\ntimeout_seconds = 10\n[sandbox]\nmin_level = 0\n", "")
-SYNTH = """\
-[model]
-path = "{model}"
-[data]
-train = "{folder}/problems.jsonl"
-max_prompt_tokens = 200
-[run]
-dir = "{folder}/run"
-[sampling]
-max_tokens = 64
-max_calls = 1
-[hints]
-[quality]
-max_tokens = 600
-[engine]
-name = "scripted"
-script = "{folder}/script.toml"
-[tools.search]
-corpus = "{folder}/passages.jsonl"
-[reward]
-name = "answer"
-"""
-SELFCRITIC = (
-    TRAIN.replace('name = "length"', 'name = "answer"')
-    + """
-[selfcritic]
-cycles = 1
-steps = 1
-problems = 1
-[dpo]
-beta = 0.1
-batch_size = 1
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
-)
+SANDBOXED = "[tools.python]\ntimeout_seconds = 10\n[sandbox]\nmin_level = 0\n"
+TRAIN, SELFCRITIC, SYNTH = (text.replace(SANDBOXED, "") for text in (TRAIN, SELFCRITIC, SYNTH))
 RECIPES = {"train": TRAIN, "rollout": TRAIN, "selfcritic": SELFCRITIC}
 RECIPES |= {"sft": SFT, "dpo": DPO, "eval": EVAL, "synth": SYNTH}
 HERE = "{folder}"

@@ -1,6 +1,7 @@
 import signal
 
 import pytest
+from forked_runs import ForkedRuns
 
 from e2e_runs import SFT, overrides, write_task
 from ramify.cli import main
@@ -21,6 +22,14 @@ def caller(tmp_path_factory, model_folder):
     settings = ("data.epochs=20", "learner.optimizer.rate=5e-3", "run.threads=1", "run.save_every=100")
     assert main(["sft", str(recipe), *overrides(*settings)]) == 0
     return recipe.parent / "run" / "checkpoints" / "step-000060"
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    """Run the command line in forks of one process, and kill them where a test says so."""
+    runs = ForkedRuns(tmp_path_factory.mktemp("forked"))
+    yield runs
+    runs.close()
 
 
 @pytest.fixture(scope="session")

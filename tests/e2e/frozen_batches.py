@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from e2e_runs import DPO, overrides, write_task
+from e2e_runs import DPO, overrides, read_lines, write_task
 from model_folders import write_model
 from ramify.algos.losses import Objective
 from ramify.assemble.algorithm import build_learning, build_objective
@@ -78,7 +78,7 @@ def quickstart(folder):
             "learner.problems_per_minibatch": 2, "preflight.enabled": "false",
         })
     )  # fmt: skip
-    rows = [json.loads(line) for line in (rl / "metrics.jsonl").read_text().splitlines()]
+    rows = read_lines(rl / "metrics.jsonl")
     trees = [read_lines(rl / "trees" / f"{step:06d}.jsonl") for step in range(1, STEPS + 1)]
     assert sum(len(node["results"]) for of_step in trees for tree in of_step for node in tree["nodes"]) > 20
     assert sum(len(tree["decisions"]) for of_step in trees for tree in of_step) > 20
@@ -160,10 +160,6 @@ def of_tree(line):
     decisions = [{"rise" if k == "entropy_delta" else k: v for k, v in d.items()} for d in line["decisions"]]
     rewards = [{key: reward[key] for key in REWARD} for reward in line["rewards"]]
     return {**{key: line[key] for key in TREE}, "nodes": nodes, "decisions": decisions, "rewards": rewards}
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def weights(checkpoint):

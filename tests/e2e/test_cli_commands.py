@@ -1,16 +1,14 @@
 """What the commands do when all is well, and how quickly they say what they do."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tomllib
 
 import pytest
 from safetensors.numpy import load_file
 
-from e2e_runs import ATTEMPTS, DPO, EVAL, SFT, TRAIN, ramify, write_task
+from e2e_runs import ATTEMPTS, DPO, EVAL, SFT, TRAIN, python, ramify, write_task
 from ramify.cli import COMMANDS, main
 from ramify.obs.metrics import read_metrics
 
@@ -31,7 +29,7 @@ loaded = {HEAVY} & sys.modules.keys()
 assert not loaded, loaded
 """
     code = code.replace(f"{HEAVY} &", f"set({HEAVY}) &")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    done = python(code)
     assert done.returncode == 0, done.stderr
     assert "usage: ramify" in done.stdout
 
@@ -125,7 +123,7 @@ for command in ("train", "rollout"):
 unused = {{"torch", "transformers", "pyarrow", "httpx", "tenacity", "rich", "asyncio"}} & sys.modules.keys()
 assert not unused, unused
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
 
 

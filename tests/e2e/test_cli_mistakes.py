@@ -1,13 +1,11 @@
 """Every mistake of a user: exit status 2 and one line that names the place and what was expected."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from damaged_folders import all_damages
-from e2e_runs import EVAL, SECONDS, SFT, TRAIN, overrides, ramify, write_task
+from e2e_runs import EVAL, SFT, TRAIN, overrides, python, ramify, write_task
 from loopback import Reply, serve
 from ramify.cli import main
 
@@ -199,9 +197,7 @@ def test_a_disk_that_takes_no_more(task):
     """The size of a file is limited as a quota limits it."""
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
     code += "; from ramify.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "train", str(task)], capture_output=True, text=True, timeout=SECONDS
-    )
+    done = python(code, "train", str(task))
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
     assert f"{task.parent}/run/" in done.stderr

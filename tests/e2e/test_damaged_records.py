@@ -8,21 +8,10 @@ import time
 import pytest
 
 from damaged_records import damaged, sealed
-from e2e_runs import EVAL, TRAIN, overrides, write_task
+from e2e_runs import EVAL, SELFCRITIC, TRAIN, overrides, write_task
 from ramify.cli import main
 
 QUICK = ("run.threads=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
-CRITIC = """
-[selfcritic]
-cycles = 1
-steps = 1
-problems = 2
-[dpo]
-beta = 0.1
-batch_size = 4
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
 EACH = {"pairs": 40, "rollout": 4, "eval --compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5}
 """Faults that are drawn for each command."""
 
@@ -41,7 +30,7 @@ class Runs:
             for name, text in (
                 ("train", TRAIN),
                 ("eval", EVAL),
-                ("selfcritic", TRAIN.replace('"length"', '"answer"') + CRITIC),
+                ("selfcritic", SELFCRITIC),
             )
         }
         script = f'engine={{name="scripted",script="{folder / "eval" / "script.toml"}"}}'

@@ -5,15 +5,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from e2e_runs import EVAL, overrides, ramify, start, write_task
+from e2e_runs import EVAL, overrides, python, ramify, start, write_task
 from loopback import as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.cli import main
@@ -306,7 +304,7 @@ def test_an_evaluation_against_a_server_loads_no_library_that_computes(task):
             "import sys\nfrom ramify.cli import main\n"
             f"assert main({arguments}) == 0\nsys.stderr.write(str({heavy} & sys.modules.keys()))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        done = python(code)
     assert (done.returncode, done.stderr) == (0, "set()"), done.stderr
     assert len(read_records(task.parent / "run")) == 48
 

@@ -4,7 +4,6 @@ import json
 import signal
 
 import pytest
-from forked_runs import ForkedRuns
 from test_kill_and_resume import PARTIAL, check_equal_runs, checkpoint, files_of
 
 from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
@@ -33,13 +32,6 @@ def attempt(line):
     """A traced tree; `ramify eval` reports more parts of a reward."""
     tree = json.loads(line)
     return {**tree, "rewards": [reward["value"] for reward in tree["rewards"]]}
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("console"))
-    yield runs
-    runs.close()
 
 
 def task(kind, folder, caller):

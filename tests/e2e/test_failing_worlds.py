@@ -4,10 +4,9 @@ import json
 import os
 
 import pytest
-from forked_runs import ForkedRuns
 from test_kill_and_resume import check_equal_runs
 
-from e2e_runs import EVAL, TRAIN, overrides, write_task
+from e2e_runs import EVAL, TRAIN, overrides, read_lines, write_task
 from ramify.cli import main
 from ramify.core.tree import StopReason
 from ramify.obs.metrics import read_metrics
@@ -150,23 +149,15 @@ def write(tmp_path, caller):
     return make
 
 
-def test_bad_problems_are_counted_and_a_kill_changes_no_bit(tmp_path, write):
-    runs = ForkedRuns(tmp_path)
-    try:
-        settings = ("reward.name=parts", *STEP, *SIZES)
-        (whole, whole_words), (killed, killed_words) = (
-            write(name, TRAIN, *settings) for name in ("whole", "killed")
-        )
-        status, out, error = runs("train", *whole_words)
-        assert status == 0, error
-        status, _, _ = runs(
-            "train", *killed_words, at=(r"^open .*/metrics\.jsonl a", NUM_PROBLEMS // PER_STEP // 2 + 1)
-        )
-        assert status == -9
-        status, _, error = runs("train", *killed_words, "--resume")
-        assert status == 0, error
-    finally:
-        runs.close()
+def test_bad_problems_are_counted_and_a_kill_changes_no_bit(forked, write):
+    settings = ("reward.name=parts", *STEP, *SIZES)
+    (whole, words), (killed, killed_words) = (write(name, TRAIN, *settings) for name in ("whole", "killed"))
+    status, out, error = forked("train", *words)
+    assert status == 0, error
+    half = (r"^open .*/metrics\.jsonl a", NUM_PROBLEMS // PER_STEP // 2 + 1)
+    assert forked("train", *killed_words, at=half)[0] == -9
+    status, _, error = forked("train", *killed_words, "--resume")
+    assert status == 0, error
     run = whole / "run"
     rows = read_metrics(run / "metrics.jsonl")
     assert len(rows) == NUM_PROBLEMS // PER_STEP
@@ -191,6 +182,6 @@ def test_an_evaluation_goes_on_without_bad_problems(write, capsys):
     folder, words = write("eval", EVAL, *limits)
     assert main(["eval", *words]) == 0
     assert "failed and skipped: " in capsys.readouterr().out
-    lines = [json.loads(line) for line in (folder / "run" / "results.jsonl").read_text().splitlines()]
+    lines = read_lines(folder / "run" / "results.jsonl")
     assert len(lines) == NUM_PROBLEMS
     assert sum(line["stop"] == "failed" for line in lines) == len(BAD)

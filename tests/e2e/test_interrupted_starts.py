@@ -12,11 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_runs import ForkedRuns
-from test_selfcritic import CYCLES
-from test_synth import SYNTH
 
-from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
+from e2e_runs import DPO, EVAL, SELFCRITIC, SFT, SYNTH, TRAIN, write_task
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +31,6 @@ def lean(text):
 
 ONE_STEP = ("--max-steps", "1")
 LOOKED = ("-s", "preflight.enabled=true", "-s", "preflight.problems=1", "-s", "guard.max_length=0.99")
-CYCLE = ("-s", "selfcritic.cycles=1", "-s", "selfcritic.steps=1", "-s", "selfcritic.problems=1")
 STARTS = {
     "train": (lean(TRAIN), ONE_STEP),
     "train, looked at": (lean(TRAIN), (*ONE_STEP, *LOOKED, "-s", "preflight.allow_zero_variance=true")),
@@ -42,7 +38,7 @@ STARTS = {
     "dpo": (DPO, ONE_STEP),
     "eval": (EVAL, ("-s", "data.limit=1")),
     "synth": (lean(SYNTH), ("-s", "data.limit=1")),
-    "selfcritic": (lean(TRAIN).replace('name = "length"', 'name = "answer"') + CYCLES, CYCLE),
+    "selfcritic": (lean(SELFCRITIC), ("-s", "selfcritic.problems=1", "-s", "dpo.max_tokens=300")),
     "rollout": (lean(TRAIN), ("--problems", "1")),
 }
 """Recipes and further words, so that each run is as short as it can be."""
@@ -54,13 +50,6 @@ RESULTS = ("metrics.jsonl", "results.jsonl", "summary.json", "checkpoints/step-*
 def has_begun(run):
     places = [*RESULTS, *(f"cycle-01/rl/{name}" for name in RESULTS)]
     return any(path.is_dir() or path.stat().st_size for pattern in places for path in run.glob(pattern))
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
-    yield runs
-    runs.close()
 
 
 @pytest.fixture(params=STARTS)
@@ -164,12 +153,12 @@ def test_a_disk_that_is_full_at_once(start, tmp_path):
     )
     outcomes = json.loads(done.stdout)
     assert any(status for _, (status, *_), _ in outcomes)
-    for size, (status, _, message), (again, _, told_then) in outcomes:
+    for size, (status, _, message), (again, _, message_then) in outcomes:
         # 2: a training run sees beforehand that no checkpoint fits.
         assert status in (0, 1, 2), (size, message)
         assert message.count("\n") == (status != 0), (size, message)
         # A rollout that fits is done, and is not made again.
-        assert again == (2 if name == "rollout" and not status else 0), (size, told_then)
+        assert again == (2 if name == "rollout" and not status else 0), (size, message_then)
 
 
 def test_a_folder_of_a_stranger_is_still_refused(forked, start):

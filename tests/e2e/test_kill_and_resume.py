@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked_runs import ForkedRuns
 
 from e2e_runs import (
     DPO,
@@ -49,13 +48,6 @@ from random_trees import credited, training
 LAST = "step-000009"
 KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
 """Instants at which each command is killed; at least those of `COMMANDS`."""
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
-    yield runs
-    runs.close()
 
 
 @pytest.fixture(scope="module")

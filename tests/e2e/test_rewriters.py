@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from e2e_runs import EVAL, TRAIN, overrides, ramify, write_task
+from e2e_runs import EVAL, TRAIN, overrides, ramify, read_lines, write_task
 from ramify.cli import main
 from ramify.core.tree import Cut
 from ramify.obs.metrics import read_metrics
@@ -80,7 +80,7 @@ def test_a_policy_learns_from_contexts_that_go_on_inside_its_turns(task, capsys)
     for row in read_metrics(run / "metrics.jsonl"):
         assert row["update/grad_norm"] > 0
         assert row["update/mismatch_max"] < 1e-4
-    events = [json.loads(line) for line in (run / "timing" / "000001.jsonl").read_text().splitlines()]
+    events = read_lines(run / "timing" / "000001.jsonl")
     events_of_rule = [event["fields"] for event in events if event["kind"] == "rewriter/halfway"]
     assert {fields["asked"] for fields in events_of_rule} >= {"go on"}
     reasons = [fields["reason"] for fields in events_of_rule if fields["asked"] != "go on"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from e2e_runs import SECONDS, SFT, TRAIN, overrides, ramify, start, write_lines, write_task
+from e2e_runs import SECONDS, SELFCRITIC, SFT, overrides, ramify, read_lines, start, write_lines, write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import PAIR
@@ -22,18 +22,9 @@ from ramify.synth.pairs import PairRule
 from vllm_stand_in import install
 
 PROMPT = [{"role": "user", "content": "what is 12 plus 30 ?"}]
-CYCLES = """
-[selfcritic]
-cycles = 2
-steps = 2
-problems = 4
-[dpo]
-beta = 0.1
-epochs = 2
-batch_size = 4
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
+TWO_CYCLES = SELFCRITIC.replace(
+    "cycles = 1\nsteps = 1\nproblems = 2", "cycles = 2\nsteps = 2\nproblems = 4"
+).replace("[dpo]\n", "[dpo]\nepochs = 2\n")
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +42,8 @@ def taught(tmp_path_factory, model_folder):
 
 @pytest.fixture
 def task(tmp_path, taught):
-    text = TRAIN.replace('name = "length"', 'name = "answer"') + CYCLES
-    return write_task(
-        tmp_path / "task", taught, text, problems=[{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
-    )
+    problems = [{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
+    return write_task(tmp_path / "task", taught, TWO_CYCLES, problems=problems)
 
 
 def cycles_of(run):
@@ -78,13 +67,13 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
         folder = run / f"cycle-{number:02d}"
         trees = {traced.tree.key.slot: traced.tree for traced in read_trees(folder / "trees.jsonl")}
         assert len(trees) == 4
-        rows = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+        rows = read_lines(folder / "pairs.jsonl")
         for row in rows:
             leaves = {t.leaf.id for t in trees[row["recorded"]["slot"]].trajectories}
             assert {row["recorded"]["chosen"], row["recorded"]["rejected"]} <= leaves
         assert all(example.recorded for _, example in read_examples(folder / "pairs.jsonl", PAIR))
         # The reference is the policy at the start of the phase: at its first step both are the same, so the loss is ln 2.
-        steps = [json.loads(line) for line in (folder / "dpo" / "metrics.jsonl").read_text().splitlines()]
+        steps = read_lines(folder / "dpo" / "metrics.jsonl")
         assert steps[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
         assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-5)
         assert steps[-1]["margin"] > 0
@@ -115,7 +104,7 @@ def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
     assert main(words) == 0
     cycle = task.parent / "run" / "cycle-01"
     # Every other answer is right now; the pairs are made again, of the trees that are recorded.
-    lines = [json.loads(line) for line in (cycle / "trees.jsonl").read_text().splitlines()]
+    lines = read_lines(cycle / "trees.jsonl")
     for line in lines:
         line["rewards"] = [
             {"value": i % 2, "parts": {"correct": i % 2}, "events": {}, "counts": True} for i in range(6)
@@ -205,7 +194,7 @@ def weights_and_files(run):
         ):
             contents[str(inside)] = path.read_bytes()
         if path.name == "metrics.jsonl":
-            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            rows = read_lines(path)
             contents[str(inside)] = [
                 {key: value for key, value in row.items() if key != "time"} for row in rows
             ]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from e2e_runs import EVAL, SECONDS, TRAIN, write_task
+from e2e_runs import EVAL, SECONDS, TRAIN, python, write_task
 
 CHILD = """
 import os, sys
@@ -95,9 +95,7 @@ sys.meta_path.insert(0, Broken())
 sys.argv = ["ramify", "doctor"]
 sys.exit(ramify.cli.main())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = python(code)
     assert done.returncode == 1
     assert done.stderr.endswith("RuntimeError: said \\x1b[2J [key PROBE_KEY]\n")
     assert done.stderr.count("Traceback") == 1
@@ -121,7 +119,5 @@ with Stops("probe", owns_process=True) as stops:
     except SignalInterrupt:
         print(stops.line)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = python(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "probe: stopped by SIGTERM\n", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chat_service import called, chat_service
-from e2e_runs import SECONDS, overrides, ramify, start, write_lines, write_task
+from e2e_runs import SECONDS, SYNTH, overrides, ramify, read_lines, start, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.cli import main
 from ramify.config import shipped_recipes
@@ -16,34 +16,6 @@ from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 from ramify.runs.claims import SYNTHESIS
 
-SYNTH = """\
-[model]
-path = "{model}"
-[data]
-train = "{folder}/problems.jsonl"
-max_prompt_tokens = 200
-[run]
-dir = "{folder}/run"
-seed = 3
-threads = 1
-[sampling]
-max_tokens = 300
-max_calls = 3
-[hints]
-[quality]
-max_tokens = 600
-[engine]
-name = "scripted"
-script = "{folder}/script.toml"
-[tools.search]
-corpus = "{folder}/passages.jsonl"
-[tools.python]
-timeout_seconds = 10
-[sandbox]
-min_level = 0
-[reward]
-name = "answer"
-"""
 SCRIPT = r"""
 [[turns]]
 after = 0
@@ -295,7 +267,7 @@ def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, model_folder):
         "sandbox.min_level": 0,
     }
     assert main(["synth", str(shipped_recipes() / "toolstar_synth.toml"), *overrides(small)]) == 0
-    rows = [json.loads(line) for line in (folder / "run" / "rl.jsonl").read_text().splitlines()]
+    rows = read_lines(folder / "run" / "rl.jsonl")
     # The prompts of what RL gets hold the instructions, so its recipe needs none.
     assert all([message["role"] for message in row["prompt"]] == ["system", "user"] for row in rows)
     assert rows

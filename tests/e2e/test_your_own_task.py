@@ -10,6 +10,7 @@ import json
 import pytest
 
 from doc_pages import follow
+from e2e_runs import read_lines
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
@@ -33,10 +34,6 @@ def task(tmp_path_factory, smoke_quickstart):
     folder = tmp_path_factory.mktemp("own")
     follow("your-own-task.md", folder, smoke_quickstart, FEWER, STEPS)
     return folder / "mytask"
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_no_training_problem_asks_for_a_price_of_the_test(task):
