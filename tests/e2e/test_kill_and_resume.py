@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+import build
 from e2e_runs import (
     DPO,
     EVAL,
@@ -34,12 +35,7 @@ from e2e_runs import (
     write_task,
 )
 from ramify.algos.credit import Weighting, credit
-from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
@@ -343,15 +339,7 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
     folder = uninterrupted / "checkpoints" / LAST
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    ours = Learner(
-        single_process(load_model(folder), OptimizerConfig(rate=1e-12)),
-        schedule=ScheduleConfig(),
-        total_steps=1,
-        objective=Objective(NegativeLogLikelihood()),
-        temperature=1.0,
-        max_grad_norm=1.0,
-        token_budget=10_000,
-    )
+    ours = build.learner(load_model(folder))
     for traced in read_trees(uninterrupted / "trees" / "000009.jsonl"):
         tree = traced.tree
         ones = [np.ones(trajectory.num_written) for trajectory in tree.trajectories]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 import tomllib
 from pathlib import Path
 
@@ -46,20 +45,18 @@ def test_margin_and_accuracy_rise_from_zero(task, capsys, settings):
     assert adapter == bool(settings)
 
 
-@pytest.mark.parametrize("settings", [(), LORA], ids=["whole", "lora"])
-def test_a_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path, settings):
-    status, _, message = ramify("dpo", task, *settings)
+def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path):
+    status, _, message = ramify("dpo", task, *LORA)
     assert status == 0, message
     whole = rows_of(task), weights_of(task)
     (task.parent / "run").rename(tmp_path / "whole")
-    process = start("dpo", task, *settings)
+    process = start("dpo", task, *LORA)
     wait_for_step(process, task.parent / "run", 5)
     process.kill()
     process.communicate(timeout=SECONDS)
-    status, _, message = ramify("dpo", task, *settings, "--resume")
+    status, _, message = ramify("dpo", task, *LORA, "--resume")
     assert status == 0, message
-    assert rows_of(task) == whole[0]
-    assert weights_of(task) == whole[1]
+    assert (rows_of(task), weights_of(task)) == whole
 
 
 def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
@@ -79,19 +76,6 @@ def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     assert "down_proj" in written["target_modules"]
 
 
-def test_interrupted(task):
-    settings = ("-s", "data.epochs=400", "-s", "run.save_every=1000")
-    process = start("dpo", task, *settings)
-    wait_for_step(process, task.parent / "run", 3)
-    process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    assert message.startswith("ramify dpo: stopped by Ctrl-C; state saved in ")
-    done = len(rows_of(task))
-    assert ramify("dpo", task, *settings, "--resume", "--max-steps", done + 2)[0] == 0
-    assert [row["step"] for row in rows_of(task)] == list(range(1, done + 3))
-
-
 def test_a_dry_run_and_doctor_know_the_recipe(task, capsys):
     files = set(task.parent.rglob("*"))
     assert main(["dpo", str(task), "--dry-run", "-s", "learner.beta=0.5"]) == 0
@@ -107,15 +91,8 @@ GOOD = next(pairs())
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**GOOD, "rejected": GOOD["chosen"]}, "row 1: chosen and rejected are the same tokens"),
-        ({**GOOD, "chosen": ""}, "row 1: nothing is left to train on"),
         ({"prompt": GOOD["prompt"], "chosen": "yes"}, "row 1: no 'rejected'"),
-        (
-            {**GOOD, "chosen": "<python> 1 </python> <result>\n1\n</result>"},
-            "pairs.jsonl row 1: it does not end with a turn of the assistant",
-        ),
         ({**GOOD, "rejected": "<result> 1 </result> <answer> a </answer>"}, "pairs.jsonl row 1: a result follows no call"),
-        ({**GOOD, "chosen": "add " * 200}, "no example is left: left out 1 of 1 rows with more than data.max_tokens = 120"),
     ],
 )  # fmt: skip
 def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, message):
@@ -149,18 +126,3 @@ def test_a_pair_is_left_out_if_one_side_is_too_long_by_the_chat_template(task, c
     assert (
         "left out 1 of 9 rows with more than data.max_tokens = 120 tokens: row 9" in capsys.readouterr().out
     )
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("learner.beta=0", "learner.beta: expected a number greater than 0"),
-        ("learner.beta=", "learner.beta: expected a value"),
-        ("data.train=nowhere.jsonl", "data.train: expected a file, found none"),
-        ("data.max_tokens=10000", "has 8192 positions"),
-    ],
-)
-def test_settings_that_cannot_be_used(task, capsys, setting, message):
-    assert main(["dpo", str(task), "-s", setting]) == 2
-    assert message in capsys.readouterr().err
-    assert not (task.parent / "run").exists()
