@@ -1,17 +1,16 @@
 """`ramify doctor [RECIPE.toml]`: what this machine has, and whether a recipe can run on it or on other GPUs."""
 
 import argparse
-import asyncio
 import importlib
 import os
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ramify import __version__
 from ramify.commands.parser import add_override, at_least_one, recipe_file
 from ramify.core.errors import ConfigError, MachineError
 
@@ -113,7 +112,8 @@ def _load(path: Path, overrides: Sequence[str]) -> "AnyRecipe":
 
 def _this_machine(level: int) -> Iterator[Row]:
     """Yield rows about it; `level`: that the sandbox reaches."""
-    from ramify import __version__
+    from importlib import metadata
+
     from ramify.sandbox.levels import MAX_LEVEL, why_not
 
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -147,6 +147,8 @@ def _on_this_machine(path: Path, recipe: "AnyRecipe", level: int) -> Iterator[Ro
     Raises:
         UserError: It cannot run here.
     """
+    import asyncio
+
     from ramify.commands.check_files import check_files
     from ramify.commands.check_rows import check_rows
     from ramify.config.other_runs import record_of
