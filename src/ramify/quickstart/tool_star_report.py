@@ -141,7 +141,7 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
                 BarGroup(
                     kind,
                     tuple(
-                        Bar(stage, scores["by_kind"][kind]["value"], *scores["by_kind"][kind]["ci95"], colour)
+                        _bar(stage, scores["by_kind"][kind], colour)
                         for colour, (stage, scores) in enumerate(trained.items())
                     ),
                 )
@@ -221,6 +221,11 @@ def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
         f"can help. {_ADDS}"
     )
     return Section("Gain of each repair tool", text, tables=(Table("", header, rows),))
+
+
+def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:
+    low, high = scores["ci95"]
+    return Bar(stage, scores["value"], low, high, colour)
 
 
 def _percent(scores: Mapping[str, Any]) -> str:
