@@ -266,7 +266,7 @@ def _contents(rng: random.Random) -> Iterator[Damage]:
 
 
 def _tensors() -> Iterator[Damage]:
-    some = (
+    names = (
         "model.embed_tokens.weight",
         "model.layers.0.self_attn.q_proj.weight",
         "model.layers.1.mlp.up_proj.weight",
@@ -275,7 +275,7 @@ def _tensors() -> Iterator[Damage]:
         "model.norm.weight",
     )
     edits: list[tuple[str, str, Callable[[dict[str, torch.Tensor]], object]]] = []
-    for key in some:
+    for key in names:
         edits += [
             (f"no {key}", key, lambda held, key=key: held.pop(key)),
             (f"a cut {key}", key, lambda held, key=key: held.update({key: held[key][:-1].clone()})),
@@ -289,7 +289,7 @@ def _tensors() -> Iterator[Damage]:
             )
             for value in (NAN, INF, -INF)
         ]
-    edits += [(f"zeros in {key}", key, lambda held, key=key: held[key].zero_()) for key in some[:3]]
+    edits += [(f"zeros in {key}", key, lambda held, key=key: held[key].zero_()) for key in names[:3]]
     edits += [
         ("zeros everywhere", "zeros", lambda held: [weight.zero_() for weight in held.values()]),
         ("one more", "model.extra", lambda held: held.update({"model.extra": torch.ones(3)})),
@@ -318,8 +318,8 @@ def _shard(folder: Path, record: Any) -> None:
     for file in sorted({*where.values()}):
         part = {name: held[name] for name in where if where[name] == file}
         save_file(part, folder / file, metadata={"format": "pt"})
-    found = record(where) if callable(record) else record
-    (folder / INDEX).write_text(found if isinstance(found, str) else json.dumps(found))
+    content = record(where) if callable(record) else record
+    (folder / INDEX).write_text(content if isinstance(content, str) else json.dumps(content))
 
 
 _INDICES: tuple[tuple[str, Any], ...] = (

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ramify.cli import main
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -36,11 +38,21 @@ def write_files(page, folder, fewer, steps):
     return names
 
 
-def run_commands(page, steps):
-    """Run the page's commands in the current folder; programs of the environment are those of this process."""
-    for block in _COMMANDS.findall(page):
-        for line in block.splitlines():
-            _run(replaced(line, steps))
+def follow(name, folder, quickstart, fewer, steps):
+    """Do all that a page says in `folder`, where the run of a quick start is; returns the names of its files.
+
+    Programs of the environment are those of this process.
+    """
+    (folder / "runs").mkdir()
+    (folder / "runs" / "quickstart").symlink_to(quickstart)
+    page = read_page(name)
+    names = write_files(page, folder, fewer, steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in _COMMANDS.findall(page):
+            for line in block.splitlines():
+                _run(replaced(line, steps))
+    return names
 
 
 def _run(line):

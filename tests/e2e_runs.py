@@ -48,6 +48,48 @@ loss = {{ name = "clip" }}
 problems_per_minibatch = 2
 optimizer = {{ rate = 1e-3 }}
 """
+SELFCRITIC = (
+    TRAIN.replace('name = "length"', 'name = "answer"')
+    + """\
+[selfcritic]
+cycles = 1
+steps = 1
+problems = 2
+[dpo]
+beta = 0.1
+batch_size = 4
+max_tokens = 300
+optimizer = {{ rate = 1e-3 }}
+"""
+)
+SYNTH = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/problems.jsonl"
+max_prompt_tokens = 200
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+[sampling]
+max_tokens = 300
+max_calls = 3
+[hints]
+[quality]
+max_tokens = 600
+[engine]
+name = "scripted"
+script = "{folder}/script.toml"
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+[tools.python]
+timeout_seconds = 10
+[sandbox]
+min_level = 0
+[reward]
+name = "answer"
+"""
 SFT = """\
 [model]
 path = "{model}"
@@ -153,6 +195,10 @@ def write_lines(path: Path, rows) -> Path:
     return path
 
 
+def read_lines(path: Path) -> list:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def pairs():
     """Eight pairs; some sides use a tool, and some share their first turn and its result."""
     called = "<python> print(42) </python> <result>\n42\n</result>"
@@ -165,12 +211,20 @@ def pairs():
         yield {"prompt": prompt, "chosen": shared + unshared + chosen, "rejected": shared + rejected}
 
 
-def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
+def overrides(*settings) -> list[str]:
+    """Return the words of a command line that set keys, each a text "key=value" or a dictionary of them."""
+    items = (
+        [each] if isinstance(each, str) else [f"{key}={value}" for key, value in each.items()]
+        for each in settings
+    )
+    return [word for texts in items for text in texts for word in ("-s", text)]
+
+
+def write_task(folder: Path, model: Path, text: str = TRAIN, *, problems=None, script: str = SCRIPT) -> Path:
     """Problems, demonstrations, pairs, passages, a script and a recipe in `folder`; returns the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_lines(
-        folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
-    )
+    sums = [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
+    write_lines(folder / "problems.jsonl", sums if problems is None else problems)
     prompt = [{"role": "user", "content": "what is 12 plus 30 ?"}]
     calls = [
         "<python> print(42) </python> <result>\n42\n</result>",
@@ -184,7 +238,7 @@ def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
     )
     write_lines(folder / "pairs.jsonl", pairs())
     write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
-    (folder / "script.toml").write_text(SCRIPT)
+    (folder / "script.toml").write_text(script)
     recipe = folder / "recipe.toml"
     recipe.write_text(text.format(model=model, folder=folder))
     return recipe
@@ -207,6 +261,14 @@ def ramify(*arguments, **environment) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def python(code: str, *arguments, **environment) -> subprocess.CompletedProcess[str]:
+    """Run a program in an interpreter of its own."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **environment}
+    )
+
+
 def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
     """Wait until the run has recorded a step, and see that it still runs."""
     metrics = run / "metrics.jsonl"
@@ -217,9 +279,9 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
         time.sleep(0.005)
 
 
-def different(first, second, place=""):
+def different(first, second, prefix=""):
     """Dotted keys of which two recipes have different values."""
     if not (isinstance(first, dict) and isinstance(second, dict)):
-        return set() if first == second else {place.removeprefix(".")}
+        return set() if first == second else {prefix.removeprefix(".")}
     keys = first.keys() | second.keys()
-    return set().union(*(different(first.get(key), second.get(key), f"{place}.{key}") for key in keys))
+    return set().union(*(different(first.get(key), second.get(key), f"{prefix}.{key}") for key in keys))

@@ -206,7 +206,7 @@ def rewards_of(pairs: Sequence[tuple[str, str]]) -> list[float]:
 
     from ramify.assemble.reward import build_reward
     from ramify.config.load import read_toml
-    from ramify.config.schema_reward import RewardSection
+    from ramify.config.schema_parts import RewardSection
     from ramify.core.messages import Final, Message, Problem
     from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
 

@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A library may have caught the signal's exception and failed with one of its own.
             status, message = 128 + stops.number, stops.line
         if message and not _is_other_rank(command):
-            _tell(message)
+            from ramify.net.secrets import shown
+
+            print(shown(" ".join(message.split())), file=sys.stderr)
     return status
 
 
@@ -109,12 +111,6 @@ def _is_other_rank(command: str | None) -> bool:
         return command in TRAINING and launched(os.environ).number > 0
     except UserError:
         return False
-
-
-def _tell(message: str) -> None:
-    from ramify.net.secrets import shown
-
-    print(shown(" ".join(message.split())), file=sys.stderr)
 
 
 def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

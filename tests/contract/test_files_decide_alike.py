@@ -9,47 +9,12 @@ import shutil
 
 import pytest
 
-from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
+from e2e_runs import DPO, EVAL, SELFCRITIC, SFT, SYNTH, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.files.durable import LOCK
 
-TRAIN = TRAIN.replace("[tools.python]\ntimeout_seconds = 10\n[sandbox]\nmin_level = 0\n", "")
-SYNTH = """\
-[model]
-path = "{model}"
-[data]
-train = "{folder}/problems.jsonl"
-max_prompt_tokens = 200
-[run]
-dir = "{folder}/run"
-[sampling]
-max_tokens = 64
-max_calls = 1
-[hints]
-[quality]
-max_tokens = 600
-[engine]
-name = "scripted"
-script = "{folder}/script.toml"
-[tools.search]
-corpus = "{folder}/passages.jsonl"
-[reward]
-name = "answer"
-"""
-SELFCRITIC = (
-    TRAIN.replace('name = "length"', 'name = "answer"')
-    + """
-[selfcritic]
-cycles = 1
-steps = 1
-problems = 1
-[dpo]
-beta = 0.1
-batch_size = 1
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
-)
+SANDBOXED = "[tools.python]\ntimeout_seconds = 10\n[sandbox]\nmin_level = 0\n"
+TRAIN, SELFCRITIC, SYNTH = (text.replace(SANDBOXED, "") for text in (TRAIN, SELFCRITIC, SYNTH))
 RECIPES = {"train": TRAIN, "rollout": TRAIN, "selfcritic": SELFCRITIC}
 RECIPES |= {"sft": SFT, "dpo": DPO, "eval": EVAL, "synth": SYNTH}
 HERE = "{folder}"
@@ -67,16 +32,17 @@ def refusal(capsys, *words):
     """The line without the name of the command."""
     capsys.readouterr()
     status = main([str(word) for word in words])
-    told = capsys.readouterr().err
-    assert (status, told.count("\n")) == (2, 1), (words, status, told)
-    return told.partition(": ")[2]
+    out, message = capsys.readouterr()
+    assert (status, message.count("\n")) == (2, 1), (words, status, message)
+    assert not (out and "--dry-run" in words)
+    return message.partition(": ")[2]
 
 
 def check_alike(capsys, task, command, settings=()):
     """Returns the line that all three say; nobody left a run folder."""
     recipe = task / "recipe.toml"
     recipe.write_text(RECIPES[command].format(model=task / "model", folder=task))
-    words = [word for setting in settings for word in ("-s", setting.replace(HERE, str(task)))]
+    words = overrides(*(setting.replace(HERE, str(task)) for setting in settings))
     before = (task / "run").exists()
     lines = {
         refusal(capsys, command, recipe, *words),

@@ -30,8 +30,8 @@ def edges(annotation: Any, metadata: list[Any]) -> Iterator[tuple[type, list[Any
     """Every number within a type, with what is said about it."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
-        said = [part for item in more for part in (item.metadata if isinstance(item, FieldInfo) else [item])]
-        yield from edges(inner, metadata + said)
+        parts = [part for item in more for part in (item.metadata if isinstance(item, FieldInfo) else [item])]
+        yield from edges(inner, metadata + parts)
     elif annotation in (int, float):
         yield annotation, metadata
     elif get_origin(annotation) in (Union, UnionType, tuple):
@@ -40,18 +40,18 @@ def edges(annotation: Any, metadata: list[Any]) -> Iterator[tuple[type, list[Any
 
 
 def all_schemas() -> list[Any]:
-    found: dict[Any, None] = {}
+    reached: dict[Any, None] = {}
     waiting: list[Any] = [SelfCriticRecipe, TrainRecipe, EvalRecipe, SynthRecipe, SftRecipe, DpoRecipe]
     while waiting:
         schema = waiting.pop()
-        if schema not in found:
-            found[schema] = None
+        if schema not in reached:
+            reached[schema] = None
             waiting.extend(below for kind in annotations_of(schema).values() for below in schemas_in(kind))
-    return sorted(found, key=lambda schema: schema.__name__)
+    return sorted(reached, key=lambda schema: schema.__name__)
 
 
 def metadata_of(schema: Any, name: str) -> list[Any]:
-    """What pydantic puts apart from the type of a section's key; it stands in the type of a component's key."""
+    """Return the metadata that pydantic keeps apart from the type of a section's key; a component's key has it in its type."""
     return schema.model_fields[name].metadata if issubclass(schema, BaseModel) else []
 
 
@@ -95,20 +95,20 @@ def recipe_with(part: Any) -> type[BaseModel]:
 
 
 def test_the_walk_finds_what_it_is_for():
-    found = {parameter.id for parameter in NUMBERS}
-    assert len(found) > 90
+    reached = {parameter.id for parameter in NUMBERS}
+    assert len(reached) > 90
     assert {
         "OptimizerConfig.betas",
         "SamplingSection.k",
         "ClippedSurrogate.dual_clip",
         "RunConfig.seed",
-    } <= found
+    } <= reached
 
 
 @pytest.mark.parametrize(("schema", "name"), NUMBERS)
 def test_a_number_has_a_least_and_a_greatest_value(schema, name):
-    for _, said in edges(annotations_of(schema)[name], metadata_of(schema, name)):
-        (bounds,) = (item for item in said if isinstance(item, Within))
+    for _, parts in edges(annotations_of(schema)[name], metadata_of(schema, name)):
+        (bounds,) = (item for item in parts if isinstance(item, Within))
         assert (bounds.ge is None) != (bounds.gt is None)
         assert (bounds.le is None) != (bounds.lt is None)
 
@@ -121,12 +121,12 @@ def test_what_is_absurd_or_no_number_is_refused_by_name(schema, name, value):
     key = f"part.{name}"
     with pytest.raises(ConfigError) as caught:
         check_recipe(recipe_with(schema), {"part": table}, "recipe.toml")
-    told = str(caught.value)
+    message = str(caught.value)
     if takes_several:
         # More than one mistake: all are told, each under its own key.
         assert re.match(
-            rf"recipe\.toml: \d mistakes: \(1\) {key}\.0: expected .* \(2\) {key}\.1: expected ", told
+            rf"recipe\.toml: \d mistakes: \(1\) {key}\.0: expected .* \(2\) {key}\.1: expected ", message
         )
     else:
-        assert told.startswith(f"recipe.toml: {key}: expected ")
-    assert "\n" not in told
+        assert message.startswith(f"recipe.toml: {key}: expected ")
+    assert "\n" not in message

@@ -42,16 +42,16 @@ def test_a_recipe_fits_the_gpus_that_it_names(name, capsys, monkeypatch):
         for word in shlex.split(command)
     ]
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "together: fits" in told
-    assert "the machine's memory" not in told
-    assert f"{number} GPUs of {memory} GiB" in told
+    message = capsys.readouterr().out
+    assert "together: fits" in message
+    assert "the machine's memory" not in message
+    assert f"{number} GPUs of {memory} GiB" in message
 
 
 def test_a_recipe_does_not_fit_gpus_that_are_too_small(capsys):
     recipe = shipped_recipes() / "arpo_deepsearch_14b.toml"
     assert main(["doctor", str(recipe), "--gpus", "8", "--gpu-memory", "24"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "takes at least" in told
-    assert "take a smaller model or a larger GPU" in told
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "takes at least" in message
+    assert "take a smaller model or a larger GPU" in message

@@ -10,7 +10,7 @@ import pytest
 
 from loopback import Reply, as_json, serve
 from ramify.assemble.tools import build_tools
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
 
 pytestmark = pytest.mark.integration

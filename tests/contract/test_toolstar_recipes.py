@@ -68,5 +68,5 @@ RELEASED = {
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_recipe_has_the_released_numbers(name):
     recipe = read_toml(RECIPES / f"{name}.toml")
-    found = {key: reduce(lambda table, part: table[part], key.split("."), recipe) for key in RELEASED[name]}
-    assert found == RELEASED[name]
+    values = {key: reduce(lambda table, part: table[part], key.split("."), recipe) for key in RELEASED[name]}
+    assert values == RELEASED[name]

@@ -1,8 +1,9 @@
 import signal
 
 import pytest
+from forked_runs import ForkedRuns
 
-from e2e_runs import SFT, write_task
+from e2e_runs import SFT, overrides, write_task
 from ramify.cli import main
 
 
@@ -19,8 +20,16 @@ def caller(tmp_path_factory, model_folder):
     """A model that calls tools and answers: a random one after a short cold start."""
     recipe = write_task(tmp_path_factory.mktemp("caller"), model_folder, SFT)
     settings = ("data.epochs=20", "learner.optimizer.rate=5e-3", "run.threads=1", "run.save_every=100")
-    assert main(["sft", str(recipe), *(word for setting in settings for word in ("-s", setting))]) == 0
+    assert main(["sft", str(recipe), *overrides(*settings)]) == 0
     return recipe.parent / "run" / "checkpoints" / "step-000060"
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    """Run the command line in forks of one process, and kill them where a test says so."""
+    runs = ForkedRuns(tmp_path_factory.mktemp("forked"))
+    yield runs
+    runs.close()
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +46,10 @@ def refused(capsys):
 
     def run(*arguments):
         status = main([str(argument) for argument in arguments])
-        told = capsys.readouterr().err
-        assert status == 2, told
-        assert told.count("\n") == 1
-        assert "Traceback" not in told
-        return told
+        message = capsys.readouterr().err
+        assert status == 2, message
+        assert message.count("\n") == 1
+        assert "Traceback" not in message
+        return message
 
     return run

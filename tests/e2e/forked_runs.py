@@ -13,8 +13,8 @@ from pathlib import Path
 SECONDS = 120.0
 SERVER = r"""
 import gc, json, os, re, signal, sys, time
-import ramify.commands.check_files, ramify.commands.dry_run, ramify.commands.memory, ramify.eval.run, ramify.obs.console
-import ramify.rewards.parts, ramify.synth.run, ramify.train.supervised, ramify.train.rl, ramify.train.rollout, ramify.train.selfcritic
+import ramify.commands.check_files, ramify.commands.memory, ramify.eval.run, ramify.obs.console
+import ramify.rewards.parts, ramify.synth.run, ramify.train.rl, ramify.train.rollout, ramify.train.selfcritic
 import ramify.train.supervised
 from ramify.cli import main
 
@@ -51,8 +51,8 @@ for line in sys.stdin:
 class ForkedRuns:
     """Runs one after the other; `said` is a folder for what they say."""
 
-    def __init__(self, said: Path) -> None:
-        self._said = said
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self._server = subprocess.Popen(
             [sys.executable, "-c", SERVER],
             stdin=subprocess.PIPE,
@@ -63,11 +63,11 @@ class ForkedRuns:
 
     def __call__(self, *arguments, at=None, seconds=None) -> tuple[int, str, str]:
         """Exit status, output and errors of a run that dies `at` (pattern, count) or after `seconds`, if it still runs."""
-        asked = {"arguments": [str(word) for word in arguments], "at": at, "seconds": seconds}
-        self._server.stdin.write(json.dumps(asked | {"said": f"{self._said}/"}) + "\n")
+        request = {"arguments": [str(word) for word in arguments], "at": at, "seconds": seconds}
+        self._server.stdin.write(json.dumps(request | {"said": f"{self._log}/"}) + "\n")
         self._server.stdin.flush()
         status = int(self._server.stdout.readline())
-        return status, *((self._said / name).read_text() for name in ("out", "err"))
+        return status, *((self._log / name).read_text() for name in ("out", "err"))
 
     def close(self) -> None:
         self._server.communicate(timeout=SECONDS)

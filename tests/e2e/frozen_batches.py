@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from e2e_runs import DPO, write_task
+from e2e_runs import DPO, overrides, read_lines, write_task
 from model_folders import write_model
 from ramify.algos.losses import Objective
 from ramify.assemble.algorithm import build_learning, build_objective
@@ -64,21 +64,21 @@ def quickstart(folder):
     done("quickstart", "--smoke", "--out", out)
     cold, rl = folder / "sft", folder / "rl"
     done(
-        "sft", RECIPES / "quickstart_sft.toml", "--max-steps", 150, *settings({
+        "sft", RECIPES / "quickstart_sft.toml", "--max-steps", 150, *overrides({
             "model.path": out / "base", "data.train": out / "world" / "demonstrations.jsonl", "run.dir": cold,
             "data.epochs": 20, "learner.optimizer.warmup_steps": 5,
         })
     )  # fmt: skip
     start = cold / "checkpoints" / "step-000150"
     done(
-        "train", RECIPES / "quickstart_rl.toml", "--max-steps", STEPS, *settings({
+        "train", RECIPES / "quickstart_rl.toml", "--max-steps", STEPS, *overrides({
             "model.path": start, "data.train": out / "world" / "train.jsonl", "run.dir": rl,
             "data.epochs": 20, "tools.search.corpus": out / "world" / "passages.jsonl", "run.deterministic": "true",
             "run.save_every": 1, "run.keep_last": STEPS, "rollout.problems_per_step": 4, "engine.slots": 64,
             "learner.problems_per_minibatch": 2, "preflight.enabled": "false",
         })
     )  # fmt: skip
-    rows = [json.loads(line) for line in (rl / "metrics.jsonl").read_text().splitlines()]
+    rows = read_lines(rl / "metrics.jsonl")
     trees = [read_lines(rl / "trees" / f"{step:06d}.jsonl") for step in range(1, STEPS + 1)]
     assert sum(len(node["results"]) for of_step in trees for tree in of_step for node in tree["nodes"]) > 20
     assert sum(len(tree["decisions"]) for of_step in trees for tree in of_step) > 20
@@ -133,9 +133,9 @@ single_process(build_model(recipe.model, 200), optimizer, lambda: nullcontext(fr
     typical = -np.log(learner.model.config.vocab_size)
     trees = [sampled(rng, random_tree(rng, split_turns=True, contexts="fresh"), typical) for _ in range(4)]
     rewards = [some_rewards(rng, tree) for tree in trees]
-    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
-    seen = []
-    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: seen.extend(gradients(optimizer)))
+    learned = learning.credit([ScoredTree(*pair) for pair in zip(trees, rewards, strict=True)])
+    applied = []
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: applied.extend(gradients(optimizer)))
     (report,) = learning.update(learned)
     hook.remove()
     assert report.outcome == "stepped"
@@ -143,7 +143,7 @@ single_process(build_model(recipe.model, 200), optimizer, lambda: nullcontext(fr
         "advantages": digest([array.tolist() for tree in learned for array in tree.advantages]),
         "loss": report.loss,
         "norm": report.grad_norm,
-        "gradients": digest(seen),
+        "gradients": digest(applied),
     }  # fmt: skip
 
 
@@ -154,16 +154,12 @@ def gradients(optimizer):
 
 
 def of_tree(line):
-    """What every schema of the trace says of a tree; `results` by what the model was shown."""
+    """Return the values of a tree that every schema of the trace has; `results` by what the model was shown."""
     nodes = [{key: node[key] for key in NODE} for node in line["nodes"]]
     # Earlier commits call a decision's entropy delta its rise.
     decisions = [{"rise" if k == "entropy_delta" else k: v for k, v in d.items()} for d in line["decisions"]]
     rewards = [{key: reward[key] for key in REWARD} for reward in line["rewards"]]
     return {**{key: line[key] for key in TREE}, "nodes": nodes, "decisions": decisions, "rewards": rewards}
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def weights(checkpoint):
@@ -177,10 +173,6 @@ def weights(checkpoint):
 
 def digest(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def settings(table):
-    return [word for key, value in table.items() for word in ("-s", f"{key}={value}")]
 
 
 def done(*arguments):

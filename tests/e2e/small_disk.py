@@ -16,21 +16,21 @@ from forked_runs import ForkedRuns
 
 
 def main(folder: Path, sizes: str, *arguments: str) -> None:
-    forked, disk, said = ForkedRuns(folder), folder / "disk", []
+    forked, disk, outputs = ForkedRuns(folder), folder / "disk", []
     disk.mkdir()
     for size in sizes.split(","):
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", disk], check=True)
-        place = (*arguments, "-s", f"run.dir={disk / 'run'}")
-        full = forked(*place)
+        words = (*arguments, "-s", f"run.dir={disk / 'run'}")
+        full = forked(*words)
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
-        again = forked(*place)
+        again = forked(*words)
         if "go on with --resume" in again[2]:
-            again = forked(*place, "--resume")
-        said.append([int(size), full, again])
+            again = forked(*words, "--resume")
+        outputs.append([int(size), full, again])
         shutil.copytree(disk, folder / size)
         subprocess.run(["umount", disk], check=True)
     forked.close()
-    sys.stdout.write(json.dumps(said))
+    sys.stdout.write(json.dumps(outputs))
 
 
 main(Path(sys.argv[1]), *sys.argv[2:])

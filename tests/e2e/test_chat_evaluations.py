@@ -6,7 +6,7 @@ import re
 import pytest
 
 from chat_service import called, chat_service, chosen
-from e2e_runs import EVAL, write_lines, write_task
+from e2e_runs import EVAL, overrides, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from loopback import Reply, as_json, serve
 from model_folders import write_tokenizer
@@ -53,8 +53,7 @@ def words(task, dialect, url, *settings):
     engine = (
         f'engine={{name="openai",api="chat",url="{url}",model="m",http={{attempts=1,timeout_seconds=5}}}}'
     )
-    given = (engine, f'model.dialect="{dialect}"', *SETTINGS, *settings)
-    return ["eval", str(task), *(word for setting in given for word in ("-s", setting))]
+    return ["eval", str(task), *overrides(engine, f'model.dialect="{dialect}"', *SETTINGS, *settings)]
 
 
 def model(dialect):
@@ -82,8 +81,8 @@ def model(dialect):
 def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, dialect):
     with chat_service(model(dialect), says_which=True, thoughts="reasoning") as server:
         assert main(words(task, dialect, f"{server.url}/v1")) == 0
-        asked = [one.json() for one in server.asked]
-    assert len(asked) == 12
+        requests = [request.json() for request in server.asked]
+    assert len(requests) == 12
     run = task.parent / "run"
     records = read_records(run)
     assert {(record.stop, record.answer, record.correct) for record in records} == {
@@ -110,7 +109,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, dialect
     page = (run / "report.html").read_text()
     assert f"m at {server.url}/v1 (tokenizer " in page
     assert "it gives text, not token ids" in page
-    rendered = {message["role"] for body in asked for message in body["messages"]}
+    rendered = {message["role"] for body in requests for message in body["messages"]}
     assert ("tool" in rendered) == (dialect == "hermes")
 
 
@@ -123,9 +122,9 @@ def test_it_goes_on_where_it_was_stopped(task, dialect, capsys):
     slow = "engine.slots=1"
     with chat_service(fails_late, thoughts="reasoning") as server:
         assert main([*words(task, dialect, f"{server.url}/v1", slow)]) == 1
-    told = capsys.readouterr().err
-    assert "out of cheese" in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "out of cheese" in error
+    assert error.count("\n") == 1
     done = len(read_records(task.parent / "run"))
     assert 0 < done < 6
     with chat_service(model(dialect), thoughts="reasoning") as server:
@@ -143,7 +142,7 @@ def test_without_a_recipe(task, tmp_path):
 
     with chat_service(answers, lacks=frozenset({"seed"})) as server:
         engine = {"name": "openai", "api": "chat", "url": f"{server.url}/v1", "model": "m", "slots": 2}
-        settings = [word for key, value in engine.items() for word in ("-s", f"engine.{key}={value}")]
+        settings = overrides({f"engine.{key}": value for key, value in engine.items()})
         plain = [
             "--model",
             str(task.parents[1] / "tokenizer"),
@@ -152,7 +151,7 @@ def test_without_a_recipe(task, tmp_path):
         ]
         more = ["--out", str(tmp_path / "out"), "-s", "sandbox.min_level=0"]
         assert main(["eval", *plain, *more, *settings]) == 0
-        assert [("seed" in asked.json()) for asked in server.asked].count(True) <= 2
+        assert [("seed" in request.json()) for request in server.asked].count(True) <= 2
     assert {record.correct for record in read_records(tmp_path / "out")} == {True}
     assert "<result>\n42\n</result>" in wrote
     (note,) = json.loads((tmp_path / "out" / "summary.json").read_text())["notes"]
@@ -160,7 +159,7 @@ def test_without_a_recipe(task, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reply", "status", "told"),
+    ("reply", "status", "expected"),
     [
         (as_json({"error": "no such model"}, 404), 2, "expected engine.url to be the address up to the version"),
         (as_json({"error": "bad key"}, 401), 2, "It may need a key"),
@@ -172,13 +171,13 @@ def test_without_a_recipe(task, tmp_path):
     ids=["wrong address", "refused key", "no choices", "half an answer", "cut", "too long"],
 )  # fmt: skip
 @pytest.mark.parametrize("dialect", ["tags"], indirect=True)
-def test_what_ends_it_is_told_in_one_line(task, dialect, capsys, reply, status, told):
+def test_what_ends_it_is_told_in_one_line(task, dialect, capsys, reply, status, expected):
     with serve(lambda _: reply) as server:
         assert main(words(task, dialect, server.url)) == status
-    said = capsys.readouterr().err
-    assert re.search(told, said)
-    assert said.count("\n") == 1
-    assert "Traceback" not in said
+    error = capsys.readouterr().err
+    assert re.search(expected, error)
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize("dialect", ["tags"], indirect=True)
@@ -194,7 +193,7 @@ def test_empty_answers_are_wrong_and_told(task, dialect):
 def test_rewriters_need_the_other_endpoint(task, dialect, refused):
     (task.parent / "again.py").write_text("def again(trajectory):\n    return None\n")
     rewriter = f'sampling.rewriters=[{{path="{task.parent / "again.py"}",function="again"}}]'
-    told = refused(*words(task, dialect, "http://127.0.0.1:9", rewriter))
-    assert "sampling.rewriters: expected none with engine.api" in told
-    told = refused(*words(task, dialect, "http://127.0.0.1:9", 'engine.api="responses"'))
-    assert "engine.api: expected" in told
+    line = refused(*words(task, dialect, "http://127.0.0.1:9", rewriter))
+    assert "sampling.rewriters: expected none with engine.api" in line
+    line = refused(*words(task, dialect, "http://127.0.0.1:9", 'engine.api="responses"'))
+    assert "engine.api: expected" in line

@@ -1,16 +1,14 @@
 """What the commands do when all is well, and how quickly they say what they do."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tomllib
 
 import pytest
 from safetensors.numpy import load_file
 
-from e2e_runs import ATTEMPTS, DPO, EVAL, SFT, TRAIN, ramify, write_task
+from e2e_runs import ATTEMPTS, DPO, EVAL, SFT, TRAIN, python, ramify, write_task
 from ramify.cli import COMMANDS, main
 from ramify.obs.metrics import read_metrics
 
@@ -31,7 +29,7 @@ loaded = {HEAVY} & sys.modules.keys()
 assert not loaded, loaded
 """
     code = code.replace(f"{HEAVY} &", f"set({HEAVY}) &")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    done = python(code)
     assert done.returncode == 0, done.stderr
     assert "usage: ramify" in done.stdout
 
@@ -39,21 +37,21 @@ assert not loaded, loaded
 CHECKPOINTS = {"save_every": 5, "keep_last": 2, "keep_best": 1}
 
 
-@pytest.mark.parametrize(("command", "text", "kept"), [("sft", SFT, CHECKPOINTS), ("eval", EVAL, {})])
+@pytest.mark.parametrize(("command", "text", "saved"), [("sft", SFT, CHECKPOINTS), ("eval", EVAL, {})])
 def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(
-    tmp_path, model_folder, capsys, command, text, kept
+    tmp_path, model_folder, capsys, command, text, saved
 ):
     recipe = write_task(tmp_path / "task", model_folder, text)
     before = sorted(recipe.parent.iterdir())
     assert main([command, str(recipe), "--dry-run", "-s", "run.seed=7"]) == 0
-    said = capsys.readouterr().out
-    shown = tomllib.loads(said)
-    assert shown["run"] == {"dir": f"{tmp_path}/task/run", "seed": 7, "deterministic": False, **kept}
+    output = capsys.readouterr().out
+    shown = tomllib.loads(output)
+    assert shown["run"] == {"dir": f"{tmp_path}/task/run", "seed": 7, "deterministic": False, **saved}
     assert sorted(recipe.parent.iterdir()) == before
     again = tmp_path / "again.toml"
-    again.write_text(said)
+    again.write_text(output)
     assert main([command, str(again), "--dry-run"]) == 0
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
 
 
 ASKED = {
@@ -68,9 +66,9 @@ ASKED = {
 def test_a_dry_run_says_what_the_recipe_asks_for(tmp_path, model_folder, capsys, command):
     text, expected = ASKED[command]
     assert main([command, str(write_task(tmp_path / "task", model_folder, text)), "--dry-run"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")]
+    message = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")]
     for part in (*expected, "device: ", "memory: about ", "weights "):
-        assert any(part in line for line in told), (part, told)
+        assert any(part in line for line in message), (part, message)
 
 
 def test_a_runs_recipe_runs_again(tmp_path, model_folder):
@@ -125,7 +123,7 @@ for command in ("train", "rollout"):
 unused = {{"torch", "transformers", "pyarrow", "httpx", "tenacity", "rich", "asyncio"}} & sys.modules.keys()
 assert not unused, unused
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
 
 
@@ -136,10 +134,10 @@ def test_supervised_training_then_evaluation(tmp_path, model_folder, capsys):
     assert f"model written to {trained}" in capsys.readouterr().out
     recipe = write_task(tmp_path / "eval", trained, EVAL)
     assert main(["eval", str(recipe)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     summary = json.loads((tmp_path / "eval" / "run" / "summary.json").read_text())
     assert summary["num_problems"] == summary["pass_at"]["1"]["n"] == 18
-    assert f"pass@2 {summary['pass_at']['2']['value']:.3f}" in said
+    assert f"pass@2 {summary['pass_at']['2']['value']:.3f}" in output
     rows = (tmp_path / "eval" / "run" / "results.jsonl").read_text().splitlines()
     keys = [(json.loads(row)["problem"], json.loads(row)["attempt"]) for row in rows]
     assert len(set(keys)) == len(keys) == 36
@@ -164,14 +162,14 @@ def test_an_index_that_is_built_is_announced(tmp_path, model_folder, capsys, com
     folder = tmp_path / "index"
     name, *options = command
     assert main([name, str(recipe), *options, "-s", f"tools.search.index={folder}"]) == 0
-    told = capsys.readouterr()
-    (line,) = [line for line in (told.out + told.err).splitlines() if "passages.jsonl: " in line]
+    message = capsys.readouterr()
+    (line,) = [line for line in (message.out + message.err).splitlines() if "passages.jsonl: " in line]
     assert "building a search index in" in line
 
 
 def test_doctor_tells_what_the_machine_has(capsys):
     assert main(["doctor"]) == 0
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     for name in (
         "python",
         "ramify",
@@ -184,8 +182,8 @@ def test_doctor_tells_what_the_machine_has(capsys):
         "gpu",
         "keys",
     ):
-        assert f"\n{name} " in f"\n{told}"
-    assert "sandbox       level " in told
+        assert f"\n{name} " in f"\n{message}"
+    assert "sandbox       level " in message
 
 
 @pytest.mark.parametrize("text", [SFT, DPO + ATTEMPTS, EVAL, None], ids=["sft", "evaluated", "eval", "train"])
@@ -193,16 +191,16 @@ def test_doctor_says_whether_a_recipe_can_run(tmp_path, model_folder, capsys, te
     arguments = (tmp_path / "task", model_folder) + ((text,) if text else ())
     recipe = write_task(*arguments)
     assert main(["doctor", str(recipe), "-s", "run.seed=1"]) == 0
-    told = capsys.readouterr().out
-    assert "can run here" in told
+    message = capsys.readouterr().out
+    assert "can run here" in message
     weights = load_file(model_folder / "model.safetensors")
-    assert f"{sum(tensor.size for tensor in weights.values()):,} parameters" in told
-    assert ("  optimizer\n" in told) == (text is not EVAL)
-    assert ("opening them and the reward" in told) == (text is not SFT)
-    assert ("keys and values of" in told) == (text is not SFT)
-    assert "\nwork " in told
-    assert "together: fits" in told
-    assert ("sandbox.min_level 0: met" in told) == (text is None or "[sandbox]" in text)
+    assert f"{sum(tensor.size for tensor in weights.values()):,} parameters" in message
+    assert ("  optimizer\n" in message) == (text is not EVAL)
+    assert ("opening them and the reward" in message) == (text is not SFT)
+    assert ("keys and values of" in message) == (text is not SFT)
+    assert "\nwork " in message
+    assert "together: fits" in message
+    assert ("sandbox.min_level 0: met" in message) == (text is None or "[sandbox]" in text)
 
 
 CANNOT_RUN = {
@@ -228,9 +226,9 @@ def test_doctor_opens_what_the_recipe_names(tmp_path, model_folder, capsys, monk
     recipe = write_task(tmp_path / "task", model_folder)
     overrides = [f"-s={each.replace('{own}', str(tmp_path / 'own.py'))}" for each in settings]
     assert main(["doctor", str(recipe), *overrides]) == 2
-    told = capsys.readouterr()
-    assert named in told.err
-    assert "can run here" not in told.out
+    message = capsys.readouterr()
+    assert named in message.err
+    assert "can run here" not in message.out
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the programs of a user from each other")
@@ -244,8 +242,8 @@ def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, 
     recipe = write_task(tmp_path / "task", model_folder, EVAL if command == "eval" else TRAIN)
     own = f"tools.own=[{{path = '{tmp_path / 'own.py'}', function = 'tool'}}]"
     more = ["--max-steps", "1"] if command == "train" else []
-    status, out, told = ramify(command, recipe, "-s", own, *more)
-    assert (status, "dumpable: 0\n" in out) == (0, True), told
+    status, out, message = ramify(command, recipe, "-s", own, *more)
+    assert (status, "dumpable: 0\n" in out) == (0, True), message
 
 
 @pytest.mark.parametrize(
@@ -261,10 +259,10 @@ def test_doctor_refuses_what_does_not_fit_into_memory(tmp_path, model_folder, ca
     recipe = write_task(tmp_path / "task", model_folder)
     large = ("-s", "engine.slots=65536", "-s", "rollout.max_tokens=7000")
     assert main(["doctor", str(recipe), *large]) == 2
-    told = capsys.readouterr()
-    assert "takes at least" in told.err
-    assert re.search(r"engine.slots = [\d]+ would fit$", told.err.strip())
-    assert "can run here" not in told.out
+    message = capsys.readouterr()
+    assert "takes at least" in message.err
+    assert re.search(r"engine.slots = [\d]+ would fit$", message.err.strip())
+    assert "can run here" not in message.out
 
 
 def test_doctor_makes_no_cache(tmp_path, model_folder, capsys):
@@ -291,10 +289,10 @@ def test_doctor_says_which_keys_are_there_and_shows_none(capsys, monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", "s3cr3t")
     monkeypatch.delenv("JINA_API_KEY", raising=False)
     assert main(["doctor"]) == 0
-    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("keys")]
-    assert "SERPER_API_KEY set" in told
-    assert "JINA_API_KEY not set" in told
-    assert "s3cr3t" not in told
+    (message,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("keys")]
+    assert "SERPER_API_KEY set" in message
+    assert "JINA_API_KEY not set" in message
+    assert "s3cr3t" not in message
 
 
 def test_the_program_says_its_version():

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from e2e_runs import ramify, write_task
+from e2e_runs import overrides, ramify, write_task
 from ramify.assemble.training import build_rl
 from ramify.config.load import load_recipe
 from ramify.config.other_runs import record_of
@@ -84,9 +84,9 @@ def test_a_model_that_breaks_down_is_put_back_and_learns_on(tmp_path, caller, ca
     assert [row["guard/fallbacks"] for row in rows] == [0, 0, 0, 0, 1, 1]
     assert [row["update/steps"] for row in rows] == [1, 1, 1, 0, 0, 1]
     assert rows[3]["health/repetition"] > 0.9
-    said = capsys.readouterr().out
-    assert said.count("breaks guard.max_repetition = 0.6; the rest of its update was skipped") == 2
-    assert f"step 5: back to {checkpoint_folder(run.folder.root, 2)}" in said
+    output = capsys.readouterr().out
+    assert output.count("breaks guard.max_repetition = 0.6; the rest of its update was skipped") == 2
+    assert f"step 5: back to {checkpoint_folder(run.folder.root, 2)}" in output
     # The problems and draws after the way back are others than those before.
     traces = [(run.folder.root / "trees" / f"00000{n}.jsonl").read_text() for n in (3, 6)]
     assert traces[0] != traces[1]
@@ -110,12 +110,12 @@ def test_what_the_guard_has_seen_survives_a_resume(tmp_path, caller):
 
 def test_after_the_last_way_back_the_run_stops_with_a_reason(tmp_path, caller):
     recipe = write_task(tmp_path, caller)
-    settings = [word for setting in (*REPETITION[1:], "guard.max_length=0.01") for word in ("-s", setting)]
-    status, _, told = ramify("train", recipe, *settings)
+    settings = overrides(*REPETITION[1:], "guard.max_length=0.01")
+    status, _, message = ramify("train", recipe, *settings)
     run = recipe.parent / "run"
     assert status == 1
-    assert told.startswith("ramify train: step 4: health/written = 0.")
-    assert told.endswith(
+    assert message.startswith("ramify train: step 4: health/written = 0.")
+    assert message.endswith(
         "breaks guard.max_length = 0.01 in 2 steps in a row, after 1 return to a good checkpoint; the last good one "
         f"is {run}/checkpoints/step-000000: start a new run from it with other settings\n"
     )

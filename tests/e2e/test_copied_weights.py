@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from e2e_runs import TRAIN, write_task
+from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -15,7 +15,7 @@ WHOLE = ()
 
 
 def ramify(recipe, settings, *arguments):
-    words = [word for setting in settings for word in ("-s", setting)]
+    words = overrides(*settings)
     assert main(["train", str(recipe), *words, *arguments]) == 0
     return recipe.parent / "run"
 

@@ -8,27 +8,16 @@ import time
 import pytest
 
 from damaged_records import damaged, sealed
-from e2e_runs import EVAL, TRAIN, write_task
+from e2e_runs import EVAL, SELFCRITIC, TRAIN, overrides, write_task
 from ramify.cli import main
 
 QUICK = ("run.threads=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
-CRITIC = """
-[selfcritic]
-cycles = 1
-steps = 1
-problems = 2
-[dpo]
-beta = 0.1
-batch_size = 4
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
 EACH = {"pairs": 40, "rollout": 4, "eval --compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5}
 """Faults that are drawn for each command."""
 
 
 def words(*settings):
-    return [word for setting in (*QUICK, *settings) for word in ("-s", setting)]
+    return overrides(*QUICK, *settings)
 
 
 class Runs:
@@ -41,7 +30,7 @@ class Runs:
             for name, text in (
                 ("train", TRAIN),
                 ("eval", EVAL),
-                ("selfcritic", TRAIN.replace('"length"', '"answer"') + CRITIC),
+                ("selfcritic", SELFCRITIC),
             )
         }
         script = f'engine={{name="scripted",script="{folder / "eval" / "script.toml"}"}}'
@@ -76,14 +65,14 @@ class Runs:
                 shutil.move(to / "run" / "trees.jsonl", to / "run" / "trees" / "000001.jsonl")
                 tree = json.loads(self.lines[0])
                 node = next(node["id"] for node in tree["nodes"] if node["stop"] is None)
-                asked = [
+                requests = [
                     "rollout",
                     self.recipes["train"],
                     *self.settings["train"],
                     "-s",
                     f"run.dir={to / 'new'}",
                 ]
-                return [*asked, "--from", f"{to / 'run'}:1:{tree['key']['slot']}/{node}"]
+                return [*requests, "--from", f"{to / 'run'}:1:{tree['key']['slot']}/{node}"]
             case "eval --compare":
                 self._one_of(to, "eval", ["manifest.json", "results.jsonl"], rng)
                 return ["eval", "--compare", self.folder / "eval" / "run", to / "run", "--out", to / "new"]
@@ -141,18 +130,18 @@ def test_a_damaged_record_ends_a_command_well_or_in_one_line(tmp_path, runs, cap
         capsys.readouterr()
         start = time.monotonic()
         status = main(command)
-        told = capsys.readouterr().err
-        assert status in (0, 2), (seed, told)
+        message = capsys.readouterr().err
+        assert status in (0, 2), (seed, message)
         assert time.monotonic() - start < 30, seed
         if status == 2:
             refused += 1
-            assert told.count("\n") == 1, (seed, told)
-            assert len(told) < 1000, (seed, told)
+            assert message.count("\n") == 1, (seed, message)
+            assert len(message) < 1000, (seed, message)
     assert refused
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("done.json", "{}", "done.json: lacks the field 'model'"),
         ("done.json", '{"model": "/etc"}', "done.json: model: expected a folder within"),
@@ -161,11 +150,11 @@ def test_a_damaged_record_ends_a_command_well_or_in_one_line(tmp_path, runs, cap
         ("pairs.json", '{"pairs": true, "questions": {}, "line": ""}', "pairs.json: pairs: expected a whole"),
     ],
 )
-def test_a_record_of_a_cycle_names_its_fault(tmp_path, runs, refused, name, text, told):
+def test_a_record_of_a_cycle_names_its_fault(tmp_path, runs, refused, name, text, message):
     shutil.copytree(runs.folder / "selfcritic" / "run", tmp_path / "run")
     cycle = tmp_path / "run" / "cycle-01"
     (cycle / name).write_text(text)
     if name != "done.json":
         (cycle / "done.json").unlink()
     settings = [*runs.settings["selfcritic"], "-s", f"run.dir={tmp_path / 'run'}"]
-    assert told in refused("selfcritic", runs.recipes["selfcritic"], *settings, "--resume")
+    assert message in refused("selfcritic", runs.recipes["selfcritic"], *settings, "--resume")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from doc_pages import read_page, run_commands, write_files
+from doc_pages import follow
 from ramify.core.tree import StopReason
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
@@ -29,10 +29,7 @@ STEPS = (
 def worlds(tmp_path_factory, smoke_quickstart):
     """The folder in which all of the page was done."""
     folder = tmp_path_factory.mktemp("worlds")
-    (folder / "runs").mkdir()
-    (folder / "runs" / "quickstart").symlink_to(smoke_quickstart)
-    page = read_page("environments.md")
-    names = write_files(page, folder, FEWER, STEPS)
+    names = follow("environments.md", folder, smoke_quickstart, FEWER, STEPS)
     assert names == [
         f"worlds/{name}"
         for name in (
@@ -41,9 +38,6 @@ def worlds(tmp_path_factory, smoke_quickstart):
         )
     ]
     assert all(len((folder / name).read_text().splitlines()) <= 60 for name in names)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        run_commands(page, STEPS)
     return folder / "worlds"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import write_lines, write_task
+from e2e_runs import overrides, write_task
 from loopback import Reply, as_json, serve
 from ramify.cli import main
 from ramify.engines.scripted import load_script
@@ -18,12 +18,10 @@ FILLER = " ".join(f"Sentence number {i} is about its streets." for i in range(40
 
 @pytest.fixture
 def task(tmp_path, caller):
-    recipe = write_task(tmp_path / "task", caller)
     rows = [
         {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(3)
     ]
-    write_lines(recipe.parent / "problems.jsonl", rows)
-    return recipe.parent
+    return write_task(tmp_path / "task", caller, problems=rows).parent
 
 
 def words(task, model, **settings):
@@ -35,8 +33,7 @@ def words(task, model, **settings):
         "run.threads": 1,
         "sandbox.min_level": 0,
     }
-    given = common | settings
-    return [word for key, value in given.items() for word in ("-s", f"{key}={value}")]
+    return overrides(common | settings)
 
 
 def test_reasoning(task, caller):
@@ -59,7 +56,9 @@ def test_tool_star_asks_the_model_itself_for_repairs(task, caller):
     records = read_records(task / "run")
     assert len(records) == 3
     assert all(
-        sum(call.tool == tool for call in one.calls) <= 3 for one in records for tool in ("search", "python")
+        sum(call.tool == tool for call in record.calls) <= 3
+        for record in records
+        for tool in ("search", "python")
     )
     assert "repairs" in json.loads((task / "run" / "summary.json").read_text())
 
@@ -71,29 +70,29 @@ class Services:
         self.script = script
         self.url = ""
 
-    def __call__(self, asked):
-        match asked.path:
+    def __call__(self, request):
+        match request.path:
             case "/request":
-                assert asked.headers["authorization"] == "Bearer key-of-search"
-                found = {
+                assert request.headers["authorization"] == "Bearer key-of-search"
+                hit = {
                     "link": f"{self.url}/page",
                     "title": "France",
                     "description": "Paris is the capital of France",
                 }
-                return as_json({"organic": [found]})
+                return as_json({"organic": [hit]})
             case "/page":
                 return Reply(200, PAGE.format(FILLER).encode(), {"content-type": "text/html"})
             case "/engine/v1/completions":
-                return self.complete(asked.json())
+                return self.complete(request.json())
             case "/summary/v1/chat/completions":
-                mark, data, *_ = asked.json()["messages"][1]["content"].split("\n", 1)
+                mark, data, *_ = request.json()["messages"][1]["content"].split("\n", 1)
                 assert "Paris is the capital of France, and has been so" in data
-                return said(f"{mark} FACTS\nParis is the capital.")
+                return reply(f"{mark} FACTS\nParis is the capital.")
             case "/judge/v1/chat/completions":
-                mark, *lines, _ = asked.json()["messages"][1]["content"].split("\n")
+                mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
                 data = json.loads("\n".join(lines))
                 right = data["candidate_answer"] in data["accepted_answers"]
-                return said(f"{mark} {'CORRECT' if right else 'INCORRECT'}")
+                return reply(f"{mark} {'CORRECT' if right else 'INCORRECT'}")
         return Reply(404)
 
     def complete(self, body):
@@ -105,7 +104,7 @@ class Services:
         return as_json({"choices": [{"text": text[:at], "finish_reason": "stop", "stop_reason": stop}]})
 
 
-def said(text):
+def reply(text):
     return as_json({"choices": [{"index": 0, "message": {"content": text}}]})
 
 
@@ -114,7 +113,7 @@ def test_deep_search(task, caller, monkeypatch):
     services = Services(load_script(task / "script.toml", "\n</result>"))
     with serve(services) as server:
         services.url = server.url
-        given = {
+        values = {
             "engine.url": f"{server.url}/engine/v1",
             "tools.search.url": server.url,
             "tools.browser.networks": '["127.0.0.0/8"]',
@@ -124,8 +123,8 @@ def test_deep_search(task, caller, monkeypatch):
             "reward.judge.cache": task / "judge.sqlite",
             "sampling.max_tokens": 600,
         }
-        assert main(["eval", str(RECIPES / "eval_deepsearch.toml"), *words(task, caller, **given)]) == 0
-        asked = [each.path for each in server.asked]
+        assert main(["eval", str(RECIPES / "eval_deepsearch.toml"), *words(task, caller, **values)]) == 0
+        paths = [request.path for request in server.asked]
     run = task / "run"
     records = read_records(run)
     assert len(records) == 15
@@ -139,7 +138,7 @@ def test_deep_search(task, caller, monkeypatch):
     assert summary["cost"]["total"] > 0
     assert "Paris is the capital." in (run / "trees.jsonl").read_text()
     # The page is read once, each query is sent once, and each answer to a question is judged once.
-    assert asked.count("/page") == 1
-    assert asked.count("/request") <= 2
-    assert asked.count("/judge/v1/chat/completions") <= 4
+    assert paths.count("/page") == 1
+    assert paths.count("/request") <= 2
+    assert paths.count("/judge/v1/chat/completions") <= 4
     assert "key-of-search" not in "".join(path.read_text() for path in run.glob("*.json*"))

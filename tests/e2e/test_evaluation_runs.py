@@ -5,15 +5,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from e2e_runs import EVAL, ramify, start, write_lines, write_task
+from e2e_runs import EVAL, overrides, python, ramify, start, write_task
 from loopback import as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.cli import main
@@ -37,12 +35,11 @@ FILES = ("summary.json", "results.jsonl", "results.csv", "trees.jsonl")
 
 def words(folder, *settings):
     engine = f'engine={{name="scripted",script="{folder / "script.toml"}"}}'
-    return [word for setting in (engine, *SETTINGS, *settings) for word in ("-s", setting)]
+    return overrides(engine, *SETTINGS, *settings)
 
 
 @pytest.fixture
 def task(tmp_path, model_folder):
-    recipe = write_task(tmp_path / "task", model_folder, EVAL)
     rows = [
         {
             "id": f"p{i}",
@@ -52,8 +49,7 @@ def task(tmp_path, model_folder):
         }
         for i in range(12)
     ]
-    write_lines(recipe.parent / "problems.jsonl", rows)
-    return recipe
+    return write_task(tmp_path / "task", model_folder, EVAL, problems=rows)
 
 
 def test_killed_at_random_points_and_resumed_it_is_the_same_evaluation(task):
@@ -99,9 +95,9 @@ def test_what_is_done_is_not_done_again(task, capsys):
     results = before["results.jsonl"].splitlines(keepends=True)
     (run / "results.jsonl").write_bytes(b"".join(results[:30]) + results[30][:20])
     assert main(["eval", str(task), *words(folder), "--resume"]) == 0
-    said = capsys.readouterr().out
-    assert "30 of 48 attempts are done" in said
-    assert "evaluation 18/18" in said
+    output = capsys.readouterr().out
+    assert "30 of 48 attempts are done" in output
+    assert "evaluation 18/18" in output
     assert {name: (run / name).read_bytes() for name in FILES} == before
 
 
@@ -144,8 +140,8 @@ def test_what_does_not_fit_into_a_folder_is_refused_before_anything_is_done(task
     assert main(["eval", str(task), "--resume", *words(folder)]) == 0
     assert "trees.jsonl lacks 48 attempts that are done" in capsys.readouterr().out
     (run / "manifest.json").unlink()
-    told = refused("eval", task, "--resume", *words(folder))
-    assert "holds results without a manifest.json" in told
+    message = refused("eval", task, "--resume", *words(folder))
+    assert "holds results without a manifest.json" in message
     assert len(read_records(run)) == 48
 
 
@@ -204,9 +200,9 @@ def test_two_evaluations_are_compared(task, capsys, refused):
     out = folder / "versus"
     sides = (str(folder / "a"), str(folder / "b"))
     assert main(["eval", "--compare", *sides, "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert f"{sides[1]} minus {sides[0]}: " in said
-    differ = [line.removeprefix("they differ in ") for line in said.splitlines() if line.startswith("they")]
+    output = capsys.readouterr().out
+    assert f"{sides[1]} minus {sides[0]}: " in output
+    differ = [line.removeprefix("they differ in ") for line in output.splitlines() if line.startswith("they")]
     assert differ == ["price.input", "price.output", "seed"]
     record = json.loads((out / "compare.json").read_text())
     (pair,) = record["pairs"]
@@ -261,8 +257,8 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     script = load_script(folder / "script.toml", "\n</result>")
     tokenizer = ChatTokenizer(model_folder)
 
-    def answer(asked):
-        body = asked.json()
+    def answer(request):
+        body = request.json()
         assert body["stop"] == list(STOPS)
         if body.get("echo"):
             text = tokenizer.decode(body["prompt"]) if says_which else ""
@@ -294,21 +290,21 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     (note,) = [note for note in json.loads((run / "summary.json").read_text())["notes"] if "openai" in note]
     assert ("gets token ids" in note) == says_which
     training = write_task(folder / "training", folder)
-    told = refused("train", training, "-s", 'engine={name="openai",url="http://127.0.0.1:9/v1",model="m"}')
-    assert "engine.name: expected one of local, scripted, vllm, got 'openai'" in told
+    message = refused("train", training, "-s", 'engine={name="openai",url="http://127.0.0.1:9/v1",model="m"}')
+    assert "engine.name: expected one of local, scripted, vllm, got 'openai'" in message
 
 
 def test_an_evaluation_against_a_server_loads_no_library_that_computes(task):
-    said = {"text": "<think> sum </think> <answer> \\boxed{42} </answer>", "finish_reason": "stop"}
+    choice = {"text": "<think> sum </think> <answer> \\boxed{42} </answer>", "finish_reason": "stop"}
     heavy = {"torch", "transformers", "peft", "pyarrow", "sympy", "trafilatura"}
-    with serve(lambda _: as_json({"choices": [said]})) as server:
+    with serve(lambda _: as_json({"choices": [choice]})) as server:
         engine = f'engine={{name="openai",url="{server.url}/v1",model="m"}}'
         arguments = ["eval", str(task), *words(task.parent), "-s", engine]
         code = (
             "import sys\nfrom ramify.cli import main\n"
             f"assert main({arguments}) == 0\nsys.stderr.write(str({heavy} & sys.modules.keys()))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        done = python(code)
     assert (done.returncode, done.stderr) == (0, "set()"), done.stderr
     assert len(read_records(task.parent / "run")) == 48
 
@@ -318,10 +314,10 @@ BENCHMARKS = ("aime24", "bamboogle", "gsm8k", "hotpotqa", "math500", "musique", 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_benchmarks_from_files_to_a_summary(task, shared_dir, name):
-    place = shared_dir / "data" / "eval" / name
+    data = shared_dir / "data" / "eval" / name
     settings = words(
         task.parent,
-        f"data.test={place}",
+        f"data.test={data}",
         "data.limit=6",
         "data.max_prompt_tokens=9000",
         "sampling.attempts=2",

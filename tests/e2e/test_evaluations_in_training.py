@@ -4,10 +4,9 @@ import json
 import signal
 
 import pytest
-from forked_runs import ForkedRuns
 from test_kill_and_resume import PARTIAL, check_equal_runs, checkpoint, files_of
 
-from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
+from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
 from ramify.obs.metrics import read_metrics
 
 KINDS = {"train": TRAIN, "sft": SFT, "dpo": DPO}
@@ -35,17 +34,6 @@ def attempt(line):
     return {**tree, "rewards": [reward["value"] for reward in tree["rewards"]]}
 
 
-def words(*settings):
-    return [word for setting in settings for word in ("-s", setting)]
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("console"))
-    yield runs
-    runs.close()
-
-
 def task(kind, folder, caller):
     """A recipe, whose prompts show the same tools in training and in evaluations, and the words of its command."""
     recipe = write_task(folder, caller, KINDS[kind])
@@ -54,13 +42,13 @@ def task(kind, folder, caller):
     return recipe, (
         kind,
         recipe,
-        *words(*SHARED, *tools, *(("reward.name=hierarchical",) * (kind == "train"))),
+        *overrides(*SHARED, *tools, *(("reward.name=hierarchical",) * (kind == "train"))),
     )
 
 
 def settings_of(recipe, *more):
     own = (f"test={str(recipe.parent / 'problems.jsonl')!r}", "every=4", "limit=7", *LIMITS, *more)
-    return words(*AGENT, *(f"eval.{setting}" for setting in own))
+    return overrides(*AGENT, *(f"eval.{setting}" for setting in own))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -92,7 +80,7 @@ def test_the_scores_are_those_of_ramify_eval_on_the_saved_checkpoints(evaluated,
         tools = ("tools.search.top_k=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
         sampling = (f"sampling.{setting}" for setting in LIMITS)
         status, _, errors = forked(
-            "eval", recipe, *words(*run, *tools, *sampling, "sampling.k=[1]", "data.limit=7")
+            "eval", recipe, *overrides(*run, *tools, *sampling, "sampling.k=[1]", "data.limit=7")
         )
         assert status == 0, errors
         summary = json.loads((recipe.parent / "run" / "summary.json").read_text())
@@ -145,7 +133,7 @@ def test_what_a_start_without_a_step_evaluated_is_no_result_of_the_next(tmp_path
     assert status == -signal.SIGKILL, errors
     first = recipe.parent / "run" / "evals" / "000000.jsonl"
     assert len(first.read_text().splitlines()) == 14
-    status, _, errors = forked(*command, *settings_of(recipe), *words("eval.limit=3"), "--max-steps", 1)
+    status, _, errors = forked(*command, *settings_of(recipe), *overrides("eval.limit=3"), "--max-steps", 1)
     assert status == 0, errors
     assert len(first.read_text().splitlines()) == 6
 
@@ -177,10 +165,10 @@ def test_when_it_is_evaluated_may_change_and_how_may_not(tmp_path, caller, forke
     recipe, command = task("sft", tmp_path, caller)
     settings, run = settings_of(recipe), recipe.parent / "run"
     assert forked(*command, *settings, "--max-steps", 5)[0] == 0
-    status, _, errors = forked(*command, *settings, *words("eval.attempts=3"), "--resume")
+    status, _, errors = forked(*command, *settings, *overrides("eval.attempts=3"), "--resume")
     assert status == 2
     assert "eval.attempts" in errors
-    later = words("eval.every=3", "eval.patience=9", "eval.at_start=false")
+    later = overrides("eval.every=3", "eval.patience=9", "eval.at_start=false")
     status, output, errors = forked(*command, *settings, *later, "--resume")
     assert status == 0, errors
     assert "goes on with eval.every = 3, it was 4" in output
@@ -193,7 +181,7 @@ def test_without_a_better_score_the_run_ends_early(kind, tmp_path, caller, forke
     """The policy cannot answer, so every score is that of the start."""
     recipe, command = task(kind, tmp_path, caller)
     never = ("max_tokens=1", "max_calls=0")
-    settings = (*settings_of(recipe, "patience=2", *never), *words("eval.every=2"))
+    settings = (*settings_of(recipe, "patience=2", *never), *overrides("eval.every=2"))
     status, output, errors = forked(*command, *settings)
     assert status == 0, errors
     run = recipe.parent / "run"
@@ -208,31 +196,23 @@ def test_without_a_better_score_the_run_ends_early(kind, tmp_path, caller, forke
     ("kind", "settings", "message"),
     [
         ("train", ("run.save_every=3",), "eval.every: expected a multiple of run.save_every = 3"),
-        (
-            "train",
-            ("eval.max_tokens=65",),
-            "eval.max_tokens: expected at most rollout.max_tokens = 64, got 65",
-        ),
+        ("train", ("eval.max_tokens=65",), "eval.max_tokens: expected at most rollout.max_tokens = 64, got 65"),
         ("train", ("reward.name=length",), "eval: needs a reward that tells right from wrong"),
         ("train", ("eval.test=nowhere.jsonl",), "eval.test: expected a file"),
         ("dpo", ("run.save_every=3",), "eval.every: expected a multiple of run.save_every = 3"),
         ("sft", ("reward.name=length",), "reward.name: expected a reward that tells right from wrong"),
         ("sft", ("eval.test=nowhere.jsonl",), "eval.test: expected a file"),
-        (
-            "sft",
-            ("eval.max_tokens=", "reward="),
-            "eval: attempts need [reward], eval.max_tokens too. Add what",
-        ),
+        ("sft", ("eval.max_tokens=", "reward="), "eval: attempts need [reward], eval.max_tokens too. Add what"),
         ("sft", ("eval=",), "engine: has no effect without [eval]. Remove it."),
         ("sft", ("eval.max_tokens=8192",), "8192 positions, but prompt and response may take 8392"),
         ("sft", ("tools=",), "tools: expected [tools.search], [tools.python] or [[tools.own]]"),
     ],
     indirect=["kind"],
-)
+)  # fmt: skip
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_loaded(
     kind, tmp_path, caller, forked, settings, message
 ):
     recipe, command = task(kind, tmp_path, caller)
-    status, _, errors = forked(*command, *settings_of(recipe), *words(*settings))
+    status, _, errors = forked(*command, *settings_of(recipe), *overrides(*settings))
     assert status == 2
     assert message in errors

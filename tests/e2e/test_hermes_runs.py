@@ -181,9 +181,9 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     for _, item in read_examples(task / "demonstrations.jsonl", COMPLETION):
         prompts[item.problem.messages] = renderer.render_prompt(item.problem, show_tools(recipe.tools).specs)
     assert len(prompts) == len(QUESTIONS)
-    seen = [item.tree for item in (*trees_of(trained), *read_trees(evaluated / "trees.jsonl"))]
-    assert len(seen) == 6
-    for tree in seen:
+    trees = [item.tree for item in (*trees_of(trained), *read_trees(evaluated / "trees.jsonl"))]
+    assert len(trees) == 6
+    for tree in trees:
         assert tree.nodes[0].token_ids == prompts[tree.problem.messages]
         assert [node.source for node in tree.nodes].count(Source.PROMPT) == 1
 

@@ -118,7 +118,7 @@ class Hostile(SlowTool):
         return session
 
 
-class Sampled(WrappedEngine):
+class SampleLog(WrappedEngine):
     """Keeps what was sampled at each node."""
 
     def __init__(self, inner):
@@ -182,7 +182,7 @@ def test_ten_thousand_trajectories_end_and_nothing_that_a_tool_says_counts(model
         limits={"max_result_chars": 200, "trajectory_seconds": 2500.0, "step_seconds": 100_000.0},
         slots=40 * N,
     )
-    parts = with_engine(parts, Sampled)
+    parts = with_engine(parts, SampleLog)
     problems = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(NUM_TREES)]
     trees, _ = grow(parts, problems, left_tasks=None)
     assert [tree.problem for tree in trees] == problems
@@ -196,8 +196,8 @@ def test_ten_thousand_trajectories_end_and_nothing_that_a_tool_says_counts(model
                 assert node.token_ids == sampled or (node.stop is StopReason.DEADLINE and not node.token_ids)
             assert len(node.behavior_logprobs) == (len(node.token_ids) if sampled else 0)
     graded = [TracedTree(tree, tuple(score(tree.trajectories))) for tree in trees]
-    for one in graded:
-        assert one.rewards == tuple(score([silenced(t) for t in one.tree.trajectories]))
+    for each in graded:
+        assert each.rewards == tuple(score([silenced(t) for t in each.tree.trajectories]))
     write_trees(tmp_path / "0.jsonl", graded[:30])
     assert read_trees(tmp_path / "0.jsonl") == tuple(graded[:30])
     stops = {trajectory.stop for tree in trees for trajectory in tree.trajectories}

@@ -41,8 +41,8 @@ def run(endpoint, home, *commands, **more):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    *told, statuses = done.stderr.splitlines()
-    return json.loads(statuses), done.stdout, told
+    *lines, statuses = done.stderr.splitlines()
+    return json.loads(statuses), done.stdout, lines
 
 
 @pytest.fixture(scope="module")
@@ -50,33 +50,33 @@ def fetched(hub, model_folder, tmp_path_factory):
     """A cache with `org/tiny` in it, and what came of two steps of training it."""
     folder = tmp_path_factory.mktemp("hub")
     recipe = write_task(folder / "task", model_folder, SFT)
-    given = ("sft", recipe, "-s", "model.path=org/tiny", "--max-steps", 2)
-    before = run(hub.url, folder / "home", (*given, "--dry-run"))
-    statuses, _, told = run(hub.url, folder / "home", given)
-    assert statuses == [0], told
+    words = ("sft", recipe, "-s", "model.path=org/tiny", "--max-steps", 2)
+    before = run(hub.url, folder / "home", (*words, "--dry-run"))
+    statuses, _, message = run(hub.url, folder / "home", words)
+    assert statuses == [0], message
     return folder / "home", recipe, before
 
 
 def test_the_sizes_of_a_model_are_fetched_without_its_weights(hub, model_folder, tmp_path):
     recipe = write_task(tmp_path / "task", model_folder, SFT)
-    given = (recipe, "-s", "model.path=org/tiny")
-    statuses, said, told = run(
-        hub.url, tmp_path / "home", ("doctor", *given, "--gpu-memory", 24), ("sft", *given, "--dry-run")
+    words = (recipe, "-s", "model.path=org/tiny")
+    statuses, output, message = run(
+        hub.url, tmp_path / "home", ("doctor", *words, "--gpu-memory", 24), ("sft", *words, "--dry-run")
     )
-    assert statuses == [0, 0], told
-    assert "together: fits" in said
+    assert statuses == [0, 0], message
+    assert "together: fits" in output
     # What is here now is not enough to train.
-    assert "org/tiny is fetched from the hub when the run starts" in said
+    assert "org/tiny is fetched from the hub when the run starts" in output
     names = {path.name for path in (tmp_path / "home").rglob("*")}
     assert "config.json" in names
     assert not [name for name in names if name.endswith(".safetensors")]
 
 
 def test_a_dry_run_fetches_nothing(fetched):
-    statuses, said, told = fetched[2]
-    assert (statuses, told) == ([0], [])
-    assert 'path = "org/tiny"' in said
-    assert "# model: org/tiny is fetched from the hub when the run starts" in said
+    statuses, output, message = fetched[2]
+    assert (statuses, message) == ([0], [])
+    assert 'path = "org/tiny"' in output
+    assert "# model: org/tiny is fetched from the hub when the run starts" in output
 
 
 def test_a_model_is_fetched_and_trained_without_pickles_or_code(fetched):
@@ -101,13 +101,13 @@ def test_what_was_fetched_is_used_without_a_network(fetched):
         f"run.dir={recipe.parent / 'new'}",
         "--dry-run",
     )
-    statuses, said, told = run("http://127.0.0.1:9", home, again, looked)
-    assert statuses == [0, 0], told
-    assert "# memory: about " in said
+    statuses, output, message = run("http://127.0.0.1:9", home, again, looked)
+    assert statuses == [0, 0], message
+    assert "# memory: about " in output
 
 
 @pytest.mark.parametrize(
-    ("path", "place", "expected"),
+    ("path", "setting", "expected"),
     [
         ("org/tiny", "nowhere", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
         ("org/tiny", "offline", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
@@ -118,13 +118,13 @@ def test_what_was_fetched_is_used_without_a_network(fetched):
         ("models/none", "hub", "model.path: model folder models/none: no such folder"),
     ],
 )
-def test_what_cannot_be_had_is_one_line(hub, tmp_path, model_folder, path, place, expected):
+def test_what_cannot_be_had_is_one_line(hub, tmp_path, model_folder, path, setting, expected):
     recipe = write_task(tmp_path / "task", model_folder, SFT)
-    endpoint = hub.url if place == "hub" else "http://127.0.0.1:9"
-    offline = {"HF_HUB_OFFLINE": "1"} if place == "offline" else {}
-    statuses, _, told = run(endpoint, tmp_path, ("sft", recipe, "-s", f"model.path={path}"), **offline)
-    assert (statuses, len(told)) == ([2], 1), told
-    assert expected in told[0]
+    endpoint = hub.url if setting == "hub" else "http://127.0.0.1:9"
+    offline = {"HF_HUB_OFFLINE": "1"} if setting == "offline" else {}
+    statuses, _, message = run(endpoint, tmp_path, ("sft", recipe, "-s", f"model.path={path}"), **offline)
+    assert (statuses, len(message)) == ([2], 1), message
+    assert expected in message[0]
     assert not (recipe.parent / "run").exists()
 
 
@@ -135,17 +135,17 @@ def test_a_model_is_fetched_into_a_folder(hub, model_folder, tmp_path):
     (tmp_path / "empty" / ".fetch-killed.part" / "model").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     linked = ("model", "fetch", "org/tiny", "--out", tmp_path / "link")
-    statuses, _, told = run(hub.url, tmp_path / "home", fetch, fetch, absent, linked)
-    assert statuses == [0, 2, 2, 0], told
-    assert len(told) == 2, told
+    statuses, _, message = run(hub.url, tmp_path / "home", fetch, fetch, absent, linked)
+    assert statuses == [0, 2, 2, 0], message
+    assert len(message) == 2, message
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {p.name for p in model_folder.iterdir()}
     assert {path.name for path in out.iterdir()} == {path.name for path in model_folder.iterdir()}
     assert not out.is_symlink()
     for path in out.iterdir():
         assert not path.is_symlink()
         assert path.read_bytes() == (model_folder / path.name).read_bytes()
-    assert any("--out" in line and "is not empty" in line for line in told)
-    assert any("no such model on the hub" in line for line in told)
+    assert any("--out" in line and "is not empty" in line for line in message)
+    assert any("no such model on the hub" in line for line in message)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "none"))] == []
 
 
@@ -156,10 +156,10 @@ def evil_headers(**headers):
     """A hub whose answers for files name another etag or commit."""
 
     def spoiled(hub):
-        def instead(asked):
-            if asked.path.startswith("/api"):
+        def instead(request):
+            if request.path.startswith("/api"):
                 return None
-            reply = HubStandIn(hub.models)(asked)
+            reply = HubStandIn(hub.models)(request)
             return replace(reply, headers={**reply.headers, **headers})
 
         hub.instead = instead
@@ -173,7 +173,7 @@ def weights_instead(change):
     def spoiled(hub):
         files = hub.models["org/tiny"]
         worse = {"org/tiny": {**files, "model.safetensors": change(files["model.safetensors"])}}
-        hub.instead = lambda asked: None if asked.path.startswith("/api") else HubStandIn(worse)(asked)
+        hub.instead = lambda request: None if request.path.startswith("/api") else HubStandIn(worse)(request)
 
     return spoiled
 
@@ -201,11 +201,11 @@ def endless_listing(hub):
             stream.flush()
             time.sleep(0.2)
 
-    hub.instead = lambda asked: Reply(write=write)
+    hub.instead = lambda request: Reply(write=write)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (evil_headers(ETag=f'"{EVIL}"'), None),
         (evil_headers(ETag='"/{tmp}/PWN"'), None),
@@ -219,25 +219,25 @@ def endless_listing(hub):
     ],
     ids=["etag", "absolute etag", "headers", "commit", "name", "half", "flipped", "listed half", "endless"],
 )  # fmt: skip
-def test_a_mirror_gone_bad_writes_nothing_outside_and_gives_no_model(model_folder, tmp_path, spoil, told):
+def test_a_mirror_gone_bad_writes_nothing_outside_and_gives_no_model(model_folder, tmp_path, spoil, message):
     hub = HubStandIn(
         {"org/tiny": {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}}
     )
     spoil(hub)
     home, out = tmp_path / "a" / "b" / "home", tmp_path / "out"
     inner = hub.instead
-    hub.instead = lambda asked: in_folder(inner(asked), tmp_path)
+    hub.instead = lambda request: in_folder(inner(request), tmp_path)
     with serve(hub) as here:
         before = time.monotonic()
         fetch = ("model", "fetch", "org/tiny", "--out", out)
-        statuses, said, told_lines = run(here.url, home, fetch, HF_HUB_DOWNLOAD_TIMEOUT="1")
+        statuses, output, lines = run(here.url, home, fetch, HF_HUB_DOWNLOAD_TIMEOUT="1")
     assert time.monotonic() - before < 60
-    if told is None:
-        assert statuses == [0], told_lines
+    if message is None:
+        assert statuses == [0], lines
         assert (out / "model.safetensors").read_bytes() == (model_folder / "model.safetensors").read_bytes()
     else:
-        assert (statuses, [told in line for line in told_lines]) == ([2], [True]), told_lines
-        assert "model:" not in said
+        assert (statuses, [message in line for line in lines]) == ([2], [True]), lines
+        assert "model:" not in output
         assert not out.exists()
         assert not [path for path in home.rglob("*") if path.name.endswith((".safetensors", ".ramify-part"))]
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents]
@@ -261,7 +261,7 @@ def test_a_model_in_the_cache_that_was_damaged_is_not_given(hub, tmp_path):
     body = weights.read_bytes()
     weights.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     second = ("model", "fetch", "org/tiny", "--out", tmp_path / "second")
-    statuses, _, told = run(hub.url, home, second, second)
-    assert statuses == [2, 0], told
-    assert "model.safetensors in the hub's cache was damaged and is removed" in told[0]
+    statuses, _, message = run(hub.url, home, second, second)
+    assert statuses == [2, 0], message
+    assert "model.safetensors in the hub's cache was damaged and is removed" in message[0]
     assert (tmp_path / "second" / "model.safetensors").read_bytes() == body

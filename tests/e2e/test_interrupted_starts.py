@@ -12,11 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_runs import ForkedRuns
-from test_selfcritic import CYCLES
-from test_synth import SYNTH
 
-from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
+from e2e_runs import DPO, EVAL, SELFCRITIC, SFT, SYNTH, TRAIN, write_task
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +31,6 @@ def lean(text):
 
 ONE_STEP = ("--max-steps", "1")
 LOOKED = ("-s", "preflight.enabled=true", "-s", "preflight.problems=1", "-s", "guard.max_length=0.99")
-CYCLE = ("-s", "selfcritic.cycles=1", "-s", "selfcritic.steps=1", "-s", "selfcritic.problems=1")
 STARTS = {
     "train": (lean(TRAIN), ONE_STEP),
     "train, looked at": (lean(TRAIN), (*ONE_STEP, *LOOKED, "-s", "preflight.allow_zero_variance=true")),
@@ -42,7 +38,7 @@ STARTS = {
     "dpo": (DPO, ONE_STEP),
     "eval": (EVAL, ("-s", "data.limit=1")),
     "synth": (lean(SYNTH), ("-s", "data.limit=1")),
-    "selfcritic": (lean(TRAIN).replace('name = "length"', 'name = "answer"') + CYCLES, CYCLE),
+    "selfcritic": (lean(SELFCRITIC), ("-s", "selfcritic.problems=1", "-s", "dpo.max_tokens=300")),
     "rollout": (lean(TRAIN), ("--problems", "1")),
 }
 """Recipes and further words, so that each run is as short as it can be."""
@@ -53,14 +49,7 @@ RESULTS = ("metrics.jsonl", "results.jsonl", "summary.json", "checkpoints/step-*
 
 def has_begun(run):
     places = [*RESULTS, *(f"cycle-01/rl/{name}" for name in RESULTS)]
-    return any(path.is_dir() or path.stat().st_size for place in places for path in run.glob(place))
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
-    yield runs
-    runs.close()
+    return any(path.is_dir() or path.stat().st_size for pattern in places for path in run.glob(pattern))
 
 
 @pytest.fixture(params=STARTS)
@@ -74,12 +63,12 @@ def start(request, tmp_path, model_folder):
 def check_repeats(forked, words, run, resumes):
     """The same command works now; where results are there, only with --resume. Returns whether they are."""
     begun = has_begun(run)
-    status, _, told = forked(*words)
+    status, _, message = forked(*words)
     if not begun or "--resume" in words:
-        assert status == 0, told
+        assert status == 0, message
     else:
-        assert (status, told.count("\n")) == (2, 1), told
-        assert ("go on with --resume" if resumes else "holds trees; name a new folder") in told
+        assert (status, message.count("\n")) == (2, 1), message
+        assert ("go on with --resume" if resumes else "holds trees; name a new folder") in message
     return begun
 
 
@@ -90,8 +79,8 @@ def test_a_start_that_is_killed(forked, start):
     killed = 0
     for number in range(1, 1000) if EVERY else (3, 10):
         shutil.rmtree(run, ignore_errors=True)
-        status, _, told = forked(*words, at=(accesses, number))
-        assert status in (0, -9), told
+        status, _, message = forked(*words, at=(accesses, number))
+        assert status in (0, -9), message
         if status == 0:
             break
         again = ("--resume",) if resumes and number % 2 else ()
@@ -120,9 +109,9 @@ def test_a_server_that_does_not_start(forked, tmp_path, model_folder, broken_pyt
     served = f'engine={{name="vllm",launch=true,python="{broken_python}",dtype="float32",start_seconds=5}}'
     words = (name, recipe, *more)
     for again in ((), ("--resume",) if name in RESUMED else ()):
-        status, _, told = forked(*words, "-s", served, *again)
-        assert (status, told.count("\n")) == (2, 1), told
-        assert "no kernel image" in told
+        status, _, message = forked(*words, "-s", served, *again)
+        assert (status, message.count("\n")) == (2, 1), message
+        assert "no kernel image" in message
         assert not has_begun(run)
     logs = [path.read_text() for path in run.rglob("server-0.log")]
     assert logs
@@ -140,9 +129,9 @@ def test_weights_that_cannot_be_read(forked, start, tmp_path, model_folder):
     # NaN: found when the weights are loaded, after the tools, the data and the manifest.
     weights.write_bytes(whole[:-64] + b"\xff" * 64)
     words = (*words, "-s", f"model.path={weights.parent}")
-    status, _, told = forked(*words)
-    assert (status, told.count("\n")) == (2, 1), told
-    assert "NaN" in told
+    status, _, message = forked(*words)
+    assert (status, message.count("\n")) == (2, 1), message
+    assert "NaN" in message
     weights.write_bytes(whole)
     check_repeats(forked, words, run, name in RESUMED)
 
@@ -164,12 +153,12 @@ def test_a_disk_that_is_full_at_once(start, tmp_path):
     )
     outcomes = json.loads(done.stdout)
     assert any(status for _, (status, *_), _ in outcomes)
-    for size, (status, _, told), (again, _, told_then) in outcomes:
+    for size, (status, _, message), (again, _, message_then) in outcomes:
         # 2: a training run sees beforehand that no checkpoint fits.
-        assert status in (0, 1, 2), (size, told)
-        assert told.count("\n") == (status != 0), (size, told)
+        assert status in (0, 1, 2), (size, message)
+        assert message.count("\n") == (status != 0), (size, message)
         # A rollout that fits is done, and is not made again.
-        assert again == (2 if name == "rollout" and not status else 0), (size, told_then)
+        assert again == (2 if name == "rollout" and not status else 0), (size, message_then)
 
 
 def test_a_folder_of_a_stranger_is_still_refused(forked, start):
@@ -180,9 +169,9 @@ def test_a_folder_of_a_stranger_is_still_refused(forked, start):
     for file in ("recipe.toml", "notes.txt"):
         (run / file).write_text("mine")
     for more in ((), ("--resume",)) if name in RESUMED else ((),):
-        status, _, told = forked(*words, *more)
-        assert (status, told.count("\n")) == (2, 1)
-        assert f"run.dir: {run} exists and is not empty; expected a new or empty folder" in told
+        status, _, message = forked(*words, *more)
+        assert (status, message.count("\n")) == (2, 1)
+        assert f"run.dir: {run} exists and is not empty; expected a new or empty folder" in message
     assert {path.name: path.read_text() for path in run.iterdir()} == {
         "recipe.toml": "mine",
         "notes.txt": "mine",

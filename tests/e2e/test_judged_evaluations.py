@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from e2e_runs import EVAL, start, write_lines, write_task
+from e2e_runs import EVAL, overrides, start, write_task
 from loopback import as_json, serve
 from ramify.cli import main
 from ramify.eval.results import read_records
@@ -26,34 +26,32 @@ class StandIn:
         self.turns: Counter[str] = Counter()
         self.lock = threading.Lock()
 
-    def __call__(self, asked):
+    def __call__(self, request):
         if self.down:
             return as_json({}, 500)
-        mark, *lines, _ = asked.json()["messages"][1]["content"].split("\n")
+        mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
         data = json.loads("\n".join(lines))
         answer = data["candidate_answer"]
         if data["accepted_answers"] == ["x"]:
-            return said(FORMLESS)
+            return reply(FORMLESS)
         with self.lock:
             turn = self.turns[answer]
             self.turns[answer] += 1
         if turn < 3:
-            return (as_json({}, 429, **{"retry-after": "0"}), as_json({}, 500), said(FORMLESS))[turn]
+            return (as_json({}, 429, **{"retry-after": "0"}), as_json({}, 500), reply(FORMLESS))[turn]
         time.sleep(0.02)
-        return said(f"{mark} {'CORRECT' if answer in data['accepted_answers'] else 'INCORRECT'}")
+        return reply(f"{mark} {'CORRECT' if answer in data['accepted_answers'] else 'INCORRECT'}")
 
 
-def said(text):
+def reply(text):
     return as_json({"choices": [{"index": 0, "message": {"content": text}}]})
 
 
 @pytest.fixture
 def task(tmp_path, model_folder):
-    recipe = write_task(tmp_path / "task", model_folder, EVAL)
     golds = ["42", "Paris", "x"]
     rows = [{"id": f"p{i}", "prompt": f"what is {i} ?", "answer": golds[i % 3]} for i in range(9)]
-    write_lines(recipe.parent / "problems.jsonl", rows)
-    return recipe
+    return write_task(tmp_path / "task", model_folder, EVAL, problems=rows)
 
 
 def words(folder, url, *settings):
@@ -68,21 +66,21 @@ def words(folder, url, *settings):
         "sandbox.min_level=0",
         f"reward.judge={{{judge}}}",
     )
-    return [word for setting in (*common, *settings) for word in ("-s", setting)]
+    return overrides(*common, *settings)
 
 
 def test_verdicts_are_right_and_failures_are_counted(task, capsys):
     with serve(StandIn()) as server:
         assert main(["eval", str(task), *words(task.parent, server.url, "sampling.right_by='judge'")]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     run = task.parent / "run"
     records = read_records(run)
     for record in records:
         gold = ["42", "Paris", "x"][int(record.problem[1:]) % 3]
         assert record.parts.get("judge") == (None if gold == "x" else float(record.answer == gold))
         assert record.correct is (record.answer == gold)
-    assert "judge: 18 verdicts" in said
-    assert "without a verdict: no_verdict 9" in said
+    assert "judge: 18 verdicts" in output
+    assert "without a verdict: no_verdict 9" in output
     judge = json.loads((run / "summary.json").read_text())["judge"]
     right = sum(record.correct for record in records)
     assert 0 < right < 18
@@ -103,16 +101,16 @@ def test_a_judge_that_is_down_is_told_and_asked_again_on_resume(task, capsys):
     stand_in = StandIn()
     run = task.parent / "run"
     with serve(stand_in) as server:
-        given = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
+        arguments = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
         stand_in.down = True
-        assert main(["eval", str(task), *given]) == 0
+        assert main(["eval", str(task), *arguments]) == 0
         assert "without a verdict: server 27" in capsys.readouterr().out
         down = json.loads((run / "summary.json").read_text())
         assert (down["judge"]["judged"], down["judge"]["without_verdict"]) == (0, 27)
         assert down["pass_at"]["1"]["value"] > 0
         stand_in.down = False
         stand_in.turns.update({"42": 3, "Paris": 3})
-        assert main(["eval", str(task), "--resume", *given]) == 0
+        assert main(["eval", str(task), "--resume", *arguments]) == 0
     assert (
         "27 of 27 attempts are done, 27 of them without a verdict: they are judged again"
         in capsys.readouterr().out
@@ -129,23 +127,23 @@ def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
     stand_in = StandIn()
     run = task.parent / "run"
     with serve(stand_in) as server:
-        given = words(
+        arguments = words(
             task.parent,
             server.url,
             "reward.judge.http={attempts=1,in_flight=16}",
             "sampling.right_by='judge'",
         )
         stand_in.down = True
-        told = refused("eval", task, *given)
+        message = refused("eval", task, *arguments)
         assert (
             "the judge gave no verdict on any of 27 attempts, so there is no result; the last failure: "
-            in told
+            in message
         )
-        assert "500" in told
+        assert "500" in message
         assert not (run / "summary.json").exists()
         stand_in.down = False
         stand_in.turns.update({"42": 3, "Paris": 3})
-        assert main(["eval", str(task), "--resume", *given]) == 0
+        assert main(["eval", str(task), "--resume", *arguments]) == 0
     assert "warning: 9 of 27 attempts have no verdict and count as wrong" in capsys.readouterr().out
     assert main(["eval", "--compare", str(run), str(run)]) == 0
     assert f"warning: {run}: 9 attempts have no verdict" in capsys.readouterr().out
@@ -155,16 +153,16 @@ def test_too_many_answers_without_a_verdict_stop_the_evaluation(task, refused):
     stand_in = StandIn()
     stand_in.down = True
     with serve(stand_in) as server:
-        given = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
-        told = refused("eval", task, *given, "-s", "reward.judge.failures_to_stop=5")
-    assert "the judge big gave no verdict on 5 answers in a row, the last time: server" in told
+        arguments = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
+        message = refused("eval", task, *arguments, "-s", "reward.judge.failures_to_stop=5")
+    assert "the judge big gave no verdict on 5 answers in a row, the last time: server" in message
     assert not (task.parent / "run" / "summary.json").exists()
 
 
 def test_sigterm_keeps_what_has_ended(task):
     with serve(StandIn()) as server:
-        given = words(task.parent, server.url)
-        process = start("eval", task, *given)
+        arguments = words(task.parent, server.url)
+        process = start("eval", task, *arguments)
         results = task.parent / "run" / "results.jsonl"
         while process.poll() is None and not results.exists():
             time.sleep(0.002)
@@ -173,7 +171,7 @@ def test_sigterm_keeps_what_has_ended(task):
         assert process.returncode in (0, 128 + signal.SIGTERM), err
         if process.returncode:
             assert "stopped by SIGTERM; the attempts that have ended are in" in err
-        assert main(["eval", str(task), "--resume", *given]) == 0
+        assert main(["eval", str(task), "--resume", *arguments]) == 0
     assert len(read_records(task.parent / "run")) == 27
 
 
@@ -183,13 +181,15 @@ def test_another_address_is_the_same_judge_and_another_file_another_reward(task,
     part = f'reward.own=[{{path="{own}",function="one",weight=0.0}}]'
     for _ in range(2):
         with serve(StandIn()) as server:
-            given = words(task.parent, server.url, part)
-            assert main(["eval", str(task), "--resume", *given, "-s", "price={input=1.0,output=2.0}"]) == 0
-    assert main(["eval", str(task), "--resume", *given]) == 0
+            arguments = words(task.parent, server.url, part)
+            assert (
+                main(["eval", str(task), "--resume", *arguments, "-s", "price={input=1.0,output=2.0}"]) == 0
+            )
+    assert main(["eval", str(task), "--resume", *arguments]) == 0
     own.write_text("def one(completions, **columns):\n    return [2.0] * len(completions)\n")
-    assert "with reward_identities.one.sha256 = " in refused("eval", task, "--resume", *given)
+    assert "with reward_identities.one.sha256 = " in refused("eval", task, "--resume", *arguments)
 
 
 def test_verdicts_need_a_judge(task, refused):
-    told = refused("eval", task, "-s", "sampling.right_by='judge'")
-    assert 'sampling.right_by: "judge" takes [reward.judge], which is missing' in told
+    message = refused("eval", task, "-s", "sampling.right_by='judge'")
+    assert 'sampling.right_by: "judge" takes [reward.judge], which is missing' in message

@@ -20,27 +20,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked_runs import ForkedRuns
 
+import build
 from e2e_runs import (
     DPO,
     EVAL,
     SECONDS,
     SFT,
     TRAIN,
+    overrides,
     ramify,
     start,
     wait_for_step,
-    write_lines,
     write_task,
 )
 from ramify.algos.credit import Weighting, credit
-from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.pack import pack
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
@@ -52,18 +47,11 @@ KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
-    yield runs
-    runs.close()
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, caller, forked):
     """Nine steps without a break."""
     recipe = write_task(tmp_path_factory.mktemp("whole"), caller)
-    status, _, told = forked("train", recipe)
-    assert status == 0, told
+    status, _, message = forked("train", recipe)
+    assert status == 0, message
     return recipe.parent / "run"
 
 
@@ -125,7 +113,7 @@ class Command:
     check: Callable[[Path, Path], None] = check_equal_runs
 
     def words(self):
-        return [word for setting in (*SETTINGS, *self.settings) for word in ("-s", setting)]
+        return overrides(*SETTINGS, *self.settings)
 
 
 COMMANDS = {
@@ -181,8 +169,8 @@ def test_killed_while_it_writes(tmp_path, caller, forked, name):
     command = COMMANDS[name]
     whole = write_task(tmp_path / "whole", caller, command.recipe)
     began = time.monotonic()
-    status, _, told = forked(name, whole, *command.words())
-    assert status == 0, told
+    status, _, message = forked(name, whole, *command.words())
+    assert status == 0, message
     seconds = time.monotonic() - began
     draw = random.Random(name)
     chains = [[{"at": instant} for instant in command.instants]]
@@ -190,10 +178,10 @@ def test_killed_while_it_writes(tmp_path, caller, forked, name):
     for number, chain in enumerate(chains):
         recipe = write_task(tmp_path / str(number), caller, command.recipe)
         for kill in chain:
-            status, _, told = forked(name, recipe, *command.words(), "--resume", **kill)
-            assert status == -signal.SIGKILL or (status == 0 and "seconds" in kill), (kill, told)
-        status, _, told = forked(name, recipe, *command.words(), "--resume")
-        assert status == 0, (chain, told)
+            status, _, message = forked(name, recipe, *command.words(), "--resume", **kill)
+            assert status == -signal.SIGKILL or (status == 0 and "seconds" in kill), (kill, message)
+        status, _, message = forked(name, recipe, *command.words(), "--resume")
+        assert status == 0, (chain, message)
         command.check(recipe.parent / "run", whole.parent / "run")
 
 
@@ -204,17 +192,17 @@ def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(unin
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step":3,"time":17')
     shutil.copytree(run / "checkpoints" / "step-000002", run / "checkpoints" / ".step-000003.partial")
-    status, said, _ = forked("train", task, "--resume")
+    status, output, _ = forked("train", task, "--resume")
     assert status == 0
     assert (
         f"  {run}/metrics.jsonl: the last line was cut off by a crash and is dropped; "
-        in said.splitlines()[0]
+        in output.splitlines()[0]
     )
-    assert f"going on from {run}/checkpoints/step-000002\n" in said
+    assert f"going on from {run}/checkpoints/step-000002\n" in output
     check_equal_runs(run, uninterrupted)
-    kept, expected = (sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, uninterrupted))
-    assert kept == expected
-    assert kept[-2:] == ["step-000008", LAST]
+    names, expected = (sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, uninterrupted))
+    assert names == expected
+    assert names[-2:] == ["step-000008", LAST]
 
 
 PATHS = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
@@ -222,7 +210,7 @@ NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
 def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, tmp_path, caller):
-    """Which file it is depends on the size of the disk; one checkpoint takes 1.3 MB, and three are there at a time."""
+    """The file that is cut depends on the size of the disk; one checkpoint takes 1.3 MB, and three are there at a time."""
     if subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode:
         pytest.skip("this user may not mount a file system of his own")
     sizes = range(1300, 4100, 100) if KILLS else (1400, 2700)
@@ -231,14 +219,14 @@ def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, 
     done = subprocess.run(
         [*NAMESPACE, *script, "train", recipe], capture_output=True, text=True, check=True, env=PATHS
     )
-    for size, (status, _, told), (resumed, _, told_then) in json.loads(done.stdout):
-        assert resumed == 0, told_then
+    for size, (status, _, message), (resumed, _, message_then) in json.loads(done.stdout):
+        assert resumed == 0, message_then
         check_equal_runs(tmp_path / str(size) / "run", uninterrupted)
-        assert status in ((0, 1) if size > 3500 else (1,)), (size, told)
+        assert status in ((0, 1) if size > 3500 else (1,)), (size, message)
         if status:
-            assert told.count("\n") == 1
-            assert "No space left on device" in told
-            assert f"{tmp_path}/disk/run/" in told
+            assert message.count("\n") == 1
+            assert "No space left on device" in message
+            assert f"{tmp_path}/disk/run/" in message
 
 
 @pytest.mark.parametrize(
@@ -249,11 +237,11 @@ def test_interrupted(uninterrupted, task, number, name, code):
     process = start("train", task, "-s", "run.save_every=100")
     wait_for_step(process, run, 2)
     process.send_signal(number)
-    _, told = process.communicate(timeout=SECONDS)
+    _, message = process.communicate(timeout=SECONDS)
     assert process.returncode == code
-    assert told.count("\n") == 1
+    assert message.count("\n") == 1
     (saved,) = (run / "checkpoints").iterdir()
-    assert told == (f"ramify train: stopped by {name}; state saved in {saved}, go on with --resume\n")
+    assert message == (f"ramify train: stopped by {name}; state saved in {saved}, go on with --resume\n")
     assert ramify("train", task, "-s", "run.save_every=100", "--resume")[0] == 0
     check_equal_runs(run, uninterrupted, scored=False)
 
@@ -267,8 +255,8 @@ def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller, fo
     whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
     assert forked("train", whole, *rule)[0] == 0
     assert forked("train", broken, *rule, at=AFTER_STEP_3)[0] == -signal.SIGKILL
-    status, _, told = forked("train", broken, *rule, "--resume")
-    assert status == 0, told
+    status, _, message = forked("train", broken, *rule, "--resume")
+    assert status == 0, message
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     _, state = checkpoint(whole.parent / "run")
     assert len(state["loop"]["branching"]["first_seen"]) > 2
@@ -276,18 +264,15 @@ def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller, fo
 
 def test_killed_between_problems_that_were_refused(tmp_path, caller, forked):
     """Dynamic sampling: the cursor counts every problem that a step has taken, and draws know their round."""
-    settings = ("reward.name=hierarchical", "rollout.dynamic_sampling.max_attempts=3")
-    words = [word for setting in settings for word in ("-s", setting)]
+    words = overrides("reward.name=hierarchical", "rollout.dynamic_sampling.max_attempts=3")
     rows = [
         {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(18)
     ]
-    whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
-    for recipe in (whole, broken):
-        write_lines(recipe.parent / "problems.jsonl", rows)
+    whole, broken = (write_task(tmp_path / name, caller, problems=rows) for name in ("whole", "broken"))
     assert forked("train", whole, *words)[0] == 0
     assert forked("train", broken, *words, at=AFTER_STEP_3)[0] == -signal.SIGKILL
-    status, _, told = forked("train", broken, *words, "--resume")
-    assert status == 0, told
+    status, _, message = forked("train", broken, *words, "--resume")
+    assert status == 0, message
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     done = read_metrics(whole.parent / "run" / "metrics.jsonl")
     refused = sum(row["sampling/refused"] for row in done)
@@ -303,9 +288,9 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task, 
     run = task.parent / "run"
     assert forked("train", task, "--max-steps", 3)[0] == 0
     shutil.rmtree(run / "checkpoints")
-    status, _, told = forked("train", task, "--resume")
+    status, _, message = forked("train", task, "--resume")
     assert status == 2
-    assert told == (
+    assert message == (
         f"ramify train: {run}: metrics.jsonl has 3 steps, but there is no checkpoint in {run}/checkpoints; put it "
         "back, or name a new run.dir to start again\n"
     )
@@ -314,9 +299,9 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task, 
 
 def test_a_job_that_always_asks_to_resume_begins_at_the_start_and_says_so(task, forked):
     run = task.parent / "run"
-    status, said, told = forked("train", task, "--resume", "--max-steps", 1)
-    assert status == 0, told
-    assert f"nothing to resume in {run}: starting from step 0\n" in said
+    status, output, message = forked("train", task, "--resume", "--max-steps", 1)
+    assert status == 0, message
+    assert f"nothing to resume in {run}: starting from step 0\n" in output
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == [1]
 
 
@@ -325,11 +310,11 @@ def test_a_checkpoint_of_another_run_is_refused(uninterrupted, task, forked):
     run = task.parent / "run"
     assert forked("train", task, "--max-steps", 1)[0] == 0
     shutil.copytree(uninterrupted / "checkpoints" / LAST, run / "checkpoints" / LAST)
-    status, _, told = forked("train", task, "--resume")
+    status, _, message = forked("train", task, "--resume")
     assert status == 2
-    assert told.startswith(f"ramify train: {run}/checkpoints/{LAST}: of run ")
-    assert told.endswith("move it out of this folder, or name a new run.dir with it as model.path\n")
-    assert told.count("\n") == 1
+    assert message.startswith(f"ramify train: {run}/checkpoints/{LAST}: of run ")
+    assert message.endswith("move it out of this folder, or name a new run.dir with it as model.path\n")
+    assert message.count("\n") == 1
 
 
 def test_supervised_training_interrupted(tmp_path, model_folder):
@@ -339,10 +324,10 @@ def test_supervised_training_interrupted(tmp_path, model_folder):
     process = start("sft", recipe, *settings)
     wait_for_step(process, run, 3)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=SECONDS)
+    _, message = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert told.startswith("ramify sft: stopped by Ctrl-C; state saved in ")
-    assert told.count("\n") == 1
+    assert message.startswith("ramify sft: stopped by Ctrl-C; state saved in ")
+    assert message.count("\n") == 1
     done = len(read_metrics(run / "metrics.jsonl"))
     assert ramify("sft", recipe, *settings, "--resume", "--max-steps", done + 2)[0] == 0
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == list(range(1, done + 3))
@@ -354,31 +339,23 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
     folder = uninterrupted / "checkpoints" / LAST
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    ours = Learner(
-        single_process(load_model(folder), OptimizerConfig(rate=1e-12)),
-        schedule=ScheduleConfig(),
-        total_steps=1,
-        objective=Objective(NegativeLogLikelihood()),
-        temperature=1.0,
-        max_grad_norm=1.0,
-        token_budget=10_000,
-    )
+    ours = build.learner(load_model(folder))
     for traced in read_trees(uninterrupted / "trees" / "000009.jsonl"):
         tree = traced.tree
         ones = [np.ones(trajectory.num_written) for trajectory in tree.trajectories]
         (row,) = pack(credited([tree], [credit(training(tree, ones), Weighting())]), 1 << 20)
         (packed,) = ours.logprobs([row])
-        found = []
+        differences = []
         for trajectory in tree.trajectories:
             (segment,) = trajectory.segments
             ids = torch.tensor([segment.token_ids])
             with torch.no_grad():
                 logits = theirs(ids).logits[0, :-1]
             every = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0]
-            found.append(every[torch.tensor(segment.written[1:])].numpy())
+            differences.append(every[torch.tensor(segment.written[1:])].numpy())
             prompt = tokenizer(trajectory.nodes[0].text, add_special_tokens=False)["input_ids"]
             assert tuple(prompt) == trajectory.nodes[0].token_ids
-        np.testing.assert_allclose(packed, unique_of(tree, found), atol=1e-5)
+        np.testing.assert_allclose(packed, unique_of(tree, differences), atol=1e-5)
 
 
 def unique_of(tree, per_trajectory):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from e2e_runs import SFT, TRAIN, ramify, start, wait_for_step, write_task
+from e2e_runs import SFT, TRAIN, overrides, ramify, start, wait_for_step, write_task
 from ramify.assemble.training import build_rl
 from ramify.cli import main
 from ramify.config.load import load_recipe
@@ -112,7 +112,7 @@ def test_a_run_that_was_killed_goes_on_in_the_same_run_of_its_logger(
     monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
     monkeypatch.setenv("WANDB_DIR", str(folder))
     settings = ("data.epochs=400", "run.threads=1", "run.save_every=4", f'log.to=["{name}"]')
-    arguments = ("sft", recipe, *(word for setting in settings for word in ("-s", setting)))
+    arguments = ("sft", recipe, *overrides(*settings))
     process = start(*arguments)
     wait_for_step(process, run, 6)
     process.kill()
@@ -202,7 +202,7 @@ def test_trackers_get_the_trees_of_every_second_step(tmp_path, caller, monkeypat
         ),
         *(f"eval.test={folder / 'problems.jsonl'}", "eval.every=1", "eval.max_tokens=8"),
     )
-    status, out, err = ramify("train", recipe, *(word for setting in settings for word in ("-s", setting)))
+    status, out, err = ramify("train", recipe, *overrides(*settings))
     assert status == 0, err
     assert "log.to" not in out + err
     if name == "trackio":

@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from e2e_runs import EVAL, SFT, TRAIN, write_task
+from e2e_runs import EVAL, SFT, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import adapters_off, has_adapters
@@ -23,7 +23,7 @@ LORA = (
 
 
 def ramify(command, recipe, *arguments, settings=LORA):
-    words = [word for setting in settings for word in ("-s", setting)]
+    words = overrides(*settings)
     assert main([command, str(recipe), *words, *arguments]) == 0
     return recipe.parent / "run"
 
@@ -99,8 +99,8 @@ def test_an_adapter_is_evaluated(supervised, tmp_path):
 def test_other_sizes_than_those_of_the_adapter_are_refused_in_one_line(supervised, tmp_path, capsys):
     recipe = write_task(tmp_path / "other", last(supervised[0]), SFT)
     settings = ("model.lora.rank=8", "model.lora.alpha=8")
-    words = [word for setting in settings for word in ("-s", setting)]
+    words = overrides(*settings)
     assert main(["sft", str(recipe), *words]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "model.lora: expected the settings of the adapter at" in told
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "model.lora: expected the settings of the adapter at" in message

@@ -1,6 +1,5 @@
 """A fresh process takes about the memory that the estimates say: for one row, and for a step of a whole run."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from e2e_runs import write_task
+from e2e_runs import overrides, python, write_task
 from model_folders import write_tokenizer
 from ramify.cli import main
 from ramify.commands.memory import job_here
@@ -19,7 +18,7 @@ from wide_rows import random_model, tree, update
 
 
 def high_water_mark():
-    """Of this process in bytes; ru_maxrss would begin with that of the process that started it."""
+    """Return that of this process in bytes; ru_maxrss would begin with that of the process that started it."""
     (line,) = [
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     ]
@@ -38,7 +37,7 @@ def child():
 
 def child_of_a_run(folder, *settings):
     """Print how far one step of RL with a model of 60 MB raises the mark of a run with a tiny one, and the estimate."""
-    words = [word for setting in settings for word in ("-s", setting)]
+    words = overrides(*settings)
     recipes = {}
     for name, hidden, layers in (("tiny", 64, 1), ("wide", 384, 8)):
         model = Path(folder) / name / "model"
@@ -75,7 +74,7 @@ def test_the_estimate_and_a_step_of_a_run(tmp_path, lora):
         f"import sys; sys.path[:0] = {sys.path!r}; import test_memory_of_a_process as t; "
         f"t.child_of_a_run({str(tmp_path)!r}, *{settings!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
     raised, estimate = map(int, done.stdout.splitlines()[-1].split())
     assert 0.6 < raised / estimate < 1.6, (raised, estimate)
@@ -84,7 +83,7 @@ def test_the_estimate_and_a_step_of_a_run(tmp_path, lora):
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
 def test_the_estimate_and_the_high_water_mark_of_a_process():
     code = f"import sys; sys.path[:0] = {sys.path!r}; import test_memory_of_a_process; test_memory_of_a_process.child()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
     raised, estimate = map(int, done.stdout.split())
     assert 0.7 < raised / estimate < 2.5

@@ -40,10 +40,10 @@ def actor(tmp_path, model_folder, tensors):
 
 
 def require_equal(folder, tensors, dtype=torch.float32):
-    found = load_file(folder / "model.safetensors")
-    assert found.keys() == tensors.keys()
+    merged = load_file(folder / "model.safetensors")
+    assert merged.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert torch.equal(found[name], tensor.to(dtype)), name
+        assert torch.equal(merged[name], tensor.to(dtype)), name
 
 
 def test_a_checkpoint_of_three_ranks_makes_the_round_trip(tmp_path, model_folder, capsys):
@@ -87,8 +87,10 @@ def test_a_large_model_is_spread_over_files(tmp_path, actor, model_folder, monke
     files = sorted(out.glob("*.safetensors"))
     assert len(files) > 2
     assert files[0].name == f"model-00001-of-{len(files):05}.safetensors"
-    found = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    assert json.loads((out / "model.safetensors.index.json").read_text())["weight_map"].keys() == found.keys()
+    tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    assert (
+        json.loads((out / "model.safetensors.index.json").read_text())["weight_map"].keys() == tensors.keys()
+    )
     wanted = load_file(model_folder / "model.safetensors")
     opened = [AutoModelForCausalLM.from_pretrained(out), load_model(out)]
     for model in opened:
@@ -105,8 +107,8 @@ def test_an_untied_head_is_kept(tmp_path):
 
 def test_a_tied_head_that_differs_is_refused(tmp_path, tensors, model_folder, refused):
     actor = write_plain(tmp_path / "save", tensors | {HEAD: tensors[HEAD] + 1}, model_folder)
-    told = refused("merge", "verl", actor, "--out", tmp_path / "out")
-    assert "tie_word_embeddings is true, but lm_head.weight and model.embed_tokens.weight differ" in told
+    message = refused("merge", "verl", actor, "--out", tmp_path / "out")
+    assert "tie_word_embeddings is true, but lm_head.weight and model.embed_tokens.weight differ" in message
     # The advice works.
     own = tmp_path / "own"
     own.mkdir()
@@ -131,9 +133,9 @@ def peft_model(folder, **more):
 
 def require_as_peft_merges(folder, wrapped):
     expected = wrapped.merge_and_unload().state_dict()
-    found = load_file(folder / "model.safetensors")
-    assert found.keys() == expected.keys() - {HEAD}
-    for name, tensor in found.items():
+    tensors = load_file(folder / "model.safetensors")
+    assert tensors.keys() == expected.keys() - {HEAD}
+    for name, tensor in tensors.items():
         torch.testing.assert_close(tensor, expected[name])
 
 
@@ -177,14 +179,14 @@ def test_ranks_of_the_settings_are_those_of_the_weights(tmp_path, model_folder, 
     require_as_peft_merges(tmp_path / "out", wrapped)
     file = adapter / "adapter_config.json"
     record = json.loads(file.read_text())
-    for change, told in (
+    for change, message in (
         ({"r": 8}, "says rank 8 for model.layers."),
         ({"rank_pattern": {}}, "says rank 4 for model.layers.0.self_attn.q_proj.weight, but"),
         ({"rank_pattern": {"q_proj": 2}}, "says rank 2 for model.layers.1.self_attn.q_proj.weight, but"),
         ({"rank_pattern": {"(a+)+$": 2}}, "rank_pattern: '(a+)+$' is no name"),
     ):
         file.write_text(json.dumps(record | change))
-        assert told in refused("merge", "lora", adapter, "--out", tmp_path / "other")
+        assert message in refused("merge", "lora", adapter, "--out", tmp_path / "other")
 
 
 def test_an_adapter_of_a_run_is_merged_into_the_base_that_it_was_trained_on(
@@ -206,8 +208,8 @@ def test_an_adapter_of_a_run_is_merged_into_the_base_that_it_was_trained_on(
     save_file(
         {name: t + 1 for name, t in load_file(base / "model.safetensors").items()}, base / "model.safetensors"
     )
-    told = refused("merge", "lora", tmp_path / "adapter", "--out", tmp_path / "other")
-    assert "Put the model there that the adapter was trained on" in told
+    message = refused("merge", "lora", tmp_path / "adapter", "--out", tmp_path / "other")
+    assert "Put the model there that the adapter was trained on" in message
 
 
 def test_models_that_differ_are_told_apart(tmp_path, model_folder, tensors, capsys):
@@ -222,9 +224,9 @@ def test_models_that_differ_are_told_apart(tmp_path, model_folder, tensors, caps
     assert "model.embed_tokens.weight is [600, 64] and [7, 8]" in capsys.readouterr().err
 
 
-def change_byte(file, place):
+def change_byte(file, position):
     content = bytearray(file.read_bytes())
-    content[place] ^= 1
+    content[position] ^= 1
     file.write_bytes(content)
 
 
@@ -233,58 +235,46 @@ def nan_at(tensors, name):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda actor: (actor / "huggingface" / "config.json").unlink(), "Set --config to the folder"),
-        (
-            lambda actor: next(actor.glob("*.pt")).unlink(),
-            "no model_world_size_W_rank_R.pt there, expected a verl",
-        ),
-        (
-            lambda actor: os.truncate(next(actor.glob("*.pt")), 5000),
-            "model_world_size_1_rank_0.pt: cannot be read",
-        ),
+        (lambda actor: next(actor.glob("*.pt")).unlink(), "no model_world_size_W_rank_R.pt there, expected a verl"),
+        (lambda actor: os.truncate(next(actor.glob("*.pt")), 5000), "model_world_size_1_rank_0.pt: cannot be read"),
         (lambda actor: change_byte(next(actor.glob("*.pt")), 200_000), "does not match its checksum"),
     ],
-)
-def test_a_damaged_checkpoint_is_refused(tmp_path, actor, refused, change, told):
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_refused(tmp_path, actor, refused, change, message):
     change(actor)
-    assert told in refused("merge", "verl", actor, "--out", tmp_path / "out")
+    assert message in refused("merge", "verl", actor, "--out", tmp_path / "out")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        (
-            lambda tensors: nan_at(tensors, EMBEDDING) | {HEAD: nan_at(tensors, EMBEDDING)[EMBEDDING]},
-            "holds NaN",
-        ),
+        (lambda tensors: nan_at(tensors, EMBEDDING) | {HEAD: nan_at(tensors, EMBEDDING)[EMBEDDING]}, "holds NaN"),
         (lambda tensors: {name: tensors[name] for name in [*tensors][:-2]}, "is missing"),
         (lambda tensors: tensors | {"score.weight": torch.zeros(3)}, "score.weight is none of this model"),
-        (
-            lambda tensors: tensors | {"model.norm.weight": torch.ones(3)},
-            "model.norm.weight is [3], expected [64]",
-        ),
+        (lambda tensors: tensors | {"model.norm.weight": torch.ones(3)}, "model.norm.weight is [3], expected [64]"),
     ],
-)
-def test_wrong_weights_are_refused(tmp_path, tensors, model_folder, refused, change, told):
+)  # fmt: skip
+def test_wrong_weights_are_refused(tmp_path, tensors, model_folder, refused, change, message):
     write_plain(tmp_path / "save", change(tensors), model_folder)
-    assert told in refused("merge", "verl", tmp_path / "save", "--out", tmp_path / "out")
+    assert message in refused("merge", "verl", tmp_path / "save", "--out", tmp_path / "out")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
 
 def test_numbers_beyond_float16_are_refused(tmp_path, tensors, model_folder, refused):
     large = tensors | {"model.norm.weight": tensors["model.norm.weight"] + 1e5}
     write_plain(tmp_path / "save", large, model_folder)
-    told = refused("merge", "verl", tmp_path / "save", "--out", tmp_path / "out", "--dtype", "float16")
-    assert "Use --dtype bfloat16 or float32" in told
+    message = refused("merge", "verl", tmp_path / "save", "--out", tmp_path / "out", "--dtype", "float16")
+    assert "Use --dtype bfloat16 or float32" in message
 
 
 def test_the_configuration_of_another_model_is_refused(tmp_path, actor, refused):
     other = write_small_model(tmp_path / "other")
-    told = refused("merge", "verl", actor, "--config", other, "--out", tmp_path / "out")
-    assert "the weights are of another model" in told
+    message = refused("merge", "verl", actor, "--config", other, "--out", tmp_path / "out")
+    assert "the weights are of another model" in message
     assert "no config.json there" in refused(
         "merge", "verl", actor, "--config", tmp_path, "--out", tmp_path / "out"
     )
@@ -306,15 +296,15 @@ def test_wrong_folders_are_refused(tmp_path, actor, refused):
 def test_nothing_is_left_when_the_disk_is_full(tmp_path, actor, capsys):
     with file_size_limit(100_000):
         assert main(["merge", "verl", str(actor), "--out", str(tmp_path / "out")]) == 1
-    assert "File too large: " in (told := capsys.readouterr().err)
-    assert "model.safetensors" in told
+    assert "File too large: " in (message := capsys.readouterr().err)
+    assert "model.safetensors" in message
     assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
 
 def test_a_disk_without_room_is_refused(tmp_path, actor, refused, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))
-    told = refused("merge", "verl", actor, "--out", tmp_path / "out")
-    assert "the model takes 0.00 GB, the disk has 0.00 GB left" in told
+    message = refused("merge", "verl", actor, "--out", tmp_path / "out")
+    assert "the model takes 0.00 GB, the disk has 0.00 GB left" in message
     assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
 
@@ -339,7 +329,7 @@ def test_a_signal_leaves_nothing(tmp_path, actor):
         while "tensors" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGINT)
-        told = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, told
-    assert told == "ramify merge: stopped by Ctrl-C\n"
+        message = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, message
+    assert message == "ramify merge: stopped by Ctrl-C\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["large", "model", "save"]

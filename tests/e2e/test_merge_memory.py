@@ -1,12 +1,12 @@
 """Converting takes memory for one tensor and the part of the shards that is being read, not for the model."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from test_memory_of_a_process import high_water_mark
 
+from e2e_runs import python
 from ramify.cli import main
 from ramify.modeling import plain_folder, verl_shards
 from verl_checkpoints import write_sharded, write_small_model
@@ -44,7 +44,7 @@ def test_memory_is_that_of_a_tensor(tmp_path):
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}; import test_merge_memory as t; t.child({str(tmp_path)!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
     raised = int(done.stdout.split()[-1])
     stored = sum(file.stat().st_size for file in (tmp_path / "large_out").glob("*.safetensors"))

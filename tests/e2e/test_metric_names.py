@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import DPO, SFT, TRAIN, ramify, write_task
+from e2e_runs import DPO, SELFCRITIC, SFT, TRAIN, ramify, write_task
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey, make_tree
 from ramify.data.order import DataCursor
@@ -26,17 +26,6 @@ correction = {{ level = "token", kind = "truncate", cap = 2.0 }}
 kl = {{ place = "loss", estimator = "k3", coefficient = 0.1 }}
 entropy_bonus = 0.01
 """
-CYCLES = """
-[selfcritic]
-cycles = 1
-steps = 1
-problems = 2
-[dpo]
-beta = 0.1
-batch_size = 4
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
 
 
 def pattern(name):
@@ -51,7 +40,7 @@ def judged():
 
 
 def fallen():
-    """What a step adds whose share of right answers is lower than that of the steps before."""
+    """Return the metrics that a step adds whose share of right answers is lower than that of the steps before."""
     state = LoopState(guard=GuardState())
     for correct in (1.0, 0.5):
         batch = Batch(tuple(judged() * 64), frozenset(), 1, DataCursor())
@@ -63,13 +52,12 @@ def fallen():
 def written(tmp_path_factory, caller):
     """Names that small runs write, and those of two functions about what small runs do not meet."""
     names = {*tree_metrics(judged()), *fallen()}
-    answers = TRAIN.replace('name = "length"', 'name = "answer"')
-    refusing = answers.replace("[engine]", "dynamic_sampling = {{ max_attempts = 2 }}\n[engine]")
+    refusing = SELFCRITIC.replace("[engine]", "dynamic_sampling = {{ max_attempts = 2 }}\n[engine]")
     texts = {
         "sft": SFT,
         "dpo": DPO.replace("epochs = 6", "epochs = 1"),
         "train": TRAIN.replace('loss = {{ name = "clip" }}\n', ALL),
-        "selfcritic": refusing + CYCLES,
+        "selfcritic": refusing,
     }
     for command, text in texts.items():
         task = write_task(tmp_path_factory.mktemp(command), caller, text)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from e2e_runs import overrides
 from model_folders import write_model
 from ramify.cli import main
 from ramify.config import shipped_recipes
@@ -35,22 +36,20 @@ def sizes(tmp_path):
         config = dict(zip(KEYS, SIZES[name], strict=False))
         folder = tmp_path / name.replace("/", "-")
         folder.mkdir()
-        rest = {"model_type": "qwen2", "hidden_act": "silu", "max_position_embeddings": 32768}
-        (folder / "config.json").write_text(json.dumps(config | rest))
+        others = {"model_type": "qwen2", "hidden_act": "silu", "max_position_embeddings": 32768}
+        (folder / "config.json").write_text(json.dumps(config | others))
         return folder
 
     return make
 
 
 @pytest.fixture
-def asked(capsys):
-    """Runs `ramify doctor --gpu-memory`: its status and all that it said."""
+def doctor(capsys):
+    """Run `ramify doctor --gpu-memory`: its status, and its output with its errors."""
 
     def ask(recipe, card, *settings):
-        words = [word for setting in settings for word in ("-s", setting)]
-        status = main(["doctor", str(recipe), "--gpu-memory", str(card), *words])
-        told = capsys.readouterr()
-        return status, told.out + told.err
+        status = main(["doctor", str(recipe), "--gpu-memory", str(card), *overrides(*settings)])
+        return status, "".join(capsys.readouterr())
 
     return ask
 
@@ -61,18 +60,18 @@ def test_there_are_recipes_for_both_cards():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_fits_its_card_and_says_what_doctor_says(name, sizes, asked):
+def test_a_recipe_fits_its_card_and_says_what_doctor_says(name, sizes, doctor):
     recipe, card = RECIPES[name], re.search(r"_(\d+)gb$", name)[1]
     model = read_toml(recipe)["model"]["path"]
-    status, told = asked(recipe, card, f"model.path={sizes(model)}")
+    status, message = doctor(recipe, card, f"model.path={sizes(model)}")
     assert status == 0
-    assert f"{SIZES[model][-1]:,} parameters" in told
-    total, _ = re.search(r"([\d.]+) GiB  together: fits, ([\d.]+) GiB to spare", told).groups()
+    assert f"{SIZES[model][-1]:,} parameters" in message
+    total, _ = re.search(r"([\d.]+) GiB  together: fits, ([\d.]+) GiB to spare", message).groups()
     header = " ".join(recipe.read_text().partition("\n[")[0].replace("\n# ", " ").split())
     assert f"Memory: {total} GiB of the" in header
     assert f"--gpu-memory {card}" in header
     assert "Nobody has run this on a GPU" in header
-    for size, part in re.findall(r"^ *([\d.]+) GiB  (weights|activations|logits)", told, re.MULTILINE):
+    for size, part in re.findall(r"^ *([\d.]+) GiB  (weights|activations|logits)", message, re.MULTILINE):
         assert size in header, part
 
 
@@ -90,11 +89,11 @@ def test_a_recipe_passes_a_dry_run_on_a_small_model_of_the_family(name, tmp_path
     ("model", "gigabytes"),
     [("Qwen/Qwen2.5-1.5B-Instruct", 24), ("Qwen/Qwen2.5-7B-Instruct", 80)],
 )
-def test_the_cold_start_serves_the_larger_models(model, gigabytes, sizes, asked):
+def test_the_cold_start_serves_the_larger_models(model, gigabytes, sizes, doctor):
     recipe = RECIPES["sft_qwen2.5_0.5b_24gb"]
-    status, told = asked(recipe, gigabytes, f"model.path={sizes(model)}", "model.lora={}")
+    status, message = doctor(recipe, gigabytes, f"model.path={sizes(model)}", "model.lora={}")
     assert status == 0
-    total = re.search(r"([\d.]+ GiB)  together: fits", told)[1]
+    total = re.search(r"([\d.]+ GiB)  together: fits", message)[1]
     line = next(
         line for line in recipe.read_text().splitlines() if line.startswith(f"#   -s model.path={model}")
     )
@@ -110,29 +109,29 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("case", TOO_LARGE)
-def test_what_does_not_fit_is_refused_with_what_to_change(case, sizes, asked):
+def test_what_does_not_fit_is_refused_with_what_to_change(case, sizes, doctor):
     settings, size, knob = TOO_LARGE[case]
     recipe = RECIPES["arpo_qwen2.5_0.5b_24gb"]
     settings = [f"model.path={sizes(f'Qwen/Qwen2.5-{size}-Instruct')}", *settings]
-    status, told = asked(recipe, 24, *settings)
+    status, message = doctor(recipe, 24, *settings)
     assert status == 2
-    assert "takes at least" in told
-    found = re.search(knob, told)
-    assert found
+    assert "takes at least" in message
+    match = re.search(knob, message)
+    assert match
     if case == "slots":
-        assert asked(recipe, 24, *settings, f"engine.slots={found[1]}")[0] == 0
-        assert asked(recipe, 24, *settings, f"engine.slots={int(found[1]) + 1}")[0] == 2
+        assert doctor(recipe, 24, *settings, f"engine.slots={match[1]}")[0] == 0
+        assert doctor(recipe, 24, *settings, f"engine.slots={int(match[1]) + 1}")[0] == 2
 
 
-def test_a_model_whose_sizes_are_not_here(asked, tmp_path, monkeypatch):
+def test_a_model_whose_sizes_are_not_here(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    status, told = asked(RECIPES["arpo_qwen2.5_0.5b_24gb"], 24, "model.path=org/not-here")
+    status, message = doctor(RECIPES["arpo_qwen2.5_0.5b_24gb"], 24, "model.path=org/not-here")
     assert status == 2
-    assert "config.json" in told
-    assert "-s model.path=FOLDER" in told
+    assert "config.json" in message
+    assert "-s model.path=FOLDER" in message
     (tmp_path / "empty").mkdir()
-    status, told = asked(RECIPES["arpo_qwen2.5_0.5b_24gb"], 24, f"model.path={tmp_path / 'empty'}")
-    assert (status, "config.json is missing" in told) == (2, True)
+    status, message = doctor(RECIPES["arpo_qwen2.5_0.5b_24gb"], 24, f"model.path={tmp_path / 'empty'}")
+    assert (status, "config.json is missing" in message) == (2, True)
 
 
 @pytest.mark.parametrize(

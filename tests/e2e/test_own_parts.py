@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import own_parts
-from e2e_runs import TRAIN, ramify, start, wait_for_step, write_task
+from e2e_runs import TRAIN, overrides, ramify, start, wait_for_step, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -27,7 +27,7 @@ def task(tmp_path, caller, monkeypatch):
 
 def settings(parts=PARTS, steps=3):
     values = {**parts, "run.steps": steps, "learner.problems_per_minibatch": 1}
-    return [word for key, value in values.items() for word in ("-s", f"{key}={value}")]
+    return overrides(values)
 
 
 def files(run, folder):
@@ -79,7 +79,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tm
 
 
 @pytest.mark.parametrize(
-    ("key", "path", "function", "told"),
+    ("key", "path", "function", "message"),
     [
         *((key, "none.py", "rule", f"{key}.path: expected a file, found none at none.py") for key in PARTS),
         *((key, "other.py", "other", "other.py: other: expected other(") for key in PARTS),
@@ -87,16 +87,16 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tm
         ("algorithm.estimator", "broken.py", "f", "broken.py, line 1: not Python: "),
     ],
 )
-def test_a_dry_run_finds_what_cannot_be_loaded(task, tmp_path, capsys, key, path, function, told):
+def test_a_dry_run_finds_what_cannot_be_loaded(task, tmp_path, capsys, key, path, function, message):
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "other.py").write_text("def other():\n    return 1\n")
     part = f'{{name="file", path="{path}", function="{function}"}}'
     assert main(["train", str(task), *settings({**PARTS, key: part}), "--dry-run"]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("key", "parameters", "body", "told"),
+    ("key", "parameters", "body", "message"),
     [
         ("rollout.branching", "candidate", "return None", "line 1: f: tree "),
         ("rollout.branching", "candidate", "raise OSError('no')", "it raised OSError: no. Correct the function."),
@@ -105,13 +105,13 @@ def test_a_dry_run_finds_what_cannot_be_loaded(task, tmp_path, capsys, key, path
     ],
 )  # fmt: skip
 def test_a_function_that_fails_ends_the_run_with_one_line(
-    task, tmp_path, capsys, key, parameters, body, told
+    task, tmp_path, capsys, key, parameters, body, message
 ):
     (tmp_path / "fails.py").write_text(f"def f({parameters}):\n    {body}\n")
     part = '{name="file", path="fails.py", function="f"}'
     assert main(["train", str(task), *settings({**PARTS, key: part})]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert "fails.py, line " in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import TRAIN, write_task
+from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
@@ -35,11 +35,11 @@ ends = true
 def example(tmp_path):
     """The blocks of the example in a folder, by name."""
     section = PAGE.read_text(encoding="utf-8").split("\n## A tool of your own\n")[1].split("\n## ")[0]
-    found = BLOCK.findall(section)
-    assert [language for language, _ in found] == ["python", "toml", "text", "python", "text"]
-    (tmp_path / "my_tools.py").write_text(found[0][1], encoding="utf-8")
-    (tmp_path / "example.py").write_text(found[3][1], encoding="utf-8")
-    return tmp_path, found[1][1], found[4][1]
+    blocks = BLOCK.findall(section)
+    assert [language for language, _ in blocks] == ["python", "toml", "text", "python", "text"]
+    (tmp_path / "my_tools.py").write_text(blocks[0][1], encoding="utf-8")
+    (tmp_path / "example.py").write_text(blocks[3][1], encoding="utf-8")
+    return tmp_path, blocks[1][1], blocks[4][1]
 
 
 def test_the_python_example_prints_what_the_page_says(example, model_folder):
@@ -65,7 +65,7 @@ def test_the_recipe_grows_trees_with_both_tools(example, model_folder, monkeypat
         "rollout.max_tokens=500",
         "rollout.branching={name='threshold', min_entropy_delta=0.5, probe_tokens=4}",
     ]
-    arguments = [part for setting in settings for part in ("-s", setting)]
+    arguments = overrides(*settings)
     assert main(["rollout", str(task), *arguments]) == 0
     assert "tool lookup: lookup of my_tools.py, sha256 " in capsys.readouterr().out
     (file,) = (task.parent / "run" / "trees").iterdir()
@@ -86,6 +86,6 @@ def test_a_mistake_in_the_file_is_one_line(example, model_folder, monkeypatch, c
     (folder / "my_tools.py").write_text("def lookup(place) -> str:\n    'Looks.'\n", encoding="utf-8")
     own = "tools.own=[{path='my_tools.py', function='lookup'}]"
     assert main(["rollout", str(task), "-s", own]) == 2
-    told = capsys.readouterr().err
-    assert "my_tools.py: lookup: parameter 'place' has no type hint. Expected str, int" in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "my_tools.py: lookup: parameter 'place' has no type hint. Expected str, int" in message
+    assert message.count("\n") == 1

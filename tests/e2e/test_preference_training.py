@@ -2,13 +2,12 @@
 
 import json
 import math
-import signal
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from e2e_runs import DPO, SECONDS, pairs, ramify, start, wait_for_step, write_lines, write_task
+from e2e_runs import DPO, SECONDS, overrides, pairs, ramify, start, wait_for_step, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -46,20 +45,18 @@ def test_margin_and_accuracy_rise_from_zero(task, capsys, settings):
     assert adapter == bool(settings)
 
 
-@pytest.mark.parametrize("settings", [(), LORA], ids=["whole", "lora"])
-def test_a_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path, settings):
-    status, _, told = ramify("dpo", task, *settings)
-    assert status == 0, told
+def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path):
+    status, _, message = ramify("dpo", task, *LORA)
+    assert status == 0, message
     whole = rows_of(task), weights_of(task)
     (task.parent / "run").rename(tmp_path / "whole")
-    process = start("dpo", task, *settings)
+    process = start("dpo", task, *LORA)
     wait_for_step(process, task.parent / "run", 5)
     process.kill()
     process.communicate(timeout=SECONDS)
-    status, _, told = ramify("dpo", task, *settings, "--resume")
-    assert status == 0, told
-    assert rows_of(task) == whole[0]
-    assert weights_of(task) == whole[1]
+    status, _, message = ramify("dpo", task, *LORA, "--resume")
+    assert status == 0, message
+    assert (rows_of(task), weights_of(task)) == whole
 
 
 def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
@@ -68,7 +65,7 @@ def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     # Three epochs of 112 pairs are 21 steps, one more than the recipe warms up for; its cosine begins after two of them.
     data = write_lines(task.parent / "many.jsonl", [*pairs()] * 14)
     settings = (f"model.path={model_folder}", f"data.train={data}", f"run.dir={run}")
-    words = [word for one in settings for word in ("-s", one)]
+    words = overrides(*settings)
     assert main(["dpo", str(recipe), "--max-steps", "2", *words]) == 0
     first, second = rows_of(task)
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
@@ -77,19 +74,6 @@ def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     written = json.loads((run / "checkpoints" / "step-000002" / "adapter_config.json").read_text())
     assert (written["r"], written["lora_alpha"]) == (8, 16)
     assert "down_proj" in written["target_modules"]
-
-
-def test_interrupted(task):
-    settings = ("-s", "data.epochs=400", "-s", "run.save_every=1000")
-    process = start("dpo", task, *settings)
-    wait_for_step(process, task.parent / "run", 3)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    assert told.startswith("ramify dpo: stopped by Ctrl-C; state saved in ")
-    done = len(rows_of(task))
-    assert ramify("dpo", task, *settings, "--resume", "--max-steps", done + 2)[0] == 0
-    assert [row["step"] for row in rows_of(task)] == list(range(1, done + 3))
 
 
 def test_a_dry_run_and_doctor_know_the_recipe(task, capsys):
@@ -105,30 +89,17 @@ GOOD = next(pairs())
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
-        ({**GOOD, "rejected": GOOD["chosen"]}, "row 1: chosen and rejected are the same tokens"),
-        ({**GOOD, "chosen": ""}, "row 1: nothing is left to train on"),
         ({"prompt": GOOD["prompt"], "chosen": "yes"}, "row 1: no 'rejected'"),
-        (
-            {**GOOD, "chosen": "<python> 1 </python> <result>\n1\n</result>"},
-            "pairs.jsonl row 1: it does not end with a turn of the assistant",
-        ),
-        (
-            {**GOOD, "rejected": "<result> 1 </result> <answer> a </answer>"},
-            "pairs.jsonl row 1: a result follows no call",
-        ),
-        (
-            {**GOOD, "chosen": "add " * 200},
-            "no example is left: left out 1 of 1 rows with more than data.max_tokens = 120",
-        ),
+        ({**GOOD, "rejected": "<result> 1 </result> <answer> a </answer>"}, "pairs.jsonl row 1: a result follows no call"),
     ],
-)
-def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, told):
+)  # fmt: skip
+def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, message):
     write_lines(task.parent / "pairs.jsonl", [row])
     assert main(["dpo", str(task)]) == 2
     line = capsys.readouterr().err
-    assert told in line
+    assert message in line
     assert line.count("\n") == 1
     assert not (task.parent / "run").exists()
 
@@ -155,18 +126,3 @@ def test_a_pair_is_left_out_if_one_side_is_too_long_by_the_chat_template(task, c
     assert (
         "left out 1 of 9 rows with more than data.max_tokens = 120 tokens: row 9" in capsys.readouterr().out
     )
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("learner.beta=0", "learner.beta: expected a number greater than 0"),
-        ("learner.beta=", "learner.beta: expected a value"),
-        ("data.train=nowhere.jsonl", "data.train: expected a file, found none"),
-        ("data.max_tokens=10000", "has 8192 positions"),
-    ],
-)
-def test_settings_that_cannot_be_used(task, capsys, setting, told):
-    assert main(["dpo", str(task), "-s", setting]) == 2
-    assert told in capsys.readouterr().err
-    assert not (task.parent / "run").exists()

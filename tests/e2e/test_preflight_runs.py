@@ -29,18 +29,18 @@ def test_it_reports_and_training_is_the_same_with_it(tmp_path, caller, capsys):
 def test_rewards_that_never_differ_are_refused_unless_allowed(tmp_path, model_folder, refused, capsys):
     recipe = write_task(tmp_path / "task", model_folder)
     settings = ("-s", "reward.name=hierarchical", *ON)
-    told = refused("train", recipe, "--max-steps", "1", *settings)
-    assert "preflight: the rewards never differ, so there is nothing to learn from (3 problems" in told
-    assert "preflight.allow_zero_variance = true" in told
+    message = refused("train", recipe, "--max-steps", "1", *settings)
+    assert "preflight: the rewards never differ, so there is nothing to learn from (3 problems" in message
+    assert "preflight.allow_zero_variance = true" in message
     run = recipe.parent / "run"
-    assert f"the trees are in {run / 'preflight'}" in told
-    seen = {"report.json", "timing.jsonl", "trees.jsonl"}
+    assert f"the trees are in {run / 'preflight'}" in message
+    names = {"report.json", "timing.jsonl", "trees.jsonl"}
     guarded = ("-s", "guard.max_length=1.0")
     # What it saw is in nobody's way.
     for more in ((), guarded, ("--resume",)):
         refused("train", recipe, "--max-steps", "1", *settings, *more)
         assert {path.name for path in run.iterdir()} == {".lock", "manifest.json", "preflight", "recipe.toml"}
-        assert {path.name for path in (run / "preflight").iterdir()} == seen
+        assert {path.name for path in (run / "preflight").iterdir()} == names
         assert len(read_trees(run / "preflight" / "trees.jsonl")) == 3
     allowed = ("-s", "preflight.allow_zero_variance=true")
     assert main(["train", str(recipe), "--max-steps", "1", *settings, *allowed]) == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from e2e_runs import write_task
+from e2e_runs import overrides, write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 
@@ -36,11 +36,11 @@ class Products(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.seen = set()
+        self.dtypes = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket.__name__.endswith(("mm", "mv", "attention", "linear", "matmul")):
-            self.seen |= {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+            self.dtypes |= {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
         return func(*args, **kwargs or {})
 
 
@@ -49,7 +49,7 @@ def test_a_float32_step_multiplies_float32_matrices_alone(command, recipe, tmp_p
     write_task(tmp_path, caller)
     monkeypatch.chdir(tmp_path)
     settings = {"model.path": caller, "run.dir": tmp_path / "run", **SMALL[command]}
-    words = [word for key, value in settings.items() for word in ("-s", f"{key}={value}")]
+    words = overrides(settings)
     with Products() as products:
         assert main([command, str(shipped_recipes() / f"{recipe}.toml"), "--max-steps", "1", *words]) == 0
-    assert products.seen == {torch.float32}
+    assert products.dtypes == {torch.float32}

@@ -27,10 +27,10 @@ def test_the_report_holds_every_figure(smoke_quickstart):
     assert set(report["seconds"]) == {"data", "sft", "rl", "eval"}
     for stages in (report["pass_at_1"], *report["by_kind"].values()):
         assert set(stages) == {"base", "sft", "rl"}
-        for found in stages.values():
-            low, high = found["ci95"]
-            assert 0 <= low <= found["value"] <= high <= 1
-            assert found["n"] > 0
+        for scores in stages.values():
+            low, high = scores["ci95"]
+            assert 0 <= low <= scores["value"] <= high <= 1
+            assert scores["n"] > 0
     assert report["pass_at_1"]["rl"]["n"] == sum(stages["rl"]["n"] for stages in report["by_kind"].values())
     for name in ("greedy", "train_entities", "tool_calls_per_answer"):
         assert set(report[name]) == {"sft", "rl"}
@@ -110,7 +110,7 @@ def test_a_first_phase_that_fails_leaves_a_folder_that_can_be_used_again(tmp_pat
     out = tmp_path / "out"
     with file_size_limit(1 << 20):
         assert main(["quickstart", "--smoke", "--out", str(out)]) == 1
-    told = capsys.readouterr().err
-    assert "base: the model cannot be written there" in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "base: the model cannot be written there" in message
+    assert "Traceback" not in message
     assert list(out.iterdir()) == []

@@ -29,11 +29,11 @@ def test_the_report_has_every_stage_and_every_repair_tool(out):
     for what in ("sampled", "greedy"):
         assert list(report["pass_at_1"][what]) == list(STAGES)
         assert list(report["added"][what]) == list(STAGES)[1:]
-        for found in report["pass_at_1"][what].values():
-            low, high = found["pass_at_1"]["ci95"]
-            assert 0 <= low <= found["pass_at_1"]["value"] <= high <= 1
-            assert found["pass_at_1"]["n"] == sum(kind["n"] for kind in found["by_kind"].values()) == 20
-    tried = {(one["stage"], one["what"], one["repairs"]) for one in report["repairs"]}
+        for scores in report["pass_at_1"][what].values():
+            low, high = scores["pass_at_1"]["ci95"]
+            assert 0 <= low <= scores["pass_at_1"]["value"] <= high <= 1
+            assert scores["pass_at_1"]["n"] == sum(kind["n"] for kind in scores["by_kind"].values()) == 20
+    tried = {(entry["stage"], entry["what"], entry["repairs"]) for entry in report["repairs"]}
     kits = ("debugger", "backtracer", "refiner", "all three")
     assert tried == {(s, w, k) for s in ("weak", "dpo") for w in ("sampled", "greedy") for k in kits}
     assert report["synthesis"]["questions"] == 20
@@ -44,8 +44,8 @@ def test_the_page_says_what_each_part_added(out):
     page = (out / "report.html").read_text()
     assert "<script" not in page
     assert "<svg" in page
-    for said in (*STAGES.values(), "Gain of each repair tool", "Results of the synthesis", "backtracer"):
-        assert said in page
+    for text in (*STAGES.values(), "Gain of each repair tool", "Results of the synthesis", "backtracer"):
+        assert text in page
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_recipes_that_ship_are_those_that_ran(out, schema, kind, folder, fil
 
 def test_rl_asks_the_hard_questions_and_those_that_the_synthesis_did_not_ask(out):
     hard = (out / "synth" / "rl.jsonl").read_text().splitlines()
-    rest = (out / "world" / "train.jsonl").read_text().splitlines()[20:]
-    assert (out / "rl.jsonl").read_text().splitlines() == hard + rest
+    others = (out / "world" / "train.jsonl").read_text().splitlines()[20:]
+    assert (out / "rl.jsonl").read_text().splitlines() == hard + others
     assert hard
-    assert len(rest) == 10
+    assert len(others) == 10

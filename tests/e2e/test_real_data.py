@@ -64,19 +64,19 @@ def check_group(tree):
     """Sixteen leaves with ids of their own; what two of them share is one object, and nothing else is equal."""
     assert len(tree.trajectories) == 16
     assert len({trajectory.leaf.id for trajectory in tree.trajectories}) == 16
-    for one, other in itertools.combinations(tree.trajectories, 2):
-        together = [a for a, b in zip(one.nodes, other.nodes, strict=False) if a.id == b.id]
+    for first, other in itertools.combinations(tree.trajectories, 2):
+        together = [a for a, b in zip(first.nodes, other.nodes, strict=False) if a.id == b.id]
         assert together[0].source is Source.PROMPT
         assert all(a is b for a, b in zip(together, other.nodes, strict=False))
-        assert len(together) < min(len(one.nodes), len(other.nodes))
+        assert len(together) < min(len(first.nodes), len(other.nodes))
 
 
 def test_one_step_of_the_recipe(settings, tmp_path, capsys):
     assert main(["train", *arguments(settings, tmp_path / "run"), "--max-steps", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "repaired \\boxed in 10000 prompts" in said
-    assert "dropped 1 row with a blank answer: row 5274" in said
-    assert "the ratio is 1: algorithm.loss.dual_clip does not act" in said
+    output = capsys.readouterr().out
+    assert "repaired \\boxed in 10000 prompts" in output
+    assert "dropped 1 row with a blank answer: row 5274" in output
+    assert "the ratio is 1: algorithm.loss.dual_clip does not act" in output
     (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert row["update/grad_norm"] > 0
     assert row["update/steps"] == 1
@@ -138,8 +138,8 @@ def test_a_rollout_grows_the_trees_of_the_first_step_without_weights(
     shutil.copytree(model_folder, bare)
     (bare / "model.safetensors").unlink()
     (bare / "config.json").unlink()
-    given = arguments(scripted | {"model.path": bare}, tmp_path / "run")
-    assert main(["rollout", *given, "--problems", "3"]) == 0
+    words = arguments(scripted | {"model.path": bare}, tmp_path / "run")
+    assert main(["rollout", *words, "--problems", "3"]) == 0
     trees = [item.tree for item in read_trees(tmp_path / "run" / "trees" / "000001.jsonl")]
     trained = [item.tree for item in read_trees(scripted_run / "trees" / "000001.jsonl")]
     assert trees == trained[:3]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from e2e_runs import write_lines, write_task
+from e2e_runs import overrides, write_task
 from ramify.algos.estimators import TreeGrpo
 from ramify.algos.grpo import GroupRelative
 from ramify.cli import main
@@ -45,12 +45,10 @@ FLAT = ("grpo", "grpo_tis", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory, caller):
     """Problems that the model answers rightly about half of the time."""
-    folder = write_task(tmp_path_factory.mktemp("recipes"), caller).parent
     rows = [
         {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(32)
     ]
-    write_lines(folder / "problems.jsonl", rows)
-    return folder
+    return write_task(tmp_path_factory.mktemp("recipes"), caller, problems=rows).parent
 
 
 def settings_of(path, task, model, run):
@@ -97,7 +95,7 @@ def settings_of(path, task, model, run):
         small["algorithm.fixed_length"] = 64
     if "overlong_margin" in algorithm:
         small["algorithm.overlong_margin"] = 60
-    return [word for key, value in small.items() for word in ("-s", f"{key}={value}")]
+    return overrides(small)
 
 
 @pytest.fixture(scope="module", params=RECIPES)
@@ -216,8 +214,8 @@ def check_unbiased(rows, traced, learned):
     assert [row["guard/violated"] for row in rows] == [0, 0]
     section = load_recipe(TrainRecipe, RECIPES["arpo_unbiased_reasoning_7b"], ()).guard
     guard = Guard(section, max_tokens=64)
-    seen = {key: value for key, value in rows[0].items() if key != "step"}
-    assert guard.look(seen) is None
+    values = {key: value for key, value in rows[0].items() if key != "step"}
+    assert guard.look(values) is None
     worse = {
         "health/repetition": 0.9,
         "health/written": 63.0,
@@ -227,7 +225,7 @@ def check_unbiased(rows, traced, learned):
         "update/non_finite": 4.0,
     }
     for metric, value in worse.items():
-        assert guard.look({**seen, metric: value}).metric == metric
+        assert guard.look({**values, metric: value}).metric == metric
     assert any(trajectory.stop.truncated for item in learned for trajectory in item.tree.trajectories)
     branched = [
         node
@@ -263,7 +261,7 @@ CHECKS = {
 def test_importance_weights_act_where_the_engine_is_not_the_learner(tmp_path, task, caller):
     def first_update(name, *more):
         path, run = RECIPES[f"{name}_reasoning_7b"], tmp_path / name
-        words = [word for setting in more for word in ("-s", setting)]
+        words = overrides(*more)
         assert (
             main(["train", str(path), "--max-steps", "1", *settings_of(path, task, caller, run), *words]) == 0
         )
@@ -279,14 +277,12 @@ def test_importance_weights_act_where_the_engine_is_not_the_learner(tmp_path, ta
 
 
 def test_a_step_with_nothing_to_learn_from_is_said_and_changes_nothing(tmp_path, caller, capsys):
-    recipe = write_task(tmp_path / "task", caller)
     rows = [{"prompt": "what is 12 plus 30 ?", "answer": "neither"} for _ in range(12)]
-    write_lines(recipe.parent / "problems.jsonl", rows)
-    settings = ("reward.name=hierarchical", "rollout.dynamic_sampling.max_attempts=2")
-    words = [word for setting in settings for word in ("-s", setting)]
+    recipe = write_task(tmp_path / "task", caller, problems=rows)
+    words = overrides("reward.name=hierarchical", "rollout.dynamic_sampling.max_attempts=2")
     assert main(["train", str(recipe), "--max-steps", "2", *words]) == 0
-    told = "step 1: none of 4 problems had both right and wrong answers in 2 attempts; nothing was learned"
-    assert told in capsys.readouterr().out
+    note = "step 1: none of 4 problems had both right and wrong answers in 2 attempts; nothing was learned"
+    assert note in capsys.readouterr().out
     run = recipe.parent / "run"
     for row in read_metrics(run / "metrics.jsonl"):
         assert (row["sampling/empty"], row["sampling/refused"], row["update/steps"]) == (1.0, 4.0, 0.0)

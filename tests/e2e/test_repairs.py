@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import EVAL, TRAIN, write_task
+from e2e_runs import EVAL, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics
@@ -47,21 +47,20 @@ REPAIR = ["repair.debugger={}", "repair.helper={name='file', path='helper.py', f
 def task(tmp_path, model_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("helper.py").write_text(HELPER)
-    write_task(tmp_path / "task", model_folder, TRAIN)
-    (tmp_path / "task" / "script.toml").write_text(SCRIPT)
+    write_task(tmp_path / "task", model_folder, TRAIN, script=SCRIPT)
     evaluation = tmp_path / "task" / "eval.toml"
     evaluation.write_text(EVAL.format(model=model_folder, folder=tmp_path / "task"))
     return tmp_path / "task"
 
 
 def evaluate(task, run, *settings):
-    given = [
+    words = [
         *("engine={name='scripted', script='task/script.toml'}", "tools.python={timeout_seconds=5}"),
         *("sandbox.min_level=0", "sampling.attempts=1", "sampling.k=[1]", "data.limit=2", f"run.dir='{run}'"),
         *("sampling.max_tokens=400", "sampling.max_calls=3"),
         *settings,
     ]
-    status = main(["eval", str(task / "eval.toml"), *(part for one in given for part in ("-s", one))])
+    status = main(["eval", str(task / "eval.toml"), *overrides(*words)])
     assert status == 0
     return json.loads((Path(run) / "summary.json").read_text())
 
@@ -77,13 +76,13 @@ def test_a_training_run_times_what_the_debugger_did(task):
         "preflight.enabled=false",
         "run.dir='timed'",
     )
-    given = [part for one in settings for part in ("-s", one)]
-    assert main(["rollout", str(task / "recipe.toml"), *given]) == 0
+    words = overrides(*settings)
+    assert main(["rollout", str(task / "recipe.toml"), *words]) == 0
     events = [
         json.loads(line) for path in Path("timed/timing").iterdir() for line in path.read_text().splitlines()
     ]
-    told = {event["fields"].get("debugger") for event in events if event["kind"] == "tool/python"}
-    assert told == {"corrected"}
+    outcomes = {event["fields"].get("debugger") for event in events if event["kind"] == "tool/python"}
+    assert outcomes == {"corrected"}
 
 
 def results(run):
@@ -133,9 +132,9 @@ def test_an_edited_helper_is_another_one(task, capsys, mode):
         return
     with pytest.raises(AssertionError):
         evaluate(task, "replayed", *REPAIR, replay)
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert "helper.cassette" in told
-    assert "debugger" in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "helper.cassette" in message
+    assert "debugger" in message
 
 
 def test_a_helper_that_breaks_is_counted_and_the_evaluation_goes_on(task):
@@ -161,19 +160,19 @@ def test_the_backtracer_and_the_refiner_in_an_evaluation(task):
 
 
 @pytest.mark.parametrize(
-    ("settings", "seen"),
+    ("settings", "kinds"),
     [
         (["repair.debugger={}", "repair.backtracer={calls=2}"], "backtracer"),
         (["repair.debugger={}", "repair.refiner={at_tokens=5}", "repair.max_tokens=8"], "rewriter/refiner"),
     ],
 )
-def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, seen):
+def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, kinds):
     """On the local engine; the untrained policy's calls fail, and its answers are no help."""
     settings.append("data.max_prompt_tokens=2500")
 
     def train(run):
-        given = [part for one in (*settings, f"run.dir='{run}'", "engine.slots=24") for part in ("-s", one)]
-        assert main(["train", str(task / "recipe.toml"), *given, "--max-steps", "2"]) == 0
+        words = overrides(*settings, f"run.dir='{run}'", "engine.slots=24")
+        assert main(["train", str(task / "recipe.toml"), *words, "--max-steps", "2"]) == 0
         paths = sorted((Path(run) / "trees").iterdir())
         return [traced for path in paths for traced in read_trees(path)]
 
@@ -182,47 +181,32 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, seen
     assert read_metrics(Path("first/metrics.jsonl"))[-1]["update/mismatch_max"] < 1e-4
     rewritten = {node.rewriter for traced in first for node in traced.tree.nodes if node.rewriter}
     lines = [line for path in Path("first/timing").iterdir() for line in path.read_text().splitlines()]
-    asked = {json.loads(line)["kind"] for line in lines}
-    assert seen in rewritten | asked
+    events = {json.loads(line)["kind"] for line in lines}
+    assert kinds in rewritten | events
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            ["repair.helper={name='file', path='helper.py', function='helper'}"],
-            "expected debugger, backtracer or refiner",
-        ),
-        (
-            ["repair.backtracer={}", "repair.max_tokens=5"],
-            "repair.max_tokens: has no effect without debugger or refiner",
-        ),
-        (
-            ["repair.debugger={}", "repair.helper={name='file', path='none.py', function='f'}"],
-            "repair.helper.path",
-        ),
-        (
-            ["repair.debugger={}", "repair.helper={name='file', path='helper.py', function='f'}"],
-            "no function or class 'f'",
-        ),
+        (["repair.helper={name='file', path='helper.py', function='helper'}"], "expected debugger, backtracer or refiner"),
+        (["repair.backtracer={}", "repair.max_tokens=5"], "repair.max_tokens: has no effect without debugger or refiner"),
+        (["repair.debugger={}", "repair.helper={name='file', path='none.py', function='f'}"], "repair.helper.path"),
+        (["repair.debugger={}", "repair.helper={name='file', path='helper.py', function='f'}"], "no function or class 'f'"),
         (["repair.debugger={calls=0}"], "repair.debugger.calls"),
         (["repair.debuger={}"], "did you mean debugger"),
-        (
-            [*REPAIR, "tools.python={}", "repair.cache={path='none', mode='replay_or_fail'}"],
-            "repair.cache.path",
-        ),
+        ([*REPAIR, "tools.python={}", "repair.cache={path='none', mode='replay_or_fail'}"], "repair.cache.path"),
         (
             ["repair.debugger={}", "tools.python={}", "repair.cache={path='c.sqlite'}"],
             "repair.cache: has no effect without helper",
         ),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line(task, capsys, settings, message):
-    given = [part for one in settings for part in ("-s", one)]
-    assert main(["train", str(task / "recipe.toml"), *given]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
+    words = overrides(*settings)
+    assert main(["train", str(task / "recipe.toml"), *words]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert len(line.splitlines()) == 1
 
 
 def test_a_debugger_without_programs_is_refused(task, capsys):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from e2e_runs import EVAL, TRAIN, ramify, write_task
+from e2e_runs import EVAL, TRAIN, overrides, ramify, read_lines, write_task
 from ramify.cli import main
 from ramify.core.tree import Cut
 from ramify.obs.metrics import read_metrics
@@ -60,8 +60,8 @@ def task(tmp_path, model_folder, monkeypatch):
 
 def train(recipe, rewriter, *more):
     settings = [f"rollout.rewriters=[{rewriter}]", "engine.slots=24", "algorithm.truncated='train'"]
-    given = [part for setting in settings for part in ("-s", setting)]
-    return main(["train", str(recipe), *given, "--max-steps", "2", *more])
+    words = overrides(*settings)
+    return main(["train", str(recipe), *words, "--max-steps", "2", *more])
 
 
 def trees_of(run):
@@ -80,10 +80,10 @@ def test_a_policy_learns_from_contexts_that_go_on_inside_its_turns(task, capsys)
     for row in read_metrics(run / "metrics.jsonl"):
         assert row["update/grad_norm"] > 0
         assert row["update/mismatch_max"] < 1e-4
-    events = [json.loads(line) for line in (run / "timing" / "000001.jsonl").read_text().splitlines()]
-    asked = [event["fields"] for event in events if event["kind"] == "rewriter/halfway"]
-    assert {fields["asked"] for fields in asked} >= {"go on"}
-    reasons = [fields["reason"] for fields in asked if fields["asked"] != "go on"]
+    events = read_lines(run / "timing" / "000001.jsonl")
+    events_of_rule = [event["fields"] for event in events if event["kind"] == "rewriter/halfway"]
+    assert {fields["asked"] for fields in events_of_rule} >= {"go on"}
+    reasons = [fields["reason"] for fields in events_of_rule if fields["asked"] != "go on"]
     assert all("there is room for" in reason or "a character is cut" in reason for reason in reasons)
     (task.parent.parent / "rewriters.py").write_text(SOURCE + "\n")
     assert train(task, REWRITER, "--resume") == 2
@@ -105,8 +105,8 @@ def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
         node for line in (run / "trees.jsonl").read_text().splitlines() for node in json.loads(line)["nodes"]
     ]
     assert {node["context"]["tokens"] > 0 for node in nodes if isinstance(node["context"], dict)} == {True}
-    told = json.loads((run / "manifest.json").read_text())["scores"]["rewriters"]
-    assert set(told) == {"halfway"}
+    message = json.loads((run / "manifest.json").read_text())["scores"]["rewriters"]
+    assert set(message) == {"halfway"}
 
 
 @pytest.mark.parametrize(
@@ -120,24 +120,21 @@ def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
 def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason, capsys):
     assert train(task, f"{{path='rewriters.py', function='{function}'}}") == 0
     timing = (task.parent / "run" / "timing" / "000001.jsonl").read_text().splitlines()
-    asked = [json.loads(line) for line in timing if f'"rewriter/{function}"' in line]
-    assert asked
-    assert all(reason in event["fields"]["reason"] for event in asked)
-    (told,) = [
+    events_of_rule = [json.loads(line) for line in timing if f'"rewriter/{function}"' in line]
+    assert events_of_rule
+    assert all(reason in event["fields"]["reason"] for event in events_of_rule)
+    (message,) = [
         line
         for line in capsys.readouterr().out.splitlines()
         if f"rewriter {function}: " in line and "answers" in line
     ]
-    assert reason in told
+    assert reason in message
 
 
 @pytest.mark.parametrize(
-    ("rewriter", "told"),
+    ("rewriter", "message"),
     [
-        (
-            "{path='none.py', function='halfway'}",
-            "rollout.rewriters.path: expected a file, found none at none.py",
-        ),
+        ("{path='none.py', function='halfway'}", "rollout.rewriters.path: expected a file, found none at none.py"),
         ("{path='rewriters.py', function='other'}", "rewriters.py: no function or class 'other'"),
         ("{path='rewriters.py', function='takes_none'}", "rewriters.py: rewriter takes_none: expected"),
         ("{path='rewriters.py', function='yields'}", "got a class or a generator"),
@@ -146,16 +143,13 @@ def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason, 
             "{path='rewriters.py', function='says'}, {path='rewriters.py', function='says'}",
             "rollout.rewriters: two are called 'says'; give one another name",
         ),
-        (
-            "{path='rewriters.py', function='halfway', args={wrod='x'}}",
-            "rewriters.py: rewriter halfway: expected",
-        ),
+        ("{path='rewriters.py', function='halfway', args={wrod='x'}}", "rewriters.py: rewriter halfway: expected"),
         ("{path='rewriters.py', function='halfway', budget=0}", "rollout.rewriters"),
         ("{path='rewriters.py'}", "rollout.rewriters"),
     ],
-)
-def test_mistakes_are_one_line(task, rewriter, told):
+)  # fmt: skip
+def test_mistakes_are_one_line(task, rewriter, message):
     status, _, err = ramify("train", task, "-s", f"rollout.rewriters=[{rewriter}]", "--max-steps", "1")
     assert status == 2
-    assert told in err
+    assert message in err
     assert "Traceback" not in err

@@ -21,8 +21,8 @@ def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path):
         (tree.key.slot, node) for tree in trees for node in tree.nodes if node.results and node.stop is None
     )
     to = tmp_path / "again"
-    asked = ["rollout", str(recipe), "-s", f"run.dir={to}", "--from", f"{run}:1:{slot}/{node.id}"]
-    assert main(asked) == 0
+    words = ["rollout", str(recipe), "-s", f"run.dir={to}", "--from", f"{run}:1:{slot}/{node.id}"]
+    assert main(words) == 0
     ((tree,),) = [[traced.tree for traced in read_trees(to / "trees" / "000001.jsonl")]]
     assert tree.start == node.id
     assert len(tree.trajectories) == 6
@@ -31,7 +31,7 @@ def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("start", "message"),
     [
         ("{run}:1:9/0", "it has no tree 9; it has 0, 1"),
         ("{run}:1:0/7.7", "has no node '7.7'"),
@@ -41,11 +41,11 @@ def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path):
         ("{run}:1:0", "expected RUN:STEP:TREE/NODE"),
     ],
 )
-def test_a_place_that_is_not_there_is_one_line(recorded, tmp_path, capsys, place, told):
+def test_a_place_that_is_not_there_is_one_line(recorded, tmp_path, capsys, start, message):
     recipe, run, _ = recorded
     capsys.readouterr()
-    asked = ["rollout", str(recipe), "-s", f"run.dir={tmp_path / 'again'}", "--from", place.format(run=run)]
-    assert main(asked) == 2
+    words = ["rollout", str(recipe), "-s", f"run.dir={tmp_path / 'again'}", "--from", start.format(run=run)]
+    assert main(words) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert "Traceback" not in err

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from e2e_runs import DPO, SFT, TRAIN, write_task
+from e2e_runs import DPO, SFT, TRAIN, overrides, write_task
 from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.cli import main
@@ -21,7 +21,7 @@ COMMANDS = {"train": TRAIN, "sft": SFT, "dpo": DPO}
 
 
 def words(*settings):
-    return [word for setting in (*ORDINARY, *settings) for word in ("-s", setting)]
+    return overrides(*ORDINARY, *settings)
 
 
 @pytest.fixture(params=COMMANDS)
@@ -56,21 +56,21 @@ def test_a_run_does_not_go_on_with_other_data_or_weights(tmp_path, refused, caps
     text = data.read_text()
     checkpoint = (run / "checkpoints" / "step-000001" / "state.json").read_bytes()
 
-    def told():
+    def message():
         return refused(command, recipe, *words(), "--max-steps", 2, "--resume")
 
     for other in (text.replace("12 plus", "13 plus"), "".join(text.splitlines(keepends=True)[:-1])):
         data.write_text(other)
-        assert f"{run} holds a run with data.sha256 = " in told()
+        assert f"{run} holds a run with data.sha256 = " in message()
     data.write_text(text)
     shutil.copy(write_model(tmp_path / "other", seed=1) / "model.safetensors", model)
-    assert f"{run} holds a run with weights.model = " in told()
+    assert f"{run} holds a run with weights.model = " in message()
     write_model(model)
     for name, changed in (("config.json", '"rope_theta": 7.0,'), ("chat_template.jinja", None)):
         file = model / name
         before = file.read_text()
         file.write_text(before + " " if changed is None else before.replace("{", "{" + changed, 1))
-        assert f"{run} holds a run with model.{name} = " in told()
+        assert f"{run} holds a run with model.{name} = " in message()
         file.write_text(before)
     assert (run / "checkpoints" / "step-000001" / "state.json").read_bytes() == checkpoint
     assert main([command, str(recipe), *words(), "--max-steps", "2", "--resume"]) == 0
@@ -109,8 +109,8 @@ def test_a_run_does_not_go_on_with_another_corpus_tool_or_reward(tmp_path, refus
         file = recipe.parent / name
         text = file.read_text()
         file.write_text(text.replace(*change))
-        told = refused("train", recipe, *own, "--max-steps", 2, "--resume")
-        assert f"holds a run with {key} = " in told
+        message = refused("train", recipe, *own, "--max-steps", 2, "--resume")
+        assert f"holds a run with {key} = " in message
         file.write_text(text)
     assert main(["train", str(recipe), *own, "--max-steps", "2", "--resume"]) == 0
 
@@ -132,8 +132,8 @@ def test_a_clock_that_jumps_and_files_of_the_future_change_nothing(tmp_path, cal
                 os.utime(path, (4e9, 4e9))
     for file in ("checkpoints/step-000002/model.safetensors", "trees/000002.jsonl"):
         assert (runs[0] / file).read_bytes() == (runs[1] / file).read_bytes()
-    told = [json.loads(line)["time"] for line in (runs[1] / "metrics.jsonl").read_text().splitlines()]
-    assert set(told) <= {0.0, 4e9, -5.0, 1e9}
+    message = [json.loads(line)["time"] for line in (runs[1] / "metrics.jsonl").read_text().splitlines()]
+    assert set(message) <= {0.0, 4e9, -5.0, 1e9}
 
 
 class _Evil:
@@ -254,14 +254,14 @@ def test_a_folder_from_a_stranger_runs_nothing_and_leads_nowhere(tmp_path, finis
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     capsys.readouterr()
     status = main(["sft", str(finished), *settings, "--max-steps", "3", "--resume"])
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert not (outside / "made").exists()
     assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
     if expected is None:
-        assert status == 0, told
+        assert status == 0, message
         return
-    assert (status, told.count("\n")) == (2, 1), told
-    assert expected in told
+    assert (status, message.count("\n")) == (2, 1), message
+    assert expected in message
 
 
 @pytest.mark.parametrize("kilobytes", [80, 400], ids=["weights", "optimizer state"])
@@ -269,9 +269,9 @@ def test_a_checkpoint_that_the_disk_does_not_take(tmp_path, model_folder, capsys
     recipe = write_task(tmp_path / "task", model_folder, SFT)
     with file_size_limit(kilobytes << 10):
         assert main(["sft", str(recipe), *words()]) == 1
-    told = capsys.readouterr().err
-    assert f"{recipe.parent}/run/checkpoints/step-000001: cannot be written (" in told
-    assert "File too large" in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert f"{recipe.parent}/run/checkpoints/step-000001: cannot be written (" in message
+    assert "File too large" in message
+    assert message.count("\n") == 1
     assert main(["sft", str(recipe), *words(), "--resume"]) == 0
     assert (recipe.parent / "run" / "checkpoints" / "step-000003").is_dir()

@@ -77,13 +77,13 @@ def roll_out(run, shared_dir, model_folder, cassette, script, *more):
         "reward.name": "length",
         **dict(more),
     }
-    given = itertools.chain(
+    words = itertools.chain(
         *(
             ("-s", f"{key}={str(value).lower() if value is True else value}")
             for key, value in settings.items()
         )
     )
-    return main(["rollout", str(RECIPE), *given, "--problems", str(NUM_PROBLEMS)])
+    return main(["rollout", str(RECIPE), *words, "--problems", str(NUM_PROBLEMS)])
 
 
 def test_twice_the_same_bytes_without_a_key_or_a_network(

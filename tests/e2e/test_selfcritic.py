@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from e2e_runs import SECONDS, SFT, TRAIN, ramify, start, write_lines, write_task
+from e2e_runs import SECONDS, SELFCRITIC, SFT, overrides, ramify, read_lines, start, write_lines, write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import PAIR
@@ -22,18 +22,9 @@ from ramify.synth.pairs import PairRule
 from vllm_stand_in import install
 
 PROMPT = [{"role": "user", "content": "what is 12 plus 30 ?"}]
-CYCLES = """
-[selfcritic]
-cycles = 2
-steps = 2
-problems = 4
-[dpo]
-beta = 0.1
-epochs = 2
-batch_size = 4
-max_tokens = 300
-optimizer = {{ rate = 1e-3 }}
-"""
+TWO_CYCLES = SELFCRITIC.replace(
+    "cycles = 1\nsteps = 1\nproblems = 2", "cycles = 2\nsteps = 2\nproblems = 4"
+).replace("[dpo]\n", "[dpo]\nepochs = 2\n")
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +35,15 @@ def taught(tmp_path_factory, model_folder):
     answers = [f"<think> so</think><answer> \\boxed{{ {n} }} </answer>" for n in (42, 41)]
     rows = [{"prompt": PROMPT, "completion": answer} for answer in answers * 20]
     write_lines(folder / "demonstrations.jsonl", rows)
-    given = ["data.epochs=2", "learner.optimizer.rate=1e-2", "learner.batch_size=2"]
-    assert main(["sft", str(recipe), *(part for one in given for part in ("-s", one))]) == 0
+    settings = ("data.epochs=2", "learner.optimizer.rate=1e-2", "learner.batch_size=2")
+    assert main(["sft", str(recipe), *overrides(*settings)]) == 0
     return max((folder / "run" / "checkpoints").iterdir())
 
 
 @pytest.fixture
 def task(tmp_path, taught):
-    text = TRAIN.replace('name = "length"', 'name = "answer"') + CYCLES
-    recipe = write_task(tmp_path / "task", taught, text)
-    rows = [{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
-    write_lines(recipe.parent / "problems.jsonl", rows)
-    return recipe
+    problems = [{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
+    return write_task(tmp_path / "task", taught, TWO_CYCLES, problems=problems)
 
 
 def cycles_of(run):
@@ -79,13 +67,13 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
         folder = run / f"cycle-{number:02d}"
         trees = {traced.tree.key.slot: traced.tree for traced in read_trees(folder / "trees.jsonl")}
         assert len(trees) == 4
-        rows = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+        rows = read_lines(folder / "pairs.jsonl")
         for row in rows:
             leaves = {t.leaf.id for t in trees[row["recorded"]["slot"]].trajectories}
             assert {row["recorded"]["chosen"], row["recorded"]["rejected"]} <= leaves
         assert all(example.recorded for _, example in read_examples(folder / "pairs.jsonl", PAIR))
         # The reference is the policy at the start of the phase: at its first step both are the same, so the loss is ln 2.
-        steps = [json.loads(line) for line in (folder / "dpo" / "metrics.jsonl").read_text().splitlines()]
+        steps = read_lines(folder / "dpo" / "metrics.jsonl")
         assert steps[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
         assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-5)
         assert steps[-1]["margin"] > 0
@@ -100,8 +88,8 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
     assert all(phase["tools"] == recipe_in(run, ".")["tools"] for phase in phases.values())
     assert set(phases["cycle-01/dpo"]["tools"]) >= {"search", "python"}
     # The policies of two cycles are not the same.
-    one, two = ((run / f"cycle-{n:02d}" / "trees.jsonl").read_text() for n in (1, 2))
-    assert one != two
+    grown = [(run / f"cycle-{n:02d}" / "trees.jsonl").read_text() for n in (1, 2)]
+    assert grown[0] != grown[1]
     assert main(["selfcritic", str(task), "--resume"]) == 0
     assert f"model written to {run / 'cycle-02' / second['model']}" in capsys.readouterr().out
     # The passages that the tools search are part of what all cycles are made from.
@@ -112,11 +100,11 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
 
 def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
     settings = ("selfcritic.cycles=1", "selfcritic.pairs_per_question=1", "rollout.temperature=2.0")
-    given = ["selfcritic", str(task), *(word for one in settings for word in ("-s", one))]
-    assert main(given) == 0
+    words = ["selfcritic", str(task), *overrides(*settings)]
+    assert main(words) == 0
     cycle = task.parent / "run" / "cycle-01"
     # Every other answer is right now; the pairs are made again, of the trees that are recorded.
-    lines = [json.loads(line) for line in (cycle / "trees.jsonl").read_text().splitlines()]
+    lines = read_lines(cycle / "trees.jsonl")
     for line in lines:
         line["rewards"] = [
             {"value": i % 2, "parts": {"correct": i % 2}, "events": {}, "counts": True} for i in range(6)
@@ -125,15 +113,15 @@ def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
     for name in ("pairs.json", "pairs.jsonl", "done.json"):
         (cycle / name).unlink()
     shutil.rmtree(cycle / "dpo", ignore_errors=True)
-    assert main([*given, "--resume"]) == 0
-    possible = [PairRule(9, 300).choose(one)[1] for one in read_trees(cycle / "trees.jsonl")]
+    assert main([*words, "--resume"]) == 0
+    possible = [PairRule(9, 300).choose(each)[1] for each in read_trees(cycle / "trees.jsonl")]
     assert max(map(len, possible)) > 1
     assert json.loads((cycle / "done.json").read_text())["pairs"]["pairs"] == sum(map(bool, possible))
 
 
 def test_an_adapter_is_merged_before_the_next_cycle(task, capsys):
     settings = ("dpo.lora={rank=2, alpha=4.0}", 'log.to=["tensorboard"]')
-    assert main(["selfcritic", str(task), *(word for setting in settings for word in ("-s", setting))]) == 0
+    assert main(["selfcritic", str(task), *overrides(*settings)]) == 0
     run = task.parent / "run"
     first, second = cycles_of(run)
     assert (first["model"], second["model"]) == ("model", "model")
@@ -159,8 +147,8 @@ def test_servers_that_ramify_starts_sample_with_the_trained_policy(task, taught,
     monkeypatch.setenv("PYTHONPATH", path)
     engine = "engine={name='vllm', launch=true, dtype='float32', slots=4}"
     settings = (engine, "run.deterministic=false", "selfcritic.cycles=1", "learner.optimizer.rate=1e-2")
-    given = [word for one in (*settings, *lora) for word in ("-s", one)]
-    assert main(["selfcritic", str(task), *given]) == 0
+    words = overrides(*settings, *lora)
+    assert main(["selfcritic", str(task), *words]) == 0
     cycle = task.parent / "run" / "cycle-01"
     policy = max((cycle / "rl" / "checkpoints").iterdir())
     merged = cycle / "sampling" / "model"
@@ -168,7 +156,7 @@ def test_servers_that_ramify_starts_sample_with_the_trained_policy(task, taught,
     assert not merged.exists()
     # What was recorded is what the trained policy would write, and not what it began with.
     model = load_model(write_merged(policy, tmp_path / "merged") if lora else policy)
-    sampled = [one.tree.trajectories[0].segments[-1] for one in read_trees(cycle / "trees.jsonl")]
+    sampled = [each.tree.trajectories[0].segments[-1] for each in read_trees(cycle / "trees.jsonl")]
     assert max(off_by(model, segment) for segment in sampled) < 1e-3
     assert max(off_by(load_model(taught), segment) for segment in sampled) > 1e-3
 
@@ -177,13 +165,13 @@ def test_servers_that_ramify_starts_sample_with_the_trained_policy(task, taught,
 def off_by(model, segment):
     """Largest difference of the logprobs of a context that the policy wrote from those that a model gives."""
     ids = torch.tensor(segment.token_ids)
-    found = torch.log_softmax(model(ids[None]).logits[0].float(), -1)[:-1].gather(1, ids[1:, None])[:, 0]
-    told = torch.tensor(
+    ours = torch.log_softmax(model(ids[None]).logits[0].float(), -1)[:-1].gather(1, ids[1:, None])[:, 0]
+    theirs = torch.tensor(
         [p for node in segment.nodes[1:] for p in node.behavior_logprobs or (0.0,) * len(node.token_ids)]
     )
     start = len(segment.nodes[0].token_ids) - 1
     written = torch.tensor(segment.written[start + 1 :])
-    return float((found[start:] - told)[written].abs().max())
+    return float((ours[start:] - theirs)[written].abs().max())
 
 
 def test_a_cycle_without_a_pair_has_no_dpo(task, capsys):
@@ -197,18 +185,20 @@ def test_a_cycle_without_a_pair_has_no_dpo(task, capsys):
 
 def weights_and_files(run):
     """Everything of a run that does not hold its random name, a time or a place."""
-    found = {}
+    contents = {}
     for path in sorted(run.rglob("*")):
         inside = path.relative_to(run)
         if (
             path.name in ("trees.jsonl", "pairs.jsonl", "model.safetensors", "done.json")
             or "trees" in inside.parts[:-1]
         ):
-            found[str(inside)] = path.read_bytes()
+            contents[str(inside)] = path.read_bytes()
         if path.name == "metrics.jsonl":
-            rows = [json.loads(line) for line in path.read_text().splitlines()]
-            found[str(inside)] = [{key: value for key, value in row.items() if key != "time"} for row in rows]
-    return found
+            rows = read_lines(path)
+            contents[str(inside)] = [
+                {key: value for key, value in row.items() if key != "time"} for row in rows
+            ]
+    return contents
 
 
 @pytest.mark.integration
@@ -224,11 +214,11 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path):
         ("cycle-02/pairs.jsonl", signal.SIGKILL),
         ("cycle-02/dpo/checkpoints/step-000001", signal.SIGKILL),
     ]
-    for number, (place, sign) in enumerate(places):
+    for number, (position, sign) in enumerate(places):
         resume = ["--resume"] if number else []
         process = start("selfcritic", task, "-s", f"run.dir='{run}'", *resume)
         deadline = time.monotonic() + SECONDS
-        while process.poll() is None and not (run / place).exists():
+        while process.poll() is None and not (run / position).exists():
             assert time.monotonic() < deadline
             time.sleep(0.002)
         process.send_signal(sign)
@@ -254,10 +244,10 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path):
     ],
 )
 def test_mistakes_are_one_line(task, capsys, settings, message):
-    assert main(["selfcritic", str(task), *(part for one in settings for part in ("-s", one))]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
+    assert main(["selfcritic", str(task), *overrides(*settings)]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert len(line.splitlines()) == 1
     assert not (task.parent / "run").exists()
 
 
@@ -281,9 +271,9 @@ def test_pairs_from_a_training_run_by_the_command(task, tmp_path, capsys):
     assert main(["pairs", str(tmp_path), "--out", str(tmp_path / "p")]) == 2
     assert "expected a run folder with trees" in capsys.readouterr().err
     assert main(["pairs", str(rl), "--out", str(tmp_path / "p"), "--max-tokens", "3"]) == 2
-    told = capsys.readouterr().err
-    assert "no pair: 0 pairs from 4 questions" in told
-    assert len(told.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert "no pair: 0 pairs from 4 questions" in message
+    assert len(message.splitlines()) == 1
 
 
 def test_help_and_dry_run(task, capsys):
@@ -317,14 +307,13 @@ def test_the_recipe_that_ships_on_a_tiny_model_and_its_run_as_a_model(tmp_path, 
         "selfcritic.problems": 4,
         "dpo.optimizer.warmup_steps": 1,
     }
-    given = [word for key, value in small.items() for word in ("-s", f"{key}={value}")]
-    assert main(["selfcritic", str(shipped_recipes() / "toolstar_selfcritic.toml"), *given]) == 0
+    assert main(["selfcritic", str(shipped_recipes() / "toolstar_selfcritic.toml"), *overrides(small)]) == 0
     first, second = cycles_of(folder / "run")
     # DPO trains an adapter there, which is merged.
     assert (first["model"], second["model"]) == ("model", "model")
     assert first["dpo"]["steps"] >= 1
     assert f"from {taught}" in capsys.readouterr().out
-    asked = [
+    words = [
         "eval",
         "--model",
         str(folder / "run"),
@@ -333,7 +322,7 @@ def test_the_recipe_that_ships_on_a_tiny_model_and_its_run_as_a_model(tmp_path, 
         "--limit",
         "2",
     ]
-    asked += ["--out", str(folder / "eval"), "-s", "sandbox.min_level=0", "-s", "sampling.max_tokens=40"]
-    assert main(asked) == 0
+    words += ["--out", str(folder / "eval"), "-s", "sandbox.min_level=0", "-s", "sampling.max_tokens=40"]
+    assert main(words) == 0
     # A note names the model that the run's folder stands for.
     assert f"{folder / 'run' / 'cycle-02' / 'model'} was trained on" in capsys.readouterr().out

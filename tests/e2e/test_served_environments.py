@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from e2e_runs import TRAIN, write_task
+from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics
@@ -96,10 +96,10 @@ def train(tmp_path, model_folder, environment, first, second, between=lambda: No
         "data.max_prompt_tokens=400",
         "algorithm.old='recompute'",
     )
-    asked = ["train", str(recipe), *(part for each in settings for part in ("-s", each))]
-    assert main([*asked, "--max-steps", "1"]) == 0
+    words = ["train", str(recipe), *overrides(*settings)]
+    assert main([*words, "--max-steps", "1"]) == 0
     between()
-    assert main([*asked, "--max-steps", "2", "--resume"]) == 0
+    assert main([*words, "--max-steps", "2", "--resume"]) == 0
     run = recipe.parent / "run"
     assert len(read_metrics(run / "metrics.jsonl")) == 2
     return results_of(run)

@@ -9,7 +9,7 @@ from model_folders import write_tokenizer
 from ramify.cli import main
 
 
-def said(text):
+def shown(text):
     """The lines with what stands before them; without those of notes."""
     return [line for line in text.splitlines() if line[:2] in (" |", " >", "+|", "+>")]
 
@@ -18,7 +18,7 @@ def test_trained_text_has_a_mark_of_its_own(tmp_path, model_folder, capsys):
     task = write_task(tmp_path / "task", model_folder, SFT)
     assert main(["sft", str(task), "--show-mask"]) == 0
     out = capsys.readouterr().out
-    assert said(out)[:8] == [
+    assert shown(out)[:8] == [
         " | <|im_start|>user",
         " | what is 12 plus 30 ?<|im_end|>",
         " | <|im_start|>assistant",
@@ -28,7 +28,7 @@ def test_trained_text_has_a_mark_of_its_own(tmp_path, model_folder, capsys):
         " | </result>",
         "+> <answer> \\boxed{ 42 } </answer><|im_end|>",
     ]
-    lines = [line for line in out.splitlines() if line not in said(out)]
+    lines = [line for line in out.splitlines() if line not in shown(out)]
     assert lines[0] == f"{task.parent}/demonstrations.jsonl row 1: 37 tokens, 16 trained (43%), 21 masked"
     assert len(lines) == 4
     assert lines[-1].startswith("together: ")
@@ -66,7 +66,7 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--show-mask", "0"], "argument --show-mask: expected a whole number of at least 1, got '0'"),
         *[
@@ -80,10 +80,10 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
         (["--show-mask", "-s", "data.train=nowhere"], "data.train: expected a file"),
     ],
 )
-def test_mistakes(tmp_path, model_folder, capsys, words, told):
+def test_mistakes(tmp_path, model_folder, capsys, words, message):
     task = write_task(tmp_path / "task", model_folder, SFT)
     assert main(["sft", str(task), *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_rest_of_a_large_file_is_not_read(tmp_path, model_folder, capsys):

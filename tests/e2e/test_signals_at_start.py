@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from e2e_runs import EVAL, SECONDS, TRAIN, write_task
+from e2e_runs import EVAL, SECONDS, TRAIN, python, write_task
 
 CHILD = """
 import os, sys
@@ -57,9 +57,9 @@ def stopped(tmp_path, number, event, named, *arguments):
 def test_training_that_is_stopped_as_it_starts(tmp_path, model_folder, moment):
     recipe = write_task(tmp_path / "task", model_folder, TRAIN)
     number = (signal.SIGINT, signal.SIGTERM)[len(moment) % 2]
-    status, said, left = stopped(tmp_path, number, *MOMENTS[moment], "train", recipe)
+    status, output, left = stopped(tmp_path, number, *MOMENTS[moment], "train", recipe)
     name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-    assert (status, said, left) == (128 + number, f"ramify train: stopped by {name}\n", [])
+    assert (status, output, left) == (128 + number, f"ramify train: stopped by {name}\n", [])
     assert not (tmp_path / "task" / "run").exists()
 
 
@@ -67,8 +67,8 @@ def test_training_that_is_stopped_as_it_starts(tmp_path, model_folder, moment):
 @pytest.mark.parametrize("command", ["eval", "doctor"])
 def test_other_commands_that_are_stopped_as_they_start(tmp_path, model_folder, command, moment):
     recipe = write_task(tmp_path / "task", model_folder, EVAL + "[tools.python]\n[sandbox]\nmin_level = 0\n")
-    found = stopped(tmp_path, signal.SIGTERM, *MOMENTS[moment], command, recipe)
-    assert found == (143, f"ramify {command}: stopped by SIGTERM\n", [])
+    outcome = stopped(tmp_path, signal.SIGTERM, *MOMENTS[moment], command, recipe)
+    assert outcome == (143, f"ramify {command}: stopped by SIGTERM\n", [])
     assert not (tmp_path / "task" / "run").exists()
 
 
@@ -95,9 +95,7 @@ sys.meta_path.insert(0, Broken())
 sys.argv = ["ramify", "doctor"]
 sys.exit(ramify.cli.main())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = python(code)
     assert done.returncode == 1
     assert done.stderr.endswith("RuntimeError: said \\x1b[2J [key PROBE_KEY]\n")
     assert done.stderr.count("Traceback") == 1
@@ -121,7 +119,5 @@ with Stops("probe", owns_process=True) as stops:
     except SignalInterrupt:
         print(stops.line)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = python(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "probe: stopped by SIGTERM\n", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chat_service import called, chat_service
-from e2e_runs import SECONDS, ramify, start, write_lines, write_task
+from e2e_runs import SECONDS, SYNTH, overrides, ramify, read_lines, start, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.cli import main
 from ramify.config import shipped_recipes
@@ -16,34 +16,6 @@ from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 from ramify.runs.run_folder import SYNTHESIS
 
-SYNTH = """\
-[model]
-path = "{model}"
-[data]
-train = "{folder}/problems.jsonl"
-max_prompt_tokens = 200
-[run]
-dir = "{folder}/run"
-seed = 3
-threads = 1
-[sampling]
-max_tokens = 300
-max_calls = 3
-[hints]
-[quality]
-max_tokens = 600
-[engine]
-name = "scripted"
-script = "{folder}/script.toml"
-[tools.search]
-corpus = "{folder}/passages.jsonl"
-[tools.python]
-timeout_seconds = 10
-[sandbox]
-min_level = 0
-[reward]
-name = "answer"
-"""
 SCRIPT = r"""
 [[turns]]
 after = 0
@@ -65,12 +37,9 @@ FILES = ("sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl", "summary.
 
 @pytest.fixture
 def task(tmp_path, model_folder):
-    recipe = write_task(tmp_path / "task", model_folder, SYNTH)
-    (recipe.parent / "script.toml").write_text(SCRIPT)
     golds = [42, 42, 7, 42, 42, 41]
     rows = [{"prompt": f"what is 12 plus {n} ?", "answer": gold} for n, gold in enumerate(golds)]
-    write_lines(recipe.parent / "problems.jsonl", rows)
-    return recipe
+    return write_task(tmp_path / "task", model_folder, SYNTH, problems=rows, script=SCRIPT)
 
 
 def test_from_questions_to_rows(task, capsys):
@@ -112,9 +81,9 @@ def test_the_counts_of_the_summary_are_logged_at_the_end(task):
 def test_another_recipe_does_not_go_on(task, capsys):
     assert main(["synth", str(task)]) == 0
     assert main(["synth", str(task), "--resume", "-s", "sampling.tools=5"]) == 2
-    told = capsys.readouterr().err
-    assert "sampling.tools = 4, now it is 5" in told
-    assert len(told.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert "sampling.tools = 4, now it is 5" in message
+    assert len(message.splitlines()) == 1
 
 
 def test_other_settings_of_quality_sort_the_same_answers_again(task, capsys):
@@ -137,8 +106,8 @@ def test_other_settings_of_quality_sort_the_same_answers_again(task, capsys):
 def test_a_chat_endpoint_is_told_of_tools_only_where_there_are_some(tmp_path):
     folder = tmp_path / "tokenizer"
     write_hermes_tokenizer(folder, QWEN3)
-    recipe = write_task(tmp_path / "task", folder, SYNTH)
-    write_lines(recipe.parent / "problems.jsonl", [{"prompt": "the capital of France ?", "answer": "Paris"}])
+    problems = [{"prompt": "the capital of France ?", "answer": "Paris"}]
+    recipe = write_task(tmp_path / "task", folder, SYNTH, problems=problems)
 
     def model(messages, body):
         if "tools" not in body:
@@ -157,10 +126,10 @@ def test_a_chat_endpoint_is_told_of_tools_only_where_there_are_some(tmp_path):
         )
         text = recipe.read_text().replace("[hints]\n", "")
         recipe.write_text(text)
-        assert main(["synth", str(recipe), *(part for one in settings for part in ("-s", one))]) == 0
-        asked = [one.json() for one in server.asked]
-    assert sum("tools" not in body for body in asked) == 4
-    assert sum("tools" in body for body in asked) == 8
+        assert main(["synth", str(recipe), *overrides(*settings)]) == 0
+        requests = [request.json() for request in server.asked]
+    assert sum("tools" not in body for body in requests) == 4
+    assert sum("tools" in body for body in requests) == 8
     (row,) = map(json.loads, (recipe.parent / "run" / "sft.jsonl").read_text().splitlines())
     assert (row["class"], row["stage"], row["calls"]) == ("helps", "tools", 1)
 
@@ -182,7 +151,7 @@ LOCAL = (
 
 
 def local(task, run, *more):
-    return ["synth", task, *(part for one in (*LOCAL, f"run.dir='{run}'") for part in ("-s", one)), *more]
+    return ["synth", task, *overrides(*LOCAL, f"run.dir='{run}'"), *more]
 
 
 def content(run):
@@ -226,10 +195,7 @@ def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, sign):
         (["quality.right_at=0"], "quality.right_at"),
         (["data.train='none.jsonl'"], "data.train"),
         (["data.max_prompt_tokens=2"], "no problem is left"),
-        (
-            ["engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}"],
-            "a chat endpoint cannot go on",
-        ),
+        (["engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}"], "a chat endpoint cannot go on"),
         (
             [
                 "engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}",
@@ -237,17 +203,14 @@ def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, sign):
             ],
             "repair.backtracer, hints: expected none",
         ),
-        (
-            ["engine={name='openai', url='http://127.0.0.1:9', model='m'}", "run.deterministic=true"],
-            "run.deterministic",
-        ),
+        (["engine={name='openai', url='http://127.0.0.1:9', model='m'}", "run.deterministic=true"], "run.deterministic"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line(task, capsys, settings, message):
-    assert main(["synth", str(task), *(part for one in settings for part in ("-s", one))]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
+    assert main(["synth", str(task), *overrides(*settings)]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert len(line.splitlines()) == 1
     assert not (task.parent / "run").exists()
 
 
@@ -289,11 +252,8 @@ def test_empty_classes_are_told_and_the_run_ends_well(task, capsys):
 
 
 def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, model_folder):
-    folder = write_task(tmp_path / "task", model_folder).parent
-    (folder / "script.toml").write_text(SCRIPT)
-    write_lines(
-        folder / "problems.jsonl", [{"prompt": "what is 12 plus 30 ?", "answer": n} for n in (42, 41, 7)]
-    )
+    problems = [{"prompt": "what is 12 plus 30 ?", "answer": n} for n in (42, 41, 7)]
+    folder = write_task(tmp_path / "task", model_folder, problems=problems, script=SCRIPT).parent
     small = {
         "model.path": model_folder,
         "model.device": "cpu",
@@ -306,9 +266,8 @@ def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, model_folder):
         "tools.python.timeout_seconds": 10,
         "sandbox.min_level": 0,
     }
-    given = [word for key, value in small.items() for word in ("-s", f"{key}={value}")]
-    assert main(["synth", str(shipped_recipes() / "toolstar_synth.toml"), *given]) == 0
-    rows = [json.loads(line) for line in (folder / "run" / "rl.jsonl").read_text().splitlines()]
+    assert main(["synth", str(shipped_recipes() / "toolstar_synth.toml"), *overrides(small)]) == 0
+    rows = read_lines(folder / "run" / "rl.jsonl")
     # The prompts of what RL gets hold the instructions, so its recipe needs none.
     assert all([message["role"] for message in row["prompt"]] == ["system", "user"] for row in rows)
     assert rows

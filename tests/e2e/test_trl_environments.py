@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import write_lines
+from e2e_runs import overrides, write_lines
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
@@ -138,7 +138,7 @@ def test_each_of_several_environments_shows_its_own_tools(tmp_path, model_folder
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "told"),
+    ("name", "settings", "message"),
     [
         ("IncrementEnv", ["run.steps=none"], "run.steps: without data.train"),
         ("IncrementEnv", ["data.epochs=3"], "data.epochs: has no effect without data.train"),
@@ -149,16 +149,16 @@ def test_each_of_several_environments_shows_its_own_tools(tmp_path, model_folder
         ),
     ],
 )
-def test_what_has_no_effect_is_refused(tmp_path, model_folder, refused, name, settings, told):
+def test_what_has_no_effect_is_refused(tmp_path, model_folder, refused, name, settings, message):
     recipe = write(tmp_path, model_folder, name)
     if settings == ["run.steps=none"]:
         recipe.write_text(recipe.read_text().replace("steps = 2\n", ""))
         settings = []
-    assert told in refused("train", recipe, *(word for setting in settings for word in ("-s", setting)))
+    assert message in refused("train", recipe, *overrides(*settings))
 
 
 def test_a_row_must_name_one_of_several_environments(tmp_path, model_folder, refused):
     recipe = write(tmp_path, model_folder, "several")
     rows = write_lines(tmp_path / "rows.jsonl", [{"environment": "game"}, {"environment": "chess"}] * 4)
-    told = refused("train", recipe, "-s", f"data.train={rows}")
-    assert "problem 'rows-2': expected its environment, one of coding, game" in told
+    message = refused("train", recipe, "-s", f"data.train={rows}")
+    assert "problem 'rows-2': expected its environment, one of coding, game" in message

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from e2e_runs import EVAL, TRAIN, write_task
+from e2e_runs import EVAL, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.modeling import plain_folder
 from ramify.obs.metrics import read_metrics
@@ -23,7 +23,7 @@ def recipe_of(folder, caller, url, text=SERVED):
 
 
 def ramify(command, recipe, *settings):
-    return main([command, str(recipe), *(word for setting in settings for word in ("-s", setting))])
+    return main([command, str(recipe), *overrides(*settings)])
 
 
 @pytest.mark.parametrize("lora", [(), ("model.lora.rank=4", "model.lora.alpha=8")], ids=["tied", "adapter"])
@@ -32,12 +32,12 @@ def test_a_run_on_a_server_learns_from_its_ids_and_weights(tmp_path, caller, lor
         recipe = recipe_of(tmp_path / "task", caller, server.url)
         assert ramify("train", recipe, "run.steps=3", *lora) == 0
         loads = here.loads
-        asked = sent(server, "/inference/v1/generate")
+        requests = sent(server, "/inference/v1/generate")
     rows = read_metrics(recipe.parent / "run" / "metrics.jsonl")
     assert len(rows) == loads == 3
     assert all(row["update/mismatch_max"] < 1e-3 for row in rows if row["update/steps"])
     assert any(row["update/steps"] for row in rows)
-    written = {tuple(body["token_ids"]) for body in asked}
+    written = {tuple(body["token_ids"]) for body in requests}
     for step in (1, 2, 3):
         for traced in read_trees(recipe.parent / "run" / "trees" / f"{step:06d}.jsonl"):
             assert traced.tree.nodes[0].token_ids in written
@@ -122,8 +122,8 @@ def test_a_server_that_cannot_be_used_is_one_line(tmp_path, caller, refused, kin
     with stand_in(caller) as (here, server):
         recipe = recipe_of(tmp_path / "task", caller, server.url)
         spoil(here)
-        told = refused("train", recipe, "-s", "run.steps=1", "-s", "engine.start_seconds=1")
-    assert expected in told
+        message = refused("train", recipe, "-s", "run.steps=1", "-s", "engine.start_seconds=1")
+    assert expected in message
 
 
 @pytest.mark.parametrize(
@@ -135,26 +135,17 @@ def test_a_server_that_cannot_be_used_is_one_line(tmp_path, caller, refused, kin
             ["engine.name=vllm", "engine.launch=true", "engine.key_variable=VLLM_KEY"],
             "key_variable: has no effect with launch = true",
         ),
-        (
-            ["engine.name=vllm", 'engine.urls=["http://a"]', "engine.gpus=['0']"],
-            "gpus: has no effect without launch = true",
-        ),
-        (
-            ["engine.name=vllm", 'engine.urls=["http://gpu-7:8000"]'],
-            "engine.weights_dir: http://gpu-7:8000 is on another",
-        ),
-        (
-            ["engine.name=vllm", "engine.launch=true", "run.deterministic=true"],
-            "does not answer the same way twice",
-        ),
+        (["engine.name=vllm", 'engine.urls=["http://a"]', "engine.gpus=['0']"], "gpus: has no effect without launch = true"),
+        (["engine.name=vllm", 'engine.urls=["http://gpu-7:8000"]'], "engine.weights_dir: http://gpu-7:8000 is on another"),
+        (["engine.name=vllm", "engine.launch=true", "run.deterministic=true"], "does not answer the same way twice"),
     ],
-)
+)  # fmt: skip
 def test_a_recipe_that_cannot_work_is_one_line(tmp_path, caller, refused, settings, expected):
     recipe = recipe_of(tmp_path / "task", caller, "http://127.0.0.1:9")
     recipe.write_text(
         recipe.read_text().replace('urls = ["http://127.0.0.1:9"]\n', "").replace('dtype = "float32"\n', "")
     )
-    assert expected in refused("train", recipe, *(word for setting in settings for word in ("-s", setting)))
+    assert expected in refused("train", recipe, *overrides(*settings))
 
 
 def test_a_full_disk_at_a_hand_over_ends_the_run_in_one_line(tmp_path, caller, monkeypatch, capsys):
@@ -171,9 +162,9 @@ def test_a_full_disk_at_a_hand_over_ends_the_run_in_one_line(tmp_path, caller, m
     with stand_in(caller) as (_, server):
         recipe = recipe_of(tmp_path / "task", caller, server.url)
         assert ramify("train", recipe, "run.steps=3", "run.save_every=1") == 1
-        told = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "the weights cannot be written for the engine" in told
-        assert "No space left" in told
+        message = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "the weights cannot be written for the engine" in message
+        assert "No space left" in message
         monkeypatch.undo()
         assert main(["train", str(recipe), "-s", "run.steps=3", "-s", "run.save_every=1", "--resume"]) == 0
     assert len(read_metrics(recipe.parent / "run" / "metrics.jsonl")) == 3

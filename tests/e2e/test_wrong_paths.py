@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e_runs import EVAL, SFT, TRAIN, write_lines, write_task
+from e2e_runs import EVAL, SFT, TRAIN, overrides, write_lines, write_task
 
 FILE = ("missing", "folder", "below a file", "loop", "long name", "empty", "binary")
 FOLDER = ("missing", "file", "below a file", "loop", "long name", "empty folder")
@@ -70,7 +70,7 @@ def test_a_wrong_path_is_one_line(refused, tmp_path, model_folder, command, sett
     pairs = write_lines(tmp_path / "pairs.jsonl", [{"prompt": prompt, "chosen": "a", "rejected": "b"}])
     path = wrong(tmp_path / "wrong", kind)
     extra = (f"data.train={pairs}", "learner.beta=0.1") if command == "dpo" else ()
-    given = (*extra, *(setting.format(path) for setting in settings))
-    told = refused(command, recipe, *(word for setting in given for word in ("-s", setting)))
-    assert str(path)[:60] in told
-    assert len(told) < 900
+    words = (*extra, *(setting.format(path) for setting in settings))
+    message = refused(command, recipe, *overrides(*words))
+    assert str(path)[:60] in message
+    assert len(message) < 900

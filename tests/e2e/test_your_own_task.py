@@ -9,7 +9,8 @@ import json
 
 import pytest
 
-from doc_pages import read_page, run_commands, write_files
+from doc_pages import follow
+from e2e_runs import read_lines
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
@@ -31,28 +32,18 @@ STEPS = (
 def task(tmp_path_factory, smoke_quickstart):
     """The folder in which all of the page was done."""
     folder = tmp_path_factory.mktemp("own")
-    (folder / "runs").mkdir()
-    (folder / "runs" / "quickstart").symlink_to(smoke_quickstart)
-    page = read_page("your-own-task.md")
-    write_files(page, folder, FEWER, STEPS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        run_commands(page, STEPS)
+    follow("your-own-task.md", folder, smoke_quickstart, FEWER, STEPS)
     return folder / "mytask"
 
 
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def test_no_training_problem_asks_for_a_price_of_the_test(task):
-    asked = {
+    prices_asked = {
         name: {(item, row["shop"]) for row in read_lines(task / f"{name}.jsonl") for _, item in row["order"]}
         for name in ("train", "test")
     }
-    assert asked["train"]
-    assert asked["test"]
-    assert not asked["train"] & asked["test"]
+    assert prices_asked["train"]
+    assert prices_asked["test"]
+    assert not prices_asked["train"] & prices_asked["test"]
 
 
 def test_the_answers_are_sums_of_the_listed_prices(task):
@@ -77,7 +68,7 @@ def test_an_evaluation_called_the_tool_and_paid_the_reward(task, stage):
 
 def test_the_tool_answers_with_the_listed_prices(task):
     prices = json.loads((task / "prices.json").read_text(encoding="utf-8"))
-    found = 0
+    count = 0
     for traced in read_trees(task / "eval-rl" / "trees.jsonl"):
         (trajectory,) = traced.tree.trajectories
         for call, result in trajectory.exchanges:
@@ -85,8 +76,8 @@ def test_the_tool_answers_with_the_listed_prices(task):
                 item = call.arguments["item"]
                 known = item in prices
                 assert result.text == (f"- {item} {prices[item]}" if known else "- not found")
-                found += known
-    assert found > 0
+                count += known
+    assert count > 0
 
 
 def test_the_recipe_for_a_real_model_trains_another_model(task, model_folder, monkeypatch):

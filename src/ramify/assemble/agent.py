@@ -1,4 +1,4 @@
-"""Builds the agent of a checked recipe: renderer, engine, branching rule, limits.
+"""Builds the agent of a checked recipe: engine, branching rule, repair tools.
 
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
@@ -8,25 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.algos.branch_rules import RuleSetup
-from ramify.assemble.repair import build_repairs
+from ramify.assemble.services import build_cache, chat_model, http_client
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.closing import LiveCount
-from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink
+from ramify.core.protocols import Brancher, ContextRewriter, Engine, Environment, EventSink
 from ramify.engines.configs import (
     LocalEngineConfig,
     OpenAIEngineConfig,
     ScriptedEngineConfig,
     VllmEngineConfig,
 )
-from ramify.rollout.configs import RolloutLimits
+from ramify.rollout.configs import OwnHelperConfig, RolloutLimits
 from ramify.runs.configs import RunConfig
+from ramify.sampler.configs import RepairConfig
 from ramify.sampler.task import RepairKit, Toolbox
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ramify.chat.renderer import ChatRenderer
     from ramify.chat.renderers import DialectRenderer
     from ramify.rollout.settings import AgentParts, BranchAt
 
@@ -129,7 +131,6 @@ def _engine(
 def _openai(
     section: OpenAIEngineConfig, renderer: "DialectRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
-    from ramify.assemble.services import http_client
     from ramify.engines.openai import OpenAIEngine
     from ramify.engines.openai_chat import OpenAIChatEngine
     from ramify.net.secrets import read_key
@@ -157,3 +158,70 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
     """
     # m is absent only for rules that compute the number of roots themselves.
     return section.branching.build(RuleSetup(section.m or section.n, vocab_size, read_rate))
+
+
+def open_repairs(section: RepairConfig) -> RepairKit:
+    """Open the helper and the cassette.
+
+    Raises:
+        ConfigError: The user's own helper cannot be used.
+        DataError, MachineError: The cassette cannot be read or written; a key is missing.
+    """
+    cache = None if section.cache is None else build_cache(section.cache)
+    config = section.helper
+    if config is None:
+        return RepairKit(section, None, cache)
+    if isinstance(config, OwnHelperConfig):
+        from ramify.engines.chat_models import OwnChat
+        from ramify.files.user_code import load_function
+
+        loaded = load_function(config.path, config.function)
+        file = f"{config.path.name} {loaded.sha256[:16]}"
+        model = OwnChat(loaded.function, config.function, config.args, file)
+        return RepairKit(section, model, cache, loaded.sha256)
+    offline = section.cache is not None and section.cache.mode == "replay_or_fail"
+    return RepairKit(section, chat_model("repair.helper", config, offline, whole=True), cache)
+
+
+def build_repairs(
+    kit: RepairKit,
+    environment: Environment,
+    engine: Engine,
+    renderer: "ChatRenderer",
+    limits: RolloutLimits,
+    seed: int,
+) -> tuple[Environment, tuple[ContextRewriter, ...]]:
+    """Return the environment with the debugger in it, and the repair tools that are rewriters, in the order of their turns.
+
+    Args:
+        kit: What they use.
+        environment: What the agent acts in.
+        engine: The agent's, which answers where no helper is named.
+        renderer: The agent's.
+        limits: The agent's.
+        seed: Of the run.
+    """
+    from ramify.engines.chat_models import PolicyChat
+    from ramify.rollout.debugger import DebuggedEnvironment
+    from ramify.rollout.repair import Backtracer, Helper, Refiner
+
+    section = kit.config
+    if section.helper is None:
+        kit.model = PolicyChat(engine, renderer, seed)
+    assert kit.model is not None
+    helper = Helper(
+        model=kit.model,
+        cache=kit.cache,
+        max_tokens=section.max_tokens,
+        temperature=section.temperature,
+        seconds=None if section.helper is None else section.timeout_seconds,
+        seed=seed,
+    )
+    rewriters: list[ContextRewriter] = []
+    if section.backtracer is not None:
+        rewriters.append(Backtracer(renderer, limits.temperature, section.backtracer.calls))
+    if section.refiner is not None:
+        rewriters.append(Refiner(renderer, helper, section.refiner.at_tokens, section.refiner.calls))
+    if section.debugger is not None:
+        environment = DebuggedEnvironment(environment, helper, section.debugger.calls)
+    return environment, tuple(rewriters)

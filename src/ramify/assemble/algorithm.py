@@ -76,17 +76,13 @@ def wanted_annotations(section: AlgorithmSection) -> "AnnotationRequest":
     )
 
 
-def _default_kl(recipe: TrainRecipe) -> float | None:
-    """A script is no policy, so its turns may be as unlikely as they are."""
-    is_policy = recipe.engine.script_file is None
-    return None if not is_policy or recipe.algorithm.old == "behavior" else MISMATCH_KL
-
-
 def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
     """The algorithm of a recipe, applied to a learner."""
     from ramify.learner.learning import Learning
 
     algorithm = recipe.algorithm
+    # A script is no policy, so its turns may be as unlikely as they are.
+    is_policy = recipe.engine.script_file is None
     return Learning(
         learner=learner,
         estimator=build_estimator(algorithm),
@@ -97,5 +93,6 @@ def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) ->
         minibatches=minibatches,
         temperature=recipe.rollout.temperature,
         max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
-        max_kl=algorithm.max_mismatch_kl or _default_kl(recipe),
+        max_kl=algorithm.max_mismatch_kl
+        or (MISMATCH_KL if is_policy and algorithm.old != "behavior" else None),
     )

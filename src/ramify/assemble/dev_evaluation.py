@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.evaluation import build_attempter
-from ramify.assemble.identity import group_size
 from ramify.assemble.problems import build_eval_problems
 from ramify.assemble.reward import build_reward
-from ramify.assemble.task import ProblemReader, open_task
+from ramify.assemble.task import ProblemReader, group_size, open_task
 from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.schema_eval import EvalRecipe, dev_data
 from ramify.config.schema_examples import SftRecipe

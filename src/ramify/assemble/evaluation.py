@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent
-from ramify.assemble.identity import answering_identity, group_size
 from ramify.assemble.model import build_model
 from ramify.assemble.problems import build_eval_problems
 from ramify.assemble.reward import build_reward
-from ramify.assemble.task import ProblemReader, open_task
+from ramify.assemble.task import ProblemReader, answering_identity, group_size, open_task
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.other_runs import record_of
 from ramify.config.schema_eval import EvalRecipe

@@ -161,7 +161,11 @@ def build_questions(
     notes = [f"{section.train}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
     direct = questions
     if section.instructions:
-        direct = instructed([_without_system(problem) for problem in questions], (), dialect)
+        bare = [
+            replace(problem, messages=tuple(each for each in problem.messages if each.role != "system"))
+            for problem in questions
+        ]
+        direct = instructed(bare, (), dialect)
         questions = instructed(questions, _names(tools), dialect)
     fitting, dropped = _fitting(section.train, questions, renderer, tools, section.max_prompt_tokens)
     short = {problem.id for problem in fitting}
@@ -170,12 +174,6 @@ def build_questions(
     short = {problem.id for problem in kept_direct}
     both = tuple(problem for problem in fitting if problem.id in short)
     return Questions(both, kept_direct, tuple(dict.fromkeys((*notes, *dropped, *dropped_direct))))
-
-
-def _without_system(problem: Problem) -> Problem:
-    return replace(
-        problem, messages=tuple(message for message in problem.messages if message.role != "system")
-    )
 
 
 def _fitting(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ramify.assemble.services import chat_model
-from ramify.config.schema_reward import RewardSection
+from ramify.config.schema_parts import RewardSection
 from ramify.core.closing import Closable
 from ramify.core.protocols import Cache, Json, RewardFn
 from ramify.rewards.configs import (

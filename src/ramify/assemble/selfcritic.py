@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ramify.assemble.examples import run_dpo
-from ramify.assemble.identity import group_size
 from ramify.assemble.model import build_model
-from ramify.assemble.task import build_sampler, build_task
+from ramify.assemble.task import build_sampler, build_task, group_size
 from ramify.assemble.training import manifest_of, run_rl
 from ramify.config.load import check_recipe
 from ramify.config.other_runs import record_of

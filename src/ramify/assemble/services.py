@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ramify.config.schema_tools import SearchSection
+from ramify.config.schema_parts import SearchSection
 from ramify.core.protocols import Cache, ChatModel, SearchProvider
 from ramify.net.configs import ChatConfig, HttpConfig
 from ramify.tools.configs import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
-from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
+from ramify.config.schema_parts import EnvironmentSection, SandboxSection, ToolsSection
 from ramify.core.closing import Closable
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec

@@ -6,9 +6,8 @@ from typing import Any
 
 from ramify.assemble.algorithm import build_learning, build_objective
 from ramify.assemble.dev_evaluation import read_dev_problems, share_agent
-from ramify.assemble.identity import group_size, script_identity, task_identity
 from ramify.assemble.model import build_model
-from ramify.assemble.task import build_sampler, build_task
+from ramify.assemble.task import build_sampler, build_task, group_size, script_identity, task_identity
 from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.other_runs import record_of
 from ramify.config.schema_examples import SftRecipe

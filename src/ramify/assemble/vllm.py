@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ramify.engines.vllm.replica import Replica
 
 _MEMORY = Path("/dev/shm")
+"""Where weights are handed over, unless the recipe names a folder or the system has no such one."""
 
 
 def build_vllm(
@@ -35,20 +36,23 @@ def build_vllm(
     from ramify.engines.vllm.engine import VllmEngine
     from ramify.engines.vllm.folder import WeightsFolder
     from ramify.modeling.model_config import read_model_config, whole_folder
+    from ramify.net.secrets import read_key
 
     section.refuse_model(tokenizer.folder, hands_over=hands_over)
     whole = whole_folder(tokenizer.folder)
     vocab_size = int(read_model_config(whole)["vocab_size"])
     weights = None
     if hands_over:
-        weights = WeightsFolder(_parent(section, run_folder))
+        weights = WeightsFolder(
+            section.weights_dir or (_MEMORY if _MEMORY.is_dir() else run_folder / "weights")
+        )
         if section.weights_dir is not None:
             weights.share()
-    servers = (
-        _launched(section, whole.absolute(), context_tokens, run_folder / "engine", note)
-        if section.launch
-        else _named(section)
-    )
+    if section.launch:
+        servers = _launched(section, whole.absolute(), context_tokens, run_folder / "engine", note)
+    else:
+        key = None if section.key_variable is None else read_key(section.key_variable)
+        servers = [_Server(url, key) for url in section.urls]
     sleeps = section.sleep and hands_over
     return VllmEngine(
         [_replica(section, server, vocab_size, context_tokens, note, sleeps=sleeps) for server in servers],
@@ -68,13 +72,6 @@ class _Server:
     url: str
     key: str | None
     process: "ServerProcess | None" = None
-
-
-def _named(section: VllmEngineConfig) -> list[_Server]:
-    from ramify.net.secrets import read_key
-
-    key = None if section.key_variable is None else read_key(section.key_variable)
-    return [_Server(url, key) for url in section.urls]
 
 
 def _launched(
@@ -128,10 +125,3 @@ def _replica(
         sleeps=sleeps,
         note=note,
     )
-
-
-def _parent(section: VllmEngineConfig, run_folder: Path) -> Path:
-    """Return the folder below which the weights are handed over."""
-    if section.weights_dir is not None:
-        return section.weights_dir
-    return _MEMORY if _MEMORY.is_dir() else run_folder / "weights"

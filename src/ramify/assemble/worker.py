@@ -75,9 +75,12 @@ class WorkerPlan:
         if rank.size == 1 and (section.dtype == "float32" or _keeps_its_base(section)):
             model = _in_float32(build_model(section, self.context_tokens, self.seed))
             return Worker(model, self.optimizer, self._reference(model, None))
+        import torch
+
         from ramify.learner.parallel import make_mesh
 
-        mesh = make_mesh(rank, _device(section), self.copies)
+        on_gpu = section.device != "cpu" and torch.cuda.is_available()
+        mesh = make_mesh(rank, "cuda" if on_gpu else "cpu", self.copies)
         whole = replace(section, dtype=section.dtype if _keeps_its_base(section) else "float32", device="cpu")
         model = _in_float32(build_model(whole, self.context_tokens, self.seed))
         self._split(model, mesh)
@@ -130,12 +133,6 @@ class WorkerPlan:
             frozen = load_model(self.model.folder, self.model.dtype).requires_grad_(False)
             self._split(frozen, mesh)
         return lambda: nullcontext(frozen)
-
-
-def _device(section: TrainedModelConfig) -> str:
-    import torch
-
-    return "cuda" if section.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _keeps_its_base(section: TrainedModelConfig) -> bool:

@@ -113,7 +113,7 @@ def _show(options: argparse.Namespace) -> str:
 def _search_section(options: argparse.Namespace) -> Any:  # noqa: ANN401 - as above
     from pydantic import TypeAdapter, ValidationError
 
-    from ramify.config.schema_tools import SearchSection
+    from ramify.config.schema_parts import SearchSection
     from ramify.core.config import in_words
 
     if options.provider is None:

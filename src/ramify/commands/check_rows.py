@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.algos.file_parts import FileLoss
-from ramify.commands.work import AnyRecipe, loads_weights
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import refuse_large_steps
+from ramify.config.sizes import AnyRecipe, loads_weights, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset

@@ -53,8 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from ramify.commands.check_files import check_files
-    from ramify.commands.dry_run import dry_run, require_dry_run
+    from ramify.commands.check_files import check_files, dry_run, require_dry_run
     from ramify.runs.run_folder import EVALUATION
 
     require_dry_run(options)

@@ -12,13 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from ramify.commands.work import AnyRecipe, loads_weights, work_of
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import largest_row, longest_sequence
+from ramify.config.sizes import AnyRecipe, largest_row, loads_weights, longest_sequence, work_of
 from ramify.core.errors import ConfigError, MachineError
 from ramify.engines.configs import GpuTurns
 from ramify.modeling.configs import AdapterConfig, ModelConfig

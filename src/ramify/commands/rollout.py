@@ -47,8 +47,7 @@ def _start_node(text: str) -> "Place":
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.check_files import check_files
-    from ramify.commands.dry_run import dry_run, require_dry_run
+    from ramify.commands.check_files import check_files, dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.runs.run_folder import ROLLOUT

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     with _listen(options.host, options.port) as listening:
         index = open_index(options.corpus, options.index, note=console.note)
         host, port = listening.getsockname()[:2]
-        if not _is_loopback(host):
+        if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
             console.note(
                 f"warning: {host} can be reached from other machines, and the service asks for no key"
             )
@@ -63,7 +63,3 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0]
         raise MachineError(f"--host {host} --port {port}: cannot listen there ({why})") from None
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback

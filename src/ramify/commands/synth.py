@@ -15,8 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.check_files import check_files
-    from ramify.commands.dry_run import dry_run, require_dry_run
+    from ramify.commands.check_files import check_files, dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_synth import SynthRecipe
     from ramify.runs.run_folder import SYNTHESIS

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.dry_run import dry_run, require_dry_run
+    from ramify.commands.check_files import dry_run, require_dry_run
     from ramify.config.other_runs import record_of
     from ramify.runs.run_folder import TRAINING
 

@@ -6,20 +6,20 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ramify.config.schema_parts import (
+    EnvironmentSection,
+    RewardSection,
     Rewriters,
+    SandboxSection,
     Section,
+    ToolsSection,
+    refuse_absent_environment,
     refuse_all,
     refuse_clocks,
-    refuse_unrepeatable,
-)
-from ramify.config.schema_repair import refuse_idle_repairs
-from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
-from ramify.config.schema_tools import (
-    EnvironmentSection,
-    SandboxSection,
-    ToolsSection,
+    refuse_compat_reward,
+    refuse_idle_repairs,
     refuse_idle_sandbox,
     refuse_tools_beside,
+    refuse_unrepeatable,
 )
 from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Switch, Tokens
 from ramify.data.configs import Dataset

@@ -5,9 +5,16 @@ from typing import ClassVar
 from pydantic import model_validator
 
 from ramify.config.schema_eval import EvalRecipe, SamplingSection, dev_data
-from ramify.config.schema_parts import Section, refuse_all, refuse_idle_rates
-from ramify.config.schema_reward import RewardSection
-from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection, refuse_tools_beside
+from ramify.config.schema_parts import (
+    EnvironmentSection,
+    RewardSection,
+    SandboxSection,
+    Section,
+    ToolsSection,
+    refuse_all,
+    refuse_idle_rates,
+    refuse_tools_beside,
+)
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens
 from ramify.data.configs import ExampleDataConfig
 from ramify.engines.configs import TrainingEngineConfig

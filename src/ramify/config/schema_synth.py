@@ -7,20 +7,20 @@ from pydantic import model_validator
 
 from ramify.config.schema_eval import EvalEngineSection, refuse_rewriting_chats
 from ramify.config.schema_parts import (
+    EnvironmentSection,
+    RewardSection,
     Rewriters,
+    SandboxSection,
     Section,
+    ToolsSection,
+    refuse_absent_environment,
     refuse_all,
     refuse_clocks,
-    refuse_unrepeatable,
-)
-from ramify.config.schema_repair import refuse_idle_repairs
-from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
-from ramify.config.schema_tools import (
-    EnvironmentSection,
-    SandboxSection,
-    ToolsSection,
+    refuse_compat_reward,
+    refuse_idle_repairs,
     refuse_idle_sandbox,
     refuse_tools_beside,
+    refuse_unrepeatable,
 )
 from ramify.core.config import InputFile, PositiveInt, Switch, Tokens, Within
 from ramify.modeling.configs import ModelConfig

@@ -7,29 +7,25 @@ from pydantic import AfterValidator, Field, model_validator
 from ramify.algos.file_parts import FromFile
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_parts import (
-    Section,
-    refuse_all,
-    refuse_clocks,
-    refuse_idle_rates,
-    refuse_unrepeatable,
-)
-from ramify.config.schema_repair import refuse_idle_repairs
-from ramify.config.schema_reward import (
-    RewardSection,
-    refuse_absent_environment,
-    refuse_compat_reward,
-    refuse_idle_bonus,
-)
-from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_tools import (
     Environments,
     EnvironmentSection,
+    RewardSection,
     SandboxSection,
+    Section,
     ToolsSection,
+    refuse_absent_environment,
+    refuse_all,
+    refuse_clocks,
+    refuse_compat_reward,
+    refuse_idle_bonus,
+    refuse_idle_rates,
+    refuse_idle_repairs,
     refuse_idle_sandbox,
     refuse_tools_beside,
     refuse_two_kinds,
+    refuse_unrepeatable,
 )
+from ramify.config.schema_rollout import RolloutSection
 from ramify.core.config import InputFile, PositiveInt, Switch, Tokens
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.configs import OptimizerConfig

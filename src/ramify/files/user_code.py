@@ -145,7 +145,7 @@ _NEW_HOMES = {
     "ramify.config.build": "ramify.assemble.agent",
     "ramify.config.build_model": "ramify.assemble.model",
     "ramify.config.build_problems": "ramify.assemble.problems",
-    "ramify.config.build_repair": "ramify.assemble.repair",
+    "ramify.config.build_repair": "ramify.assemble.agent",
     "ramify.config.build_reward": "ramify.assemble.reward",
     "ramify.config.build_services": "ramify.assemble.services",
     "ramify.config.build_tools": "ramify.assemble.tools",

@@ -1,6 +1,8 @@
-"""The parts of a quick start and its recipes: every example takes the same steps from data to report."""
+"""The parts of a quick start, its recipes and its phases: every example takes the same steps from data to report."""
 
 import asyncio
+import shutil
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from ramify.config import shipped_recipes
 from ramify.config.load import Recipe, check_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.messages import Problem, ToolCall
 from ramify.obs.console import RunConsole
@@ -143,3 +145,28 @@ def filled_recipe(schema: type[Recipe], name: str, values: Settings) -> Recipe:
 
 def _read(name: str) -> dict[str, Any]:
     return tomllib.loads((shipped_recipes() / name).read_text(encoding="utf-8"))
+
+
+class Clock:
+    """Wall-clock seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the block."""
+        started = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - started, 1)
+
+
+@contextmanager
+def emptied_on_error(out: Path) -> Iterator[None]:
+    """Empty the new folder `out` if the block fails, so that the same command can be run again."""
+    try:
+        yield
+    except BaseException:
+        for path in out.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        raise

@@ -1,20 +1,60 @@
 """The quick start, top to bottom: data, cold start, reinforcement learning, evaluation, report."""
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+from ramify import __version__
 from ramify.assemble.examples import run_sft
 from ramify.assemble.training import run_rl
+from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.rank import Rank
 from ramify.eval.evaluation import Evaluation
+from ramify.eval.statistics import Interval
 from ramify.learner.parallel import Ranks
+from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.console import RunConsole
-from ramify.obs.report import Report, write_report
-from ramify.quickstart.clock import Clock, emptied_on_error
-from ramify.quickstart.evaluations import evaluate
-from ramify.quickstart.example import Example, ExampleData, eval_recipe, rl_recipe, sft_recipe
-from ramify.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
+from ramify.obs.metrics import MetricsRow, curve, read_metrics
+from ramify.obs.report import (
+    AfterTraining,
+    BranchSummary,
+    ByStage,
+    Curves,
+    Estimate,
+    PhaseSeconds,
+    Report,
+    write_report,
+)
+from ramify.obs.trace import TracedTree, read_trees
+from ramify.quickstart.evaluations import evaluate, peak_memory_bytes
+from ramify.quickstart.example import (
+    Clock,
+    Example,
+    ExampleData,
+    emptied_on_error,
+    eval_recipe,
+    rl_recipe,
+    sft_recipe,
+)
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on names of training if it has such.
+
+    `memory_bytes` is the peak memory of the evaluating processes together.
+    """
+
+    sampled: Mapping[str, Evaluation]
+    greedy: Mapping[str, Evaluation] | None
+    train_entities: Mapping[str, Evaluation] | None
+    memory_bytes: int
 
 
 def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) -> Report:
@@ -39,8 +79,8 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
             models["rl"] = run_rl(rl, console, Ranks(Rank()))
         with clock.phase("eval"):
             evaluations = _evaluate(example, out, seed, models, data, console)
-    report = make_report(example, seed, clock.seconds, evaluations, (sft, rl), level)
-    write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
+    report = _make_report(example, seed, clock.seconds, evaluations, (sft, rl), level)
+    write_report(report, _make_curves(sft.run.dir, rl.run.dir), _tree_to_draw(rl.run.dir), out)
     return report
 
 
@@ -75,3 +115,105 @@ def _evaluate(
     return Evaluations(
         sampled=sampled, greedy=by_stage("greedy"), train_entities=by_stage("seen"), memory_bytes=memory
     )
+
+
+def _make_report(
+    example: Example,
+    seed: int,
+    seconds: Mapping[str, float],
+    evaluations: Evaluations,
+    recipes: tuple[SftRecipe, TrainRecipe],
+    sandbox_level: int,
+) -> Report:
+    """Put the report together."""
+    sft, rl = recipes
+    rows = read_metrics(rl.run.dir / "metrics.jsonl")
+    return Report(
+        seed=seed,
+        base=example.base,
+        seconds=PhaseSeconds(
+            data=seconds["data"], sft=seconds["sft"], rl=seconds["rl"], eval=seconds["eval"]
+        ),
+        pass_at_1=_by_stage(evaluations.sampled, None),
+        by_kind={
+            kind: _by_stage(evaluations.sampled, kind) for kind in evaluations.sampled["base"].values("kind")
+        },
+        greedy=_pass_at_1(evaluations.greedy),
+        train_entities=_pass_at_1(evaluations.train_entities),
+        tool_calls_per_answer=_after_training(
+            evaluations.sampled, lambda evaluation: evaluation.calls_per_attempt
+        ),
+        branches=_branches(rows),
+        steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
+        peak_memory_bytes=peak_memory_bytes() + evaluations.memory_bytes,
+        config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
+        versions=versions(),
+        sandbox_level=sandbox_level,
+        warnings=entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, ramify and the packages that figures depend on."""
+    return {
+        "python": platform.python_version(),
+        "ramify": __version__,
+        **{name: metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def estimate(interval: Interval) -> Estimate:
+    """Return an interval in the form of a report."""
+    return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
+
+
+def _make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
+    """Read the curves of the page from the metrics of both runs."""
+    sft, rl = read_metrics(sft_dir / "metrics.jsonl"), read_metrics(rl_dir / "metrics.jsonl")
+    return Curves(
+        sft_loss=curve(sft, "loss"),
+        rl_reward=curve(rl, "reward/mean"),
+        rl_pass_rate=curve(rl, "reward/part/correct"),
+        entropy_root=curve(rl, "entropy/root"),
+        entropy_after_result=curve(rl, "entropy/after_result"),
+    )
+
+
+def _tree_to_draw(rl_dir: Path) -> TracedTree:
+    """Return the tree of the first step with most branches."""
+    first = min((rl_dir / "trees").iterdir())
+    return max(
+        read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
+    )
+
+
+def _by_stage(evaluations: Mapping[str, Evaluation], kind: str | None) -> ByStage:
+    if kind is not None:
+        evaluations = {stage: whole.of("kind", kind) for stage, whole in evaluations.items()}
+    base, sft, rl = (estimate(evaluations[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
+    return {"base": base, "sft": sft, "rl": rl}
+
+
+def _after_training(
+    evaluations: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]
+) -> AfterTraining:
+    return {"sft": measure(evaluations["sft"]), "rl": measure(evaluations["rl"])}
+
+
+def _pass_at_1(evaluations: Mapping[str, Evaluation] | None) -> AfterTraining | None:
+    if evaluations is None:
+        return None
+    return _after_training(evaluations, lambda evaluation: evaluation.pass_at(1).value)
+
+
+def _branches(rows: Sequence[MetricsRow]) -> BranchSummary:
+    totals = branch_totals(rows)
+    if totals is None:
+        return {"planned": 0, "taken": 0, "by_entropy": 0, "rate": None, "p_std": None}
+    return {
+        "planned": totals.planned,
+        "taken": totals.taken,
+        "by_entropy": totals.by_entropy,
+        "rate": totals.rate,
+        "p_std": totals.probability[1],
+    }

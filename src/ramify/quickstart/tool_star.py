@@ -25,10 +25,16 @@ from ramify.learner.parallel import Ranks
 from ramify.modeling.load import writing_model
 from ramify.obs.console import RunConsole
 from ramify.quickstart import world_helper
-from ramify.quickstart.clock import Clock, emptied_on_error
-from ramify.quickstart.demonstrator import Flaws, write_demonstrations
+from ramify.quickstart.demonstrator import Flaws, write_demonstrations, write_logs
 from ramify.quickstart.evaluations import evaluate, peak_memory_bytes
-from ramify.quickstart.example import Settings, filled_recipe, python_tool, search_tool
+from ramify.quickstart.example import (
+    Clock,
+    Settings,
+    emptied_on_error,
+    filled_recipe,
+    python_tool,
+    search_tool,
+)
 from ramify.quickstart.tool_star_report import (
     STAGES,
     WHATS,
@@ -38,7 +44,6 @@ from ramify.quickstart.tool_star_report import (
 )
 from ramify.quickstart.world import FULL, SMOKE, write_base
 from ramify.quickstart.world_files import WorldFiles, WorldSettings, build_world
-from ramify.quickstart.world_logs import write_logs
 from ramify.runs.checkpoint_files import latest_checkpoint
 from ramify.sampler.configs import RepairConfig
 from ramify.sandbox.levels import detect_level

@@ -11,7 +11,7 @@ from ramify.eval.evaluation import Evaluation, repair_table
 from ramify.eval.statistics import Difference, paired_difference
 from ramify.files.durable import replace_file
 from ramify.obs.page import Bar, BarGroup, Card, Section, Table, bar_chart, flat, render_page
-from ramify.quickstart.summary import estimate, versions
+from ramify.quickstart.run import estimate, versions
 
 What: TypeAlias = Literal["sampled", "greedy"]
 WHATS: tuple[What, ...] = ("sampled", "greedy")

@@ -31,13 +31,13 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path):
 def test_a_folders_own_fast_tokenizer_is_honoured(tmp_path):
     """AutoTokenizer makes a Qwen2Tokenizer of every folder of that family, whatever its tokenizer.json says."""
     folder = write_model(tmp_path / "m", "qwen2")
-    said = []
-    ours = build_tokenizer(folder, said.append)
+    notes = []
+    ours = build_tokenizer(folder, notes.append)
     theirs = AutoTokenizer.from_pretrained(folder)
     text = "12 + 30 \u4e2d"
     assert theirs(text, add_special_tokens=False)["input_ids"] != list(ours.encode(text))
     assert ours.decode(ours.encode(text)) == text
-    (note,) = said
+    (note,) = notes
     assert "its own tokenizer.json is used" in note
     assert "Qwen2Tokenizer" in note
 

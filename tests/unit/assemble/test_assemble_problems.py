@@ -69,11 +69,11 @@ def test_instructions_stand_in_front_of_questions_that_have_none(tmp_path, rende
         "answer": "A",
     }
     train = write(tmp_path / "train.jsonl", {"prompt": "Who?", "answer": "A"}, own)
-    (bare, kept), _ = read(train, renderer, instructions=True)
+    (bare, instructed), _ = read(train, renderer, instructions=True)
     assert [message.role for message in bare.messages] == ["system", "user"]
     assert "<search>" in bare.messages[0].text
     assert "<python>" in bare.messages[0].text
-    assert kept.messages[0].text == "Mine."
+    assert instructed.messages[0].text == "Mine."
     assert [len(problem.messages) for problem in read(train, renderer)[0]] == [1, 2]
 
 

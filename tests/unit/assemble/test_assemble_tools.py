@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ramify.assemble.tools import build_tools
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
 

@@ -3,14 +3,10 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
-from benchmarks.gpu import __main__ as family
 from benchmarks.gpu.engine_rows import Load, mismatch, speed
-from benchmarks.gpu.figures import Figure, not_measured
 from benchmarks.gpu.models import LARGE, SMALL, ModelSizes, learner_in, random_model, served
 from benchmarks.gpu.update_rows import TREES, TreeRow, measured
 from benchmarks.update.flops import peak_flops
@@ -24,8 +20,8 @@ LOAD = Load(sequences=3, prompt=9, written=5)
 def test_models_have_the_sizes_of_qwen():
     for model, millions in ((SMALL, 494), (LARGE, 1544)):
         with torch.device("meta"):
-            found = random_model(model, "meta")
-        count = sum(parameter.numel() for parameter in found.parameters())
+            built = random_model(model, "meta")
+        count = sum(parameter.numel() for parameter in built.parameters())
         assert round(count / 1e6) == millions
         # Operations count matrices only: no biases, no norms, the head apart.
         assert abs(model.shape.linear + model.vocabulary * model.hidden - count) < 3e5
@@ -95,57 +91,3 @@ def test_peaks_by_name():
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
     assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
     assert peak_flops("Some other card") is None
-
-
-def test_a_failure_keeps_what_came_before(capsys, monkeypatch):
-    monkeypatch.setattr(family, "_free", lambda: None)
-
-    def two_rows():
-        yield Figure("a", "m", 1.0)
-        raise RuntimeError("out of\nmemory")
-
-    family.print_figures(two_rows)
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["value"] == 1.0
-    assert second == json.loads(not_measured("two_rows", "RuntimeError: out of memory").as_json)
-
-
-def test_a_part_is_stopped_with_its_children_and_its_figures_stay():
-    line = Figure("a", "m", 1.0).as_json
-    code = f"import subprocess, time\nprint({line!r}, flush=True)\nsubprocess.run(['sleep', '60'])"
-    part, figures = family.run_part("p", ["-c", code], 2.0)
-    assert part.exit is None
-    assert part.seconds < 20
-    assert figures == [Figure("a", "m", 1.0)]
-    part, figures = family.run_part("p", ["-c", "raise SystemExit('no such thing')"], 20.0)
-    assert (part.exit, part.output, figures) == (1, "no such thing", [])
-
-
-def test_all_parts_in_one_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(family, "_machine", dict)
-    line = Figure("a", "m", 1.0, "at most 2", True).as_json
-    parts = {"tests": ["-c", "raise SystemExit(3)"], "update-small": ["-c", f"print({line!r})"]}
-    monkeypatch.setattr(family, "_commands", lambda: parts)
-    assert family._all_parts(tmp_path / "gpu.json", as_json=False) == 1
-    record = json.loads((tmp_path / "gpu.json").read_text())
-    assert [part["exit"] for part in record["parts"]] == [3, 0]
-    assert [figure["row"] for figure in record["figures"]] == ["tests", "a"]
-    assert "met" in capsys.readouterr().out
-    monkeypatch.setattr(family, "_BUDGET", 0)
-    family._all_parts(tmp_path / "gpu.json", as_json=True)
-    record = json.loads((tmp_path / "gpu.json").read_text())
-    assert {figure["settings"]["not_measured"] for figure in record["figures"]} == {"no time was left"}
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["gpu"])
-    assert family.main() == 0
-    assert capsys.readouterr().out == "no GPU\n"
-
-
-def test_words_for_people():
-    figure = Figure("a", "tokens a second", 12.0, "at least 20", False)
-    assert "MISSED" in figure.in_words
-    assert "MISSED" not in replace(figure, met=None).in_words
-    assert not_measured("a", "why").in_words.endswith("not measured: why")

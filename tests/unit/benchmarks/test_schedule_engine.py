@@ -25,13 +25,13 @@ def request(first, size, budget=100):
 def play(engine, arrivals):
     """Seconds at which each of (second of arrival, request) was done."""
 
-    async def one(second, asked):
+    async def run_one(second, sent):
         await asyncio.sleep(second)
-        done = await engine.generate(asked)
+        done = await engine.generate(sent)
         return asyncio.get_running_loop().time(), done
 
     async def main():
-        results = await asyncio.gather(*(one(*arrival) for arrival in arrivals))
+        results = await asyncio.gather(*(run_one(*arrival) for arrival in arrivals))
         await engine.close()
         return results
 
@@ -39,7 +39,7 @@ def play(engine, arrivals):
 
 
 def test_a_step_takes_the_weights_once_and_the_context_of_everybody(tokenizer):
-    engine = CapacityEngine(COSTS, 16, lambda asked: range(3), tokenizer)
+    engine = CapacityEngine(COSTS, 16, lambda _: range(3), tokenizer)
     results = play(engine, [(0, request(0, 10)), (0, request(1000, 20))])
     read = (10 + 20) + (11 + 21) + (12 + 22)
     assert [second for second, _ in results] == pytest.approx([0.1 * 30 + 3 * 1.0 + 0.01 * read] * 2)
@@ -48,14 +48,14 @@ def test_a_step_takes_the_weights_once_and_the_context_of_everybody(tokenizer):
 
 
 def test_who_arrives_joins_after_the_step_that_is_under_way(tokenizer):
-    engine = CapacityEngine(EngineCosts(1.0, 0.0, 0.1), 16, lambda asked: range(4), tokenizer)
+    engine = CapacityEngine(EngineCosts(1.0, 0.0, 0.1), 16, lambda _: range(4), tokenizer)
     first, second = play(engine, [(0, request(0, 10)), (2.5, request(1000, 10))])
     # Prefill until 1, steps until 3 (the arrival at 2.5 waits), prefill until 4, two steps together, two alone.
     assert (first[0], second[0]) == pytest.approx((6.0, 8.0))
 
 
 def test_a_cancelled_request_frees_its_place_after_the_step_that_is_under_way(tokenizer):
-    engine = CapacityEngine(EngineCosts(1.0, 0.0, 0.0), 16, lambda asked: range(50), tokenizer)
+    engine = CapacityEngine(EngineCosts(1.0, 0.0, 0.0), 16, lambda _: range(50), tokenizer)
 
     async def main():
         with pytest.raises(TimeoutError):
@@ -71,7 +71,7 @@ def test_a_cancelled_request_frees_its_place_after_the_step_that_is_under_way(to
 
 
 def test_without_load_everybody_is_alone(tokenizer):
-    engine = EmptyEngine(COSTS, 16, lambda asked: range(3), tokenizer)
+    engine = EmptyEngine(COSTS, 16, lambda _: range(3), tokenizer)
     results = play(engine, [(0, request(0, 10)), (0, request(1000, 20))])
     assert [second for second, _ in results] == pytest.approx([1.0 + 3.33, 2.0 + 3.63])
 

@@ -59,7 +59,7 @@ def test_first_come_serves_in_the_order_of_arrival():
     book.open(3)
     book.resolve((2,), 1, 2)
     book.resolve((0,), 1, 2)
-    assert [(grant.key, grant.children) for grant in book.allocate().branches] == [((2,), 2), ((0,), 1)]
+    assert [(branch.key, branch.children) for branch in book.allocate().branches] == [((2,), 2), ((0,), 1)]
 
 
 def test_a_share_is_halved_with_the_branch_and_its_rest_starts_from_the_prompt():
@@ -68,8 +68,8 @@ def test_a_share_is_halved_with_the_branch_and_its_rest_starts_from_the_prompt()
         book.start_root((root,))
     book.open(7)
     book.resolve((0,), 1, 1)
-    (grant,) = book.allocate().branches
-    assert grant.child_keys == ((0, 1, 1),)
+    (branch,) = book.allocate().branches
+    assert branch.child_keys == ((0, 1, 1),)
     book.finish((0,))
     assert book.allocate().top_ups == 2
     book.finish((0, 1, 1))

@@ -17,7 +17,7 @@ CU_Q, PATHS = (0, 3, 5, 6, 10), ((0, 1, 2), (0, 1, 2, 3, 4), (0, 1, 2, 5), (6, 7
 
 
 def plan(attention):
-    kv_index = torch.tensor([place for path in PATHS for place in path])
+    kv_index = torch.tensor([position for path in PATHS for position in path])
     ends = [sum(len(path) for path in PATHS[:count]) for count in range(len(PATHS) + 1)]
     return ATTENTIONS[attention].of(CU_Q, ends, kv_index)
 
@@ -34,10 +34,10 @@ def one_by_one(query, key, value, scaling):
     """Each token alone against the tokens of its path up to itself."""
     outputs = []
     for (start, stop), path in zip(pairwise(CU_Q), PATHS, strict=True):
-        for place in range(start, stop):
-            seen = list(path[: path.index(place) + 1])
-            keys, values = (x[0][:, seen].repeat_interleave(2, 0) for x in (key, value))
-            scores = torch.einsum("hd,hkd->hk", query[0, :, place], keys) * scaling
+        for position in range(start, stop):
+            visible = list(path[: path.index(position) + 1])
+            keys, values = (x[0][:, visible].repeat_interleave(2, 0) for x in (key, value))
+            scores = torch.einsum("hd,hkd->hk", query[0, :, position], keys) * scaling
             outputs.append(torch.einsum("hk,hkd->hd", scores.softmax(-1), values))
     return torch.stack(outputs)[None]
 
@@ -45,18 +45,18 @@ def one_by_one(query, key, value, scaling):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_attention_is_that_of_each_token_over_its_own_path(attention):
     inputs, expected_inputs = states(), states()
-    found = plan(attention)(*inputs, 0.3)
+    values = plan(attention)(*inputs, 0.3)
     expected = one_by_one(*expected_inputs, 0.3)
-    assert torch.allclose(found, expected, atol=1e-6)
-    weights = torch.arange(found.numel(), dtype=torch.float32).view_as(found).cos()
-    (found * weights).sum().backward()
+    assert torch.allclose(values, expected, atol=1e-6)
+    weights = torch.arange(values.numel(), dtype=torch.float32).view_as(values).cos()
+    (values * weights).sum().backward()
     (expected * weights).sum().backward()
     for ours, theirs in zip(inputs, expected_inputs, strict=True):
         assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)
 
 
 def batch_of(tree):
-    rewards = tuple(Reward(float(place % 2), {}) for place in range(len(tree.trajectories)))
+    rewards = tuple(Reward(float(position % 2), {}) for position in range(len(tree.trajectories)))
     advantages = GroupRelative("repeat").advantages(AnnotatedTree(tree, rewards, NO_ANNOTATIONS), ())
     return Batch([TrainingTree(tree, behavior_annotations(tree), advantages)])
 
@@ -65,8 +65,8 @@ def test_rows_of_the_peer_hold_the_longest_trajectory_and_at_most_everything():
     tree = tau2_tree(0, leaves=3, turns=2)
     counts = sizes([tree])
     longest, everything = counts.padded // 3, counts.separate
-    found = layouts(batch_of(tree))
-    assert found == tuple(Layout(a, n) for a in ATTENTIONS for n in (longest, 2 * longest, everything))
+    values = layouts(batch_of(tree))
+    assert values == tuple(Layout(a, n) for a in ATTENTIONS for n in (longest, 2 * longest, everything))
     assert len(layouts(batch_of(tree), "cuda")) == 3
 
 
@@ -93,9 +93,9 @@ def test_a_tau2_tree_has_its_leaves_and_turns():
     tree = tau2_tree(4)
     assert len(tree.trajectories) == LEAVES
     for trajectory in tree.trajectories:
-        prompt, *rest = trajectory.nodes
+        prompt, *nodes = trajectory.nodes
         assert prompt.source is Source.PROMPT
-        assert [n.source for n in rest] == [Source.POLICY, Source.TOOL] * (TURNS - 1) + [Source.POLICY]
+        assert [n.source for n in nodes] == [Source.POLICY, Source.TOOL] * (TURNS - 1) + [Source.POLICY]
     assert tau2_tree(4) == tree
     counts = sizes([tree])
     assert (counts.unique, counts.separate) == (4307, 17110)

@@ -109,8 +109,10 @@ def test_packed_and_alone_are_the_same_update(learner):
         learner, [one_short_tree(reasoning_tree(0)), shortened(reasoning_tree(0, 4))], dead=[0]
     )
     assert len(batch.rows()) == 1
-    found = [gradients_of(learner, rows, batch.denominator) for rows in (batch.rows(), batch.rows_alone(1))]
-    (packed, ours), (plain, expected) = found
+    gradients = [
+        gradients_of(learner, rows, batch.denominator) for rows in (batch.rows(), batch.rows_alone(1))
+    ]
+    (packed, ours), (plain, expected) = gradients
     assert packed.loss == pytest.approx(plain.loss, rel=1e-4)
     assert relative_difference(ours, expected) < 1e-5
     assert any(bool(gradient.any()) for gradient in expected.values())

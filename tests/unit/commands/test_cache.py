@@ -47,7 +47,7 @@ def test_an_import_that_cannot_be_written_fails(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["nope"],
@@ -60,12 +60,12 @@ def test_an_import_that_cannot_be_written_fails(tmp_path) -> None:
         (["serper", "-s", "hedge_seconds=90"], "--provider serper: hedge_seconds"),
     ],
 )
-def test_a_provider_that_is_not_fully_named(tmp_path, capsys, arguments, told) -> None:
+def test_a_provider_that_is_not_fully_named(tmp_path, capsys, arguments, message) -> None:
     source = tmp_path / "references.json"
     source.write_text("{}")
     fixed = ["cache", "import", str(source), "--to", str(tmp_path / "cache"), "--provider"]
     assert main([*fixed, *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

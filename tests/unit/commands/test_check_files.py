@@ -35,11 +35,11 @@ def test_an_adapter_beside_its_base_is_a_model(adapter):
 def test_weights_are_asked_of_both(adapter):
     base = adapter.parent / "base"
     for weights in (adapter / "adapter_model.safetensors", base / "model.safetensors"):
-        kept = weights.read_bytes()
+        content = weights.read_bytes()
         weights.unlink()
         with pytest.raises(ConfigError, match=rf"{weights.parent}: .*{weights.name}"):
             require_model(adapter)
-        weights.write_bytes(kept)
+        weights.write_bytes(content)
 
 
 def test_a_base_that_is_nowhere(adapter):

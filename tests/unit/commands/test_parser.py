@@ -11,9 +11,9 @@ from ramify.config import shipped_recipes
 )
 def test_a_recipe_that_ships_goes_by_its_name(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    found = recipe_file(text)
-    assert found == shipped_recipes() / "arpo_reasoning_7b.toml"
-    assert found.is_file()
+    path = recipe_file(text)
+    assert path == shipped_recipes() / "arpo_reasoning_7b.toml"
+    assert path.is_file()
 
 
 def test_a_file_of_ones_own_comes_first(tmp_path, monkeypatch):

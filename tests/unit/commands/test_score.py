@@ -29,8 +29,8 @@ def test_a_file_of_responses(tmp_path, capsys) -> None:
         {"id": "c", "response": RIGHT, "gold": None},
     ]
     file, out = write(tmp_path / "r.jsonl", *rows), tmp_path / "rows.jsonl"
-    status, found, _ = score(capsys, file, "--task", "math", "--out", str(out))
-    assert (status, found["n"], found["math_equal"], found["is_valid_answer"]) == (0, 3, 1 / 3, 2 / 3)
+    status, scores, _ = score(capsys, file, "--task", "math", "--out", str(out))
+    assert (status, scores["n"], scores["math_equal"], scores["is_valid_answer"]) == (0, 3, 1 / 3, 2 / 3)
     written = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["id"], row["math_equal"]) for row in written] == [("a", 1.0), ("b", 0.0), ("c", 0.0)]
 
@@ -50,8 +50,8 @@ def test_tasks_and_modes(
     tmp_path, capsys, task: str, compat: tuple[str, ...], key: str, value: float
 ) -> None:
     file = write(tmp_path / "r.jsonl", {"response": RIGHT, "gold": "\\frac{1}{2}"})
-    status, found, _ = score(capsys, file, "--task", task, *compat)
-    assert (status, found[key]) == (0, value)
+    status, scores, _ = score(capsys, file, "--task", task, *compat)
+    assert (status, scores[key]) == (0, value)
 
 
 def test_vectors(tmp_path, capsys) -> None:
@@ -67,9 +67,9 @@ def test_vectors(tmp_path, capsys) -> None:
         "right": {"prediction": "42", "reason": "padding"},
     }
     wrong = {**vector, "id": "extract_answer-2", "right": {"prediction": "43"}}
-    status, found, _ = score(capsys, "--golden", write(tmp_path / "v.jsonl", vector, wrong))
+    status, scores, _ = score(capsys, "--golden", write(tmp_path / "v.jsonl", vector, wrong))
     assert status == 0
-    assert found == {
+    assert scores == {
         "v.jsonl": {
             "n": 2,
             "compat_ok": 2,
@@ -91,24 +91,16 @@ def test_vectors(tmp_path, capsys) -> None:
         ("[]", ("--task", "qa"), "line 1: expected an object, got list"),
         ('{"gold": "y"}', ("--task", "qa"), "line 1: expected one of the keys response, output, completion"),
         ('{"response": "x"}', ("--task", "qa"), "line 1: expected one of the keys gold, golds, answer"),
-        (
-            '{"response": 5, "gold": "y"}',
-            ("--task", "qa"),
-            "line 1: expected a text as its response, got int",
-        ),
-        (
-            '{"response": "<answer>1</answer>", "gold": 1}',
-            ("--task", "qa", "--compat", "arpo"),
-            "the released code fails",
-        ),
+        ('{"response": 5, "gold": "y"}', ("--task", "qa"), "line 1: expected a text as its response, got int"),
+        ('{"response": "<answer>1</answer>", "gold": 1}', ("--task", "qa", "--compat", "arpo"), "the released code fails"),
         ('{"id": "x-1"}', ("--golden",), "line 1: expected the key 'task'"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line(tmp_path, capsys, line: str, arguments: tuple[str, ...], message: str) -> None:
     file = tmp_path / "r.jsonl"
     file.write_text(line + "\n")
-    status, found, err = score(capsys, str(file), *arguments)
-    assert (status, found) == (2, None)
+    status, scores, err = score(capsys, str(file), *arguments)
+    assert (status, scores) == (2, None)
     assert message in err
     assert err.count("\n") == 1
 
@@ -125,8 +117,8 @@ def test_responses_are_never_overwritten(tmp_path, capsys) -> None:
     (tmp_path / "link").symlink_to(file)
     for out in ("r.jsonl", "link", "s"):  # the last is written as s.part first
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-        status, found, err = score(capsys, file, part, "--task", "math", "--out", str(tmp_path / out))
-        assert (status, found, err.count("\n")) == (2, None, 1)
+        status, scores, err = score(capsys, file, part, "--task", "math", "--out", str(tmp_path / out))
+        assert (status, scores, err.count("\n")) == (2, None, 1)
         assert "would be overwritten" in err
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -143,8 +135,8 @@ def test_responses_are_never_overwritten(tmp_path, capsys) -> None:
 def test_where_scores_go_is_checked_before_there_are_any(tmp_path, capsys, out: str, message: str) -> None:
     file = tmp_path / "r.jsonl"
     file.write_text("no JSON, which scoring would find")
-    status, found, err = score(capsys, str(file), "--task", "qa", "--out", str(tmp_path / out))
-    assert (status, found, err.count("\n")) == (2, None, 1)
+    status, scores, err = score(capsys, str(file), "--task", "qa", "--out", str(tmp_path / out))
+    assert (status, scores, err.count("\n")) == (2, None, 1)
     assert err.startswith(f"ramify score: --out {tmp_path / out}: ")
     assert message in err
     assert list(tmp_path.iterdir()) == [file]
@@ -164,8 +156,8 @@ def test_what_may_not_be_written_is_left(tmp_path, with_permissions, locked: str
 def test_lone_surrogates_are_written(tmp_path, capsys) -> None:
     row = {"id": "\ud800", "response": "<answer>\\boxed{\udfff é}</answer>", "gold": "\udfff é"}
     out = tmp_path / "rows"
-    status, found, _ = score(capsys, write(tmp_path / "r", row), "--task", "qa", "--out", str(out))
-    assert (status, found["n"]) == (0, 1)
+    status, scores, _ = score(capsys, write(tmp_path / "r", row), "--task", "qa", "--out", str(out))
+    assert (status, scores["n"]) == (0, 1)
     (line,) = out.read_text("ascii").splitlines()
     assert (json.loads(line)["id"], json.loads(line)["prediction"]) == ("\ud800", "\udfff é")
 
@@ -173,15 +165,15 @@ def test_lone_surrogates_are_written(tmp_path, capsys) -> None:
 def test_lines_without_a_gold_are_counted(tmp_path, capsys) -> None:
     golds = [None, "", " ", [], True, {"a": 1}, [None, ""], "0.5", 0.5, 0, ["", "0.5"]]
     file = write(tmp_path / "r", *({"response": RIGHT, "gold": gold} for gold in golds))
-    status, found, _ = score(capsys, file, "--task", "qa")
-    assert (status, found["n"], found["no_gold"], found["em"]) == (0, 11, 7, 3 / 11)
+    status, scores, _ = score(capsys, file, "--task", "qa")
+    assert (status, scores["n"], scores["no_gold"], scores["em"]) == (0, 11, 7, 3 / 11)
     none = write(
         tmp_path / "n", *({"response": "<answer>a, True</answer>", "gold": gold} for gold in golds[4:6])
     )
-    status, found, _ = score(capsys, none, "--task", "qa")
-    assert (status, found["no_gold"], found["f1"], found["acc"]) == (0, 2, 0.0, 0.0)
-    status, found, _ = score(capsys, write(tmp_path / "s", {"response": RIGHT, "gold": 1}), "--task", "qa")
-    assert (status, "no_gold" in found) == (0, False)
+    status, scores, _ = score(capsys, none, "--task", "qa")
+    assert (status, scores["no_gold"], scores["f1"], scores["acc"]) == (0, 2, 0.0, 0.0)
+    status, scores, _ = score(capsys, write(tmp_path / "s", {"response": RIGHT, "gold": 1}), "--task", "qa")
+    assert (status, "no_gold" in scores) == (0, False)
 
 
 def test_files_that_are_no_jsonl_are_one_line(tmp_path, capsys) -> None:
@@ -196,8 +188,8 @@ def test_files_that_are_no_jsonl_are_one_line(tmp_path, capsys) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     for name in ("parquet", *files):
-        status, found, err = score(capsys, str(tmp_path / name), "--task", "qa")
-        assert (status, found, err.count("\n")) == (2, None, 1)
+        status, scores, err = score(capsys, str(tmp_path / name), "--task", "qa")
+        assert (status, scores, err.count("\n")) == (2, None, 1)
         assert "expected a JSONL file" in err
         assert name in err.partition(": expected")[2] or name in err.partition("expected")[0]
     (tmp_path / "marked").write_bytes(line.encode("utf-8-sig"))

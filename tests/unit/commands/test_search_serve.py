@@ -33,15 +33,15 @@ def served(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, lis
     assert process.stdout is not None
     watchdog = threading.Timer(60, process.kill)
     watchdog.start()
-    said = []
+    lines = []
     try:
         for line in process.stdout:
-            said.append(line.strip())
+            lines.append(line.strip())
             if " at http" in line:
                 break
         else:
-            raise AssertionError(f"it ended: {said} {process.stderr.read()}")
-        yield process, said[-1].split(" at ")[1].split(";")[0], said
+            raise AssertionError(f"it ended: {lines} {process.stderr.read()}")
+        yield process, lines[-1].split(" at ")[1].split(";")[0], lines
     finally:
         watchdog.cancel()
         process.kill()
@@ -50,11 +50,11 @@ def served(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, lis
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_answers_and_stops_cleanly(corpus: Path, number: signal.Signals) -> None:
-    with served(corpus) as (process, url, said):
-        assert said[-1].startswith("2 passages of ")
+    with served(corpus) as (process, url, lines):
+        assert lines[-1].startswith("2 passages of ")
         assert url.startswith("http://127.0.0.1:")
-        found = httpx.post(f"{url}/search", json={"query": "capital", "top_n": 1}).json()
-        assert found == [{"id": "a", "contents": "Paris is the capital of France."}]
+        hits = httpx.post(f"{url}/search", json={"query": "capital", "top_n": 1}).json()
+        assert hits == [{"id": "a", "contents": "Paris is the capital of France."}]
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
@@ -63,9 +63,9 @@ def test_it_answers_and_stops_cleanly(corpus: Path, number: signal.Signals) -> N
 
 
 def test_an_address_that_others_reach_is_warned_of(corpus: Path) -> None:
-    with served(corpus, "--host", "0.0.0.0", "--index", corpus.with_name("kept")) as (_, url, said):
-        assert any("can be reached from other machines" in line for line in said)
-        assert any("building a search index" in line for line in said)
+    with served(corpus, "--host", "0.0.0.0", "--index", corpus.with_name("kept")) as (_, url, lines):
+        assert any("can be reached from other machines" in line for line in lines)
+        assert any("building a search index" in line for line in lines)
         assert httpx.get(f"{url.replace('0.0.0.0', '127.0.0.1')}/health").json()["passages"] == 2
     assert json.loads((corpus.with_name("kept") / "manifest.json").read_text())["passages"] == 2
 

@@ -23,19 +23,13 @@ def algorithm(recipe, *settings):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         # the algorithm by itself
         (["algorithm.fixed_length=9"], "algorithm.fixed_length: has no effect without aggregation = "),
         (["algorithm.aggregation=fixed_length"], "algorithm.fixed_length: expected a value with aggregation"),
-        (
-            ["algorithm.overlong_margin=9"],
-            'algorithm.overlong_margin: has no effect without truncated = "shape"',
-        ),
-        (
-            ["algorithm.truncated=shape"],
-            'algorithm.overlong_margin: expected a value with truncated = "shape"',
-        ),
+        (["algorithm.overlong_margin=9"], 'algorithm.overlong_margin: has no effect without truncated = "shape"'),
+        (["algorithm.truncated=shape"], 'algorithm.overlong_margin: expected a value with truncated = "shape"'),
         (
             ["algorithm.correction={level='token', kind='mask'}"],
             'algorithm.correction: with old = "behavior" the weight old / behavior is 1',
@@ -44,10 +38,7 @@ def algorithm(recipe, *settings):
             ["algorithm.old=recompute", "algorithm.correction={level='token', kind='truncate', floor=0.5}"],
             'algorithm.correction.floor: has no effect without kind = "mask"',
         ),
-        (
-            ["algorithm.max_mismatch_kl=0.1"],
-            'algorithm.max_mismatch_kl: has no effect without old = "recompute"',
-        ),
+        (["algorithm.max_mismatch_kl=0.1"], 'algorithm.max_mismatch_kl: has no effect without old = "recompute"'),
         (
             ["algorithm.old=recompute", "algorithm.max_mismatch=0.1"],
             'algorithm.max_mismatch: has no effect without old = "behavior"',
@@ -94,10 +85,7 @@ def algorithm(recipe, *settings):
         ),
         (["rollout.m=8"], 'rollout.branching: "threshold" can never branch with m = n = 8'),
         (["rollout.max_calls=0"], 'rollout.branching: "threshold" can never branch with max_calls = 0'),
-        (
-            ["rollout.branching={name='random', rate=0.0}"],
-            'rollout.branching: "random" branches with probability 0',
-        ),
+        (["rollout.branching={name='random', rate=0.0}"], 'rollout.branching: "random" branches with probability 0'),
         (
             ["rollout.branching={name='bernoulli', alpha=0.0, beta=0.0}"],
             'rollout.branching: "bernoulli" branches with probability 0',
@@ -166,35 +154,20 @@ def algorithm(recipe, *settings):
             "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
         ),
         (["reward.name=length", "reward.system=arpo"], "reward.system: unknown key"),
-        (
-            ["model.dialect=hermes", "reward.name=compat", "reward.system=arpo"],
-            'reward.name: "compat" reads tags only',
-        ),
+        (["model.dialect=hermes", "reward.name=compat", "reward.system=arpo"], 'reward.name: "compat" reads tags only'),
         (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] uses it"),
         (
             ["tools.python=", "reward.bonus=0.2"],
             "reward.bonus: has no effect without both [tools.search] and [tools.python]",
         ),
-        (
-            ["learner.optimizer.vector_rate=0.1"],
-            'learner.optimizer.vector_rate: has no effect without name = "muon"',
-        ),
-        (
-            ["learner.optimizer.embedding_rate=0.1"],
-            'learner.optimizer.embedding_rate: has no effect without name = "muon"',
-        ),
-        (
-            ["learner.optimizer.decay_from=0.5"],
-            "learner.optimizer.decay_from: has no effect without final_rate below 1",
-        ),
-        (
-            ["learner.optimizer.decay=cosine"],
-            "learner.optimizer.decay: has no effect without final_rate below 1",
-        ),
+        (["learner.optimizer.vector_rate=0.1"], 'learner.optimizer.vector_rate: has no effect without name = "muon"'),
+        (["learner.optimizer.embedding_rate=0.1"], 'learner.optimizer.embedding_rate: has no effect without name = "muon"'),
+        (["learner.optimizer.decay_from=0.5"], "learner.optimizer.decay_from: has no effect without final_rate below 1"),
+        (["learner.optimizer.decay=cosine"], "learner.optimizer.decay: has no effect without final_rate below 1"),
     ],
-)
-def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
-    assert refusal(recipe, *overrides).startswith(told)
+)  # fmt: skip
+def test_what_cannot_act_is_refused_by_name(recipe, overrides, message):
+    assert refusal(recipe, *overrides).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -339,3 +312,55 @@ def test_an_engine_in_16_bits_is_corrected_by_default(recipe, settings, old, lev
     algorithm = load(recipe, *BEHAVIOR, *settings).algorithm
     assert algorithm.old == old
     assert (algorithm.correction and algorithm.correction.level) == level
+
+
+# what one optimizer step a rollout leaves
+
+
+def notes(recipe, *overrides):
+    loaded = load(recipe, *overrides)
+    return loaded.algorithm.note_idle(
+        loaded.rollout.problems_per_step,
+        loaded.learner.problems_per_minibatch,
+        loaded.engine.name == "local",
+    )
+
+
+ONCE = "learner.problems_per_minibatch=4"
+WHY = "note: with one optimizer step a rollout (learner.problems_per_minibatch = 4) the ratio is 1: "
+CLIPS = ("algorithm.loss.clip_low=0.1", "algorithm.loss.clip_high=0.3")
+RECOMPUTE = "algorithm.old=recompute"
+CORRECTED = "algorithm.correction={level='token', kind='truncate'}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([*CLIPS], "algorithm.loss.clip_low and algorithm.loss.clip_high do not act"),
+        (["algorithm.loss.clip_high=0.3"], "algorithm.loss.clip_high does not act"),
+        (["algorithm.loss={name='gppo'}"], 'algorithm.loss.name = "gppo" does not act'),
+        (["algorithm.loss.dual_clip=3.0"], "algorithm.loss.dual_clip does not act"),
+        (["algorithm.advantage=hard"], 'algorithm.advantage = "hard" does not act'),
+        ([RECOMPUTE], 'algorithm.old = "recompute" does not act'),
+        ([CLIPS[0], RECOMPUTE], 'algorithm.loss.clip_low and algorithm.old = "recompute" do not act'),
+        ([CLIPS[0], RECOMPUTE, CORRECTED], "algorithm.loss.clip_low does not act"),
+        ([CLIPS[0], RECOMPUTE, *SCRIPTED], "algorithm.loss.clip_low does not act"),
+    ],
+)
+def test_what_papers_set_is_noted_and_taken(recipe, overrides, message):
+    assert notes(recipe, ONCE, *overrides) == (WHY + message,)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [*CLIPS, RECOMPUTE],
+        [ONCE],
+        [ONCE, RECOMPUTE, CORRECTED],
+        # To the logprobs of a script the ratio is anything.
+        [ONCE, *CLIPS, *SCRIPTED],
+        [ONCE, RECOMPUTE, *SCRIPTED],
+    ],
+)
+def test_nothing_is_noted_where_all_acts(recipe, overrides):
+    assert notes(recipe, *overrides) == ()

@@ -20,40 +20,18 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.engines.configs import ScriptedEngineConfig
 from ramify.rewards.configs import LengthRewardConfig
-from train_recipes import load, refusal
+from train_recipes import RECIPE, load, refusal
 
 SCHEMAS = {
     schema.command: schema
     for schema in (TrainRecipe, SftRecipe, DpoRecipe, EvalRecipe, SynthRecipe, SelfCriticRecipe)
 }
-TRAIN = """\
-[model]
-path = "models/tiny"
-[data]
-train = "train.jsonl"
-max_prompt_tokens = 512
-[run]
-dir = "runs/a"
-[rollout]
-problems_per_step = 2
-n = 8
-m = 4
-max_tokens = 256
-max_calls = 3
-branching = { name = "bernoulli", alpha = 0.4 }
-[engine]
-name = "local"
-[tools.search]
-corpus = "passages.jsonl"
-[reward]
-name = "length"
-[algorithm]
-estimator = { name = "group" }
-loss = { name = "clip" }
-[learner]
-problems_per_minibatch = 2
-optimizer = { rate = 1e-3 }
-"""
+TRAIN = (
+    RECIPE.replace("m = 3", "m = 4")
+    .replace('"threshold"', '{ name = "bernoulli", alpha = 0.4 }')
+    .replace("[tools.python]\n", "")
+    .replace('"hierarchical"', '"length"')
+)
 SFT = """\
 [model]
 path = "models/tiny"
@@ -151,8 +129,8 @@ def test_later_overrides_win_and_build_on_a_short_form(recipe):
 
 
 def test_a_rule_takes_no_key_of_another(recipe):
-    told = refusal(recipe, "rollout.branching=none", "rollout.branching.beta=0.1")
-    assert told == "rollout.branching.beta: unknown key"
+    message = refusal(recipe, "rollout.branching=none", "rollout.branching.beta=0.1")
+    assert message == "rollout.branching.beta: unknown key"
 
 
 def test_a_rule_that_remembers_may_be_in_a_run_that_is_repeated_exactly(recipe):
@@ -188,7 +166,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("rollout.nn=3", "rollout.nn: unknown key, did you mean n?"),
         ("rolout.n=3", "rolout: unknown key, did you mean rollout?"),
@@ -200,10 +178,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("engine.slot=3", "engine.slot: unknown key, did you mean slots?"),
         ("engine.script=a", "engine.script: unknown key"),
         ("learner.optimizer.lr=1", "learner.optimizer.lr: unknown key, did you mean rate?"),
-        (
-            "learner.learning_rate=1",
-            "learner.learning_rate: unknown key, did you mean learner.optimizer.rate?",
-        ),
+        ("learner.learning_rate=1", "learner.learning_rate: unknown key, did you mean learner.optimizer.rate?"),
         ("run.epochs=2", "run.epochs: unknown key, did you mean data.epochs?"),
         ("rollout.group_size=4", "rollout.group_size: unknown key, did you mean n?"),
         ("rollout.n=four", "rollout.n: expected a valid integer, got 'four'"),
@@ -219,29 +194,14 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rollout=7", "rollout: expected a table, got 7"),
         ("tools.search=[]", "tools.search: expected a table, got []"),
         ("learner.optimizer.rate=inf", "learner.optimizer.rate: expected a finite number, got inf"),
-        (
-            "learner.optimizer.betas=[0.9, 1.5]",
-            "learner.optimizer.betas.1: expected a number less than 1, got 1.5",
-        ),
+        ("learner.optimizer.betas=[0.9, 1.5]", "learner.optimizer.betas.1: expected a number less than 1, got 1.5"),
         ("rollout.temperature=nan", "rollout.temperature: expected a finite number, got nan"),
         ("model.dtype=half", "model.dtype: expected 'float32' or 'bfloat16', got 'half'"),
-        (
-            "rollout.branching.name=foo",
-            f"rollout.branching.name: expected one of {RULES}, got 'foo'",
-        ),
-        (
-            "rollout.branching=foo",
-            f"rollout.branching.name: expected one of {RULES}, got 'foo'",
-        ),
-        (
-            "rollout.branching={}",
-            f"rollout.branching.name: expected one of {RULES}, found none",
-        ),
+        ("rollout.branching.name=foo", f"rollout.branching.name: expected one of {RULES}, got 'foo'"),
+        ("rollout.branching=foo", f"rollout.branching.name: expected one of {RULES}, got 'foo'"),
+        ("rollout.branching={}", f"rollout.branching.name: expected one of {RULES}, found none"),
         ("rollout.branching=3", "rollout.branching: expected a table, got 3"),
-        (
-            "rollout.branching.alpha=2",
-            "rollout.branching.alpha: expected a number less than or equal to 1, got 2",
-        ),
+        ("rollout.branching.alpha=2", "rollout.branching.alpha: expected a number less than or equal to 1, got 2"),
         ("engine={}", "engine.name: expected one of local, scripted, vllm, found none"),
         ("engine.name=sglang", "engine.name: expected one of local, scripted, vllm, got 'sglang'"),
         ("engine.name=3", "engine.name: expected one of local, scripted, vllm, got 3"),
@@ -255,33 +215,30 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ),
         ("algorithm.loss.clip=0.2", "algorithm.loss.clip: unknown key, did you mean clip_low?"),
         ("reward.bonus=0.2", "reward.bonus: unknown key"),
-        (
-            'rollout.branching="foo\\nbar"',
-            Rf"rollout.branching.name: expected one of {RULES}, got 'foo\nbar'",
-        ),
+        ('rollout.branching="foo\\nbar"', Rf"rollout.branching.name: expected one of {RULES}, got 'foo\nbar'"),
         ("learner.optimizer.betas=[0.9]", "learner.optimizer.betas.1: expected a value, found none"),
     ],
-)
-def test_mistakes_are_one_line_with_file_and_key(recipe, override, told):
-    assert refusal(recipe, override) == told
+)  # fmt: skip
+def test_mistakes_are_one_line_with_file_and_key(recipe, override, message):
+    assert refusal(recipe, override) == message
 
 
 @pytest.mark.parametrize(
-    ("removed", "told"),
+    ("removed", "message"),
     [
         ("m = 4\n", "rollout.m: expected a value, found none"),
         ('[model]\npath = "models/tiny"\n', "model: expected a value, found none"),
         ('corpus = "passages.jsonl"\n', "tools.search.corpus: expected a value, found none"),
     ],
 )
-def test_a_missing_key(recipe, removed, told):
+def test_a_missing_key(recipe, removed, message):
     assert removed in TRAIN
-    assert refusal(recipe, text=TRAIN.replace(removed, "")) == told
+    assert refusal(recipe, text=TRAIN.replace(removed, "")) == message
 
 
 def test_a_misspelt_key_comes_before_the_missing_one_that_it_was_meant_for(recipe):
-    told = refusal(recipe, text=TRAIN.replace("max_calls", "max_cals"))
-    assert told == "rollout.max_cals: unknown key, did you mean max_calls?"
+    message = refusal(recipe, text=TRAIN.replace("max_calls", "max_cals"))
+    assert message == "rollout.max_cals: unknown key, did you mean max_calls?"
 
 
 def test_ten_mistakes_are_told_at_once_each_with_its_key(recipe):
@@ -301,7 +258,7 @@ def test_ten_mistakes_are_told_at_once_each_with_its_key(recipe):
     for right, mistake in wrong.items():
         assert right in text
         text = text.replace(right, mistake)
-    told = refusal(recipe, text=text)
+    message = refusal(recipe, text=text)
     for number, part in enumerate(
         (
             "10 mistakes: (1) model.name_or_path: unknown key, did you mean path?",
@@ -317,30 +274,30 @@ def test_ten_mistakes_are_told_at_once_each_with_its_key(recipe):
         ),
         1,
     ):
-        assert f"({number}) {part.partition(') ')[2] if number == 1 else part}" in told
+        assert f"({number}) {part.partition(') ')[2] if number == 1 else part}" in message
 
 
 def test_checks_of_several_sections_are_told_together(recipe):
-    told = refusal(
+    message = refusal(
         recipe,
         "rollout.m=8",
         "learner.optimizer={name='muon', rate=1e-3, vector_rate=1e-3}",
         "model.lora={rank=1, alpha=2}",
         "sandbox.min_level=1",
     )
-    assert told.startswith("3 mistakes: (1) ")
+    assert message.startswith("3 mistakes: (1) ")
     for key in (
         'rollout.branching: "bernoulli" can never branch',
         "learner.optimizer.vector_rate",
         "sandbox: only",
     ):
-        assert key in told
+        assert key in message
 
 
 def test_a_value_that_fits_none_of_several_types_is_one_mistake(recipe):
-    told = refusal(recipe, "model.lora={rank=4, alpha=8, targets=3}")
-    assert told.startswith("model.lora.targets: expected ")
-    assert "mistakes" not in told
+    message = refusal(recipe, "model.lora={rank=4, alpha=8, targets=3}")
+    assert message.startswith("model.lora.targets: expected ")
+    assert "mistakes" not in message
 
 
 def test_keys_with_line_breaks_do_not_break_the_line(recipe):
@@ -388,10 +345,10 @@ def test_a_recipe_of_another_command_names_it(wanted, shipped, command):
     if command == wanted.command:
         assert isinstance(load_recipe(wanted, path, []), wanted)
         return
-    told = f"{path}: a recipe for ramify {command}, expected one for ramify {wanted.command}"
+    message = f"{path}: a recipe for ramify {command}, expected one for ramify {wanted.command}"
     if (wanted, command) == (DpoRecipe, "sft"):
-        told = f"{path}: learner.beta: expected a value, found none"
-    with pytest.raises(ConfigError, match=re.escape(told)):
+        message = f"{path}: learner.beta: expected a value, found none"
+    with pytest.raises(ConfigError, match=re.escape(message)):
         load_recipe(wanted, path, [])
 
 
@@ -401,8 +358,10 @@ def test_what_is_no_text(recipe):
 
 
 def test_an_empty_recipe(recipe):
-    told = refusal(recipe, text="")
-    assert told.startswith("8 mistakes: (1) model: expected a value, found none (2) data: expected a value")
+    message = refusal(recipe, text="")
+    assert message.startswith(
+        "8 mistakes: (1) model: expected a value, found none (2) data: expected a value"
+    )
 
 
 def test_a_missing_file_a_folder_and_a_file_as_folder(recipe, tmp_path):
@@ -480,8 +439,8 @@ def test_a_papers_recipe_can_be_tried_small(path, size):
 
 
 def test_flat_sampling_from_the_command_line(recipe):
-    told = refusal(recipe, "rollout.branching=none")
-    assert told == 'rollout.m: branching "none" starts all n = 8 from the prompt; leave m out, got 4'
+    message = refusal(recipe, "rollout.branching=none")
+    assert message == 'rollout.m: branching "none" starts all n = 8 from the prompt; leave m out, got 4'
     assert load(recipe, "rollout.branching=none", "rollout.m=8").rollout.m == 8
 
 

@@ -13,6 +13,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError
+from train_recipes import load, refusal
 
 BRANCHING = TypeAdapter(BranchingSection)
 ROLLOUT = {"problems_per_step": 1, "n": 8, "max_tokens": 9, "max_calls": 3}
@@ -126,7 +127,7 @@ def test_the_recipes_of_aepo_balance(name, tau):
 
 
 def share_turned_by_the_penalty(rule):
-    """Of the decisions on 500 paths of six tool results, at entropy deltas of 0.1 nats and a deviation of 0.18."""
+    """Return the share of the decisions on 500 paths of six tool results, at entropy deltas of 0.1 nats and a deviation of 0.18."""
     free, generator = replace(rule, slope=0.0), np.random.default_rng(0)
     turned = []
     for _ in range(500):
@@ -172,3 +173,27 @@ def test_a_folder_without_a_rate_is_refused_in_one_line(tmp_path, look):
         DataError, match=r"metrics\.jsonl: expected branch/matched_rate .* found no step with decisions$"
     ):
         look(metrics(tmp_path / "sft", {"loss": 1.0}))
+
+
+# what the budget leaves
+
+BALANCED = ("rollout.branching=balanced", "rollout.m=")
+
+
+def test_children_fit_what_the_roots_leave(recipe):
+    assert load(recipe, "rollout.branching.children=5").rollout.branching.children == 5
+    message = refusal(recipe, "rollout.branching.children=6")
+    assert message == (
+        "rollout.branching.children: expected at most rollout.n - rollout.m = 5, the trajectories that are left to "
+        "branch, got 6"
+    )
+    load(recipe, *BALANCED, "rollout.branching.children=7")
+    message = refusal(recipe, *BALANCED, "rollout.branching.children=8")
+    assert message.startswith(
+        "rollout.branching.children: expected at most rollout.n - 1 = 7, the trajectories"
+    )
+
+
+def test_a_single_trajectory_never_branches(recipe):
+    message = refusal(recipe, *BALANCED, "rollout.n=1", "algorithm.estimator={name='reinforce_pp'}")
+    assert message.startswith('rollout.branching: "balanced" can never branch with m = n = 1')

@@ -7,16 +7,17 @@ from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
 from ramify.config.schema_eval import EvalRecipe, SamplingSection
 from ramify.config.schema_examples import DpoLearnerSection
+from ramify.config.schema_parts import SandboxSection
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
-from ramify.config.schema_tools import SandboxSection
 from ramify.core.errors import ConfigError
+from train_recipes import RECIPE, load, refusal
 
 BRANCHING = TypeAdapter(BranchingSection)
 ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls": 0, "branching": "threshold"}
 
 
 @pytest.mark.parametrize(
-    ("given", "entropy_delta"),
+    ("keys", "entropy_delta"),
     [
         ({}, 0.0),
         ({"min_entropy_delta": -0.5}, -0.5),
@@ -25,16 +26,16 @@ ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls":
         ({"alpha": 1, "beta": 2, "tau": 0}, -0.5),
     ],
 )
-def test_the_papers_threshold_is_a_rise(given, entropy_delta):
-    rule = BRANCHING.validate_python({"name": "threshold", **given})
+def test_the_papers_threshold_is_a_rise(keys, entropy_delta):
+    rule = BRANCHING.validate_python({"name": "threshold", **keys})
     assert rule == ThresholdConfig(name="threshold", min_entropy_delta=entropy_delta)
     # alpha + beta * entropy_delta > tau is entropy_delta > min_entropy_delta.
-    if "tau" in given:
-        assert given["alpha"] + given["beta"] * rule.min_entropy_delta == pytest.approx(given["tau"])
+    if "tau" in keys:
+        assert keys["alpha"] + keys["beta"] * rule.min_entropy_delta == pytest.approx(keys["tau"])
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("keys", "message"),
     [
         ({"alpha": 0.5}, "alpha, beta and tau together"),
         ({"alpha": 0.5, "beta": 0.2}, "alpha, beta and tau together"),
@@ -49,9 +50,9 @@ def test_the_papers_threshold_is_a_rise(given, entropy_delta):
         ({"children": 0}, "greater than or equal to 1"),
     ],
 )
-def test_a_threshold_that_cannot_be_read(given, told):
-    with pytest.raises(ValidationError, match=told):
-        BRANCHING.validate_python({"name": "threshold", **given})
+def test_a_threshold_that_cannot_be_read(keys, message):
+    with pytest.raises(ValidationError, match=message):
+        BRANCHING.validate_python({"name": "threshold", **keys})
 
 
 def test_names_alone_are_rules():
@@ -124,3 +125,52 @@ def test_an_evaluation_needs_a_reward_that_tells_right_from_wrong():
 def test_an_evaluation_has_no_checkpoints(key):
     with pytest.raises(ValidationError, match=rf"run\.{key}"):
         EvalRecipe.model_validate({**EVALUATION, "run": {"dir": "r", key: 5}})
+
+
+# environments
+
+OWN = 'path="world.py",function="World"'
+
+
+def without_tools(recipe):
+    tables = RECIPE.split("\n[")
+    recipe.write_text("\n[".join(t for t in tables if not t.startswith(("tools", "sandbox"))))
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (f"{{{OWN},max_step=3}}", "environment.max_step: unknown key, did you mean max_steps?"),
+        (f"{{{OWN},type='foo'}}", "environment.type: expected one of own, mcp, openenv, got 'foo'"),
+        ("{type='mcp'}", 'environment: expected one of command, such as ["python", "server.py"], and url'),
+        (
+            "{type='mcp',url='http://x',variables=['A_KEY']}",
+            "environment.variables: has no effect without command. Remove it.",
+        ),
+        ("{type='openenv'}", "environment.url: expected a value, found none"),
+        ("{type='openenv',url='nope'}", "environment.url: expected an address such as http://127.0.0.1:8000"),
+        ("{path='world.py'}", "environment.function: expected a value, found none"),
+        ("3", "environment: expected a table, got 3"),
+        (f"{{{OWN},max_steps=0}}", "environment.max_steps: expected a number greater than or equal to 1, got 0"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_their_key(recipe, environment, message):
+    assert refusal(without_tools(recipe), f"environment={environment}") == message
+
+
+def test_an_environment_stands_in_place_of_tools(recipe):
+    message = refusal(recipe, f"environment={{{OWN}}}")
+    assert message == "tools: the [environment] has tools of its own; leave [tools] out"
+
+
+def test_a_reward_of_the_environment_takes_one(recipe):
+    message = refusal(recipe, "reward={name='environment'}")
+    assert message == 'reward.name: "environment" takes an [environment], which is missing'
+
+
+@pytest.mark.parametrize("reward", ["{name='environment'}", "{name='environment',right_at=0.5}"])
+def test_a_recipe_with_an_environment(recipe, reward):
+    read = load(without_tools(recipe), f"environment={{{OWN}}}", f"reward={reward}")
+    assert read.environment.function == "World"
+    assert read.reward.name == "environment"

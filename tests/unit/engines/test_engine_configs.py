@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 import ramify
-from ramify.assemble.identity import group_size, script_identity
+from ramify.assemble.task import group_size, script_identity
 from ramify.assemble.worker import build_engine_model
 from ramify.config.schema_eval import refuse_rewriting_chats
 from ramify.core.errors import ConfigError

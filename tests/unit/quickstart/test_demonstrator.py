@@ -1,8 +1,11 @@
 import json
+import operator
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from ramify.chat.tags import final_answer, parse_turn, split_completion
 from ramify.core.errors import DataError
 from ramify.core.messages import Calls, Final, ToolSpec
 from ramify.core.tree import Source
-from ramify.quickstart.demonstrator import Flaws, Search, write_demonstrations
+from ramify.quickstart.demonstrator import Flaws, Search, write_demonstrations, write_logs
 from ramify.quickstart.world_files import WorldSettings, build_world, split_editions
+from ramify.quickstart.world_questions import Edition
 from ramify.tools.passage_index import PassageIndex
 
 TOOLS = {
@@ -101,9 +105,9 @@ def test_python_prints_what_the_demonstrations_say(tmp_path: Path, searches: dic
         path = tmp_path / f"{difficulty}.jsonl"
         write_demonstrations(path, settings_of(difficulty), 0, 1000, searches[difficulty])
         for row in rows(path):
-            found = re.findall(r"<python> (.*?)</python> <result>\n(.*?)\n</result>", row["completion"])
-            programs += [code for code, _ in found]
-            printed += [text for _, text in found]
+            calls = re.findall(r"<python> (.*?)</python> <result>\n(.*?)\n</result>", row["completion"])
+            programs += [code for code, _ in calls]
+            printed += [text for _, text in calls]
     done = subprocess.run(
         [sys.executable, "-I", "-c", "\n".join(programs)], capture_output=True, text=True, check=True
     )
@@ -184,7 +188,7 @@ def test_a_program_in_words_fails_as_the_tool_says_and_is_written_again(
     slipped = [row["completion"] for row in rows(path) if "invalid syntax" in row["completion"]]
     assert len(slipped) == len(ran) == 40
     assert all(re.search(r" (plus|minus|times) ", program) for program in ran)
-    assert all(one.count("<python>") == 2 for one in slipped)
+    assert all(completion.count("<python>") == 2 for completion in slipped)
 
 
 def test_a_search_over_other_passages_is_refused(tmp_path: Path) -> None:
@@ -192,3 +196,56 @@ def test_a_search_over_other_passages_is_refused(tmp_path: Path) -> None:
         write_demonstrations(
             tmp_path / "d.jsonl", settings_of(1), 0, 5, lambda *_: "- Rome area 12", NO_FLAWS
         )
+
+
+# logs
+
+OPERATIONS = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
+
+
+def test_a_log_ends_with_the_value_of_what_it_is_to_find_or_compute(
+    tmp_path: Path, searches: dict[int, Search]
+) -> None:
+    assert write_logs(tmp_path / "logs.jsonl", settings_of(1), 0, 201, searches[1]) == 201
+    editions = split_editions("demo", settings_of(1))
+    for row in rows(tmp_path / "logs.jsonl"):
+        task, value = row["prompt"][0]["content"], row["completion"].rpartition(" ")[2]
+        if task.startswith("find "):
+            key = tuple(task.rpartition(", ")[2].split())
+            assert value in values_of(key, editions)
+            continue
+        chain = task.removeprefix("compute ")
+        word = next(word for word in chain.split() if word in OPERATIONS)
+        sides = [numbers_of(side, editions) for side in chain.split(f" {word} ")]
+        assert int(value) in {OPERATIONS[word](first, second) for first, second in product(*sides)}
+
+
+def values_of(key: tuple[str, str], editions: list[Edition]) -> set[str]:
+    """The values of a fact in the editions that state it."""
+    return {edition.value(*key) for edition in editions if key in edition.facts}
+
+
+def numbers_of(side: str, editions: list[Edition]) -> set[int]:
+    """The numbers that a side of a sum may be: the number itself, or the fact in any edition."""
+    if side.isdigit():
+        return {int(side)}
+    relation, name = side.removeprefix("the ").split(" of ")
+    return set(map(int, values_of((name, relation), editions)))
+
+
+def test_a_third_of_the_logs_searches_a_third_computes_and_a_third_does_both(
+    tmp_path: Path, searches: dict[int, Search]
+) -> None:
+    write_logs(tmp_path / "logs.jsonl", settings_of(1), 0, 201, searches[1])
+    logs = [row["completion"] for row in rows(tmp_path / "logs.jsonl")]
+    assert not any("<answer>" in log or "boxed" in log for log in logs)
+    uses = Counter(("<search>" in log, "<python>" in log) for log in logs)
+    assert uses == {(True, False): 67, (False, True): 67, (True, True): 67}
+    assert all(any(source is Source.TOOL for source, _ in split_completion(log)) for log in logs)
+
+
+def test_logs_repeat_themselves_with_their_seed_alone(tmp_path: Path, searches: dict[int, Search]) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_logs(tmp_path / name, settings_of(1), seed, 50, searches[1])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert rows(tmp_path / "a") != rows(tmp_path / "c")

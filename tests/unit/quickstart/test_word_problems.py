@@ -51,13 +51,13 @@ def test_kinds_take_turns_and_answers_follow_from_programs_and_facts():
 
 def test_the_test_split_asks_about_held_out_names_whatever_the_seed():
     def named(split, seed):
-        found = [make_word_problem(number, split, seed) for number in range(240)]
-        return {country.name for problem in found for country, _ in problem.facts}, found
+        problems = [make_word_problem(number, split, seed) for number in range(240)]
+        return {country.name for problem in problems for country, _ in problem.facts}, problems
 
-    asked, test = named("test", 0)
+    names, test = named("test", 0)
     trained = named("train", 0)[0] | named("demo", 0)[0] | named("train", 1)[0]
-    assert not asked & trained
-    assert asked <= {country.name for country in countries()}
+    assert not names & trained
+    assert names <= {country.name for country in countries()}
     assert named("test", 1)[1] == test
     assert named("train", 0)[1] != named("train", 1)[1]
 
@@ -95,10 +95,10 @@ def test_a_demonstrator_without_flaws_is_always_right_and_calls_its_tools():
     ],
 )
 def test_a_flaw_spoils_only_what_it_can(flaw, hurt, spared):
-    found = rows(60, **{flaw: 1.0})
-    assert all(row["correct"] for row in found if row["kind"] in spared)
+    problems = rows(60, **{flaw: 1.0})
+    assert all(row["correct"] for row in problems if row["kind"] in spared)
     for kind in hurt:
-        assert sum(row["correct"] for row in found if row["kind"] == kind) <= 2
+        assert sum(row["correct"] for row in problems if row["kind"] == kind) <= 2
 
 
 def test_a_vague_search_is_asked_again_unless_the_demonstrator_gives_up():
@@ -111,9 +111,9 @@ def test_a_vague_search_is_asked_again_unless_the_demonstrator_gives_up():
 
 
 def test_the_default_flaws_leave_most_kinds_half_right():
-    found = list(demonstration_rows(300, 0, search))
+    problems = list(demonstration_rows(300, 0, search))
     for kind, low, high in (("story", 0.4, 0.8), ("fact", 0.5, 0.9), ("difference", 0.1, 0.5)):
-        outcomes = [row["correct"] for row in found if row["kind"] == kind]
+        outcomes = [row["correct"] for row in problems if row["kind"] == kind]
         assert low < sum(outcomes) / len(outcomes) < high
 
 

@@ -35,9 +35,9 @@ def test_seed_changes_the_training_problems_and_nothing_else(tmp_path: Path) -> 
 def test_held_out_names_are_asked_about_in_dev_and_test_only(tmp_path: Path) -> None:
     files = build_world(tmp_path, SMALL, seed=0)
     for split in SPLITS:
-        asked = set().union(*(asked_names(row) for row in rows(getattr(files, split))))
-        assert asked <= set(HELD_OUT_NAMES if split in ("dev", "test") else TRAINING_NAMES)
-        assert asked
+        names = set().union(*(asked_names(row) for row in rows(getattr(files, split))))
+        assert names <= set(HELD_OUT_NAMES if split in ("dev", "test") else TRAINING_NAMES)
+        assert names
 
 
 def test_splits_share_neither_editions_nor_draws(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_every_fact_is_found_under_its_own_word_and_often_not_under_another(
 ) -> None:
     settings = WorldSettings(difficulty, 2, 2, 2, 2, num_demo_editions=20)
     index = PassageIndex.build(build_world(tmp_path, settings, seed=0).passages)
-    found = {"own word": [], "asked word": [], "name": []}
+    outcomes_of = {"own word": [], "asked word": [], "name": []}
     for edition in split_editions("demo", settings):
         for (name, relation), fact in edition.facts.items():
             queries = {"own word": f"{name} {fact.word}", "asked word": f"{name} {relation}", "name": name}
             for kind, query in queries.items():
                 hits = index.search(query, 2, edition.id)
-                found[kind].append(edition.sentence(name, relation) in [hit.text for hit in hits])
-    rates = {kind: sum(outcomes) / len(outcomes) for kind, outcomes in found.items()}
+                outcomes_of[kind].append(edition.sentence(name, relation) in [hit.text for hit in hits])
+    rates = {kind: sum(outcomes) / len(outcomes) for kind, outcomes in outcomes_of.items()}
     assert rates["own word"] == 1.0
     assert rates["asked word"] == pytest.approx({1: 0.86, 3: 0.5}[difficulty], abs=0.05)
     assert rates["name"] == pytest.approx(0.29, abs=0.05)

@@ -3,15 +3,17 @@ import json
 from ramify.quickstart.world_helper import help_out
 
 
-def asked(**data):
+def help_with(**data):
     return help_out(
         [{"role": "system", "content": "x"}, {"role": "user", "content": f"ab\n{json.dumps(data)}\nab"}]
     )
 
 
 def test_operators_in_words_become_pythons():
-    assert asked(program='print("=", 12 plus 30 minus 4)', error="SyntaxError") == 'print("=", 12 + 30 - 4)'
-    assert asked(program='print("=", 6 times 7)', error="SyntaxError") == 'print("=", 6 * 7)'
+    assert (
+        help_with(program='print("=", 12 plus 30 minus 4)', error="SyntaxError") == 'print("=", 12 + 30 - 4)'
+    )
+    assert help_with(program='print("=", 6 times 7)', error="SyntaxError") == 'print("=", 6 * 7)'
 
 
 def test_the_facts_that_were_noted_are_kept_and_nothing_else():
@@ -20,4 +22,4 @@ def test_the_facts_that_were_noted_are_kept_and_nothing_else():
         "<think> Gure age 40</think><search> Peli area</search> <result>\n- Peli area 25\n</result>"
         "<think> Peli area 25</think><think> compute this</think>"
     )
-    assert asked(question="?", work=work) == "Gure age 40 Peli area 25"
+    assert help_with(question="?", work=work) == "Gure age 40 Peli area 25"

@@ -19,11 +19,11 @@ def solve(text: str) -> str:
             terms[-1].append(word)
     values = []
     for term in terms:
-        *path, place = [word for word in term if word not in ("the", "of", "plus", "minus", "times")]
+        *path, name = [word for word in term if word not in ("the", "of", "plus", "minus", "times")]
         for relation in reversed(path):
             assert relation in RELATIONS
-            place = EDITION.value(place, relation)
-        values.append(place)
+            name = EDITION.value(name, relation)
+        values.append(name)
     if len(values) == 1:
         return values[0]
     operators = [term[0] for term in terms[1:]]

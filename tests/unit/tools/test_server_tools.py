@@ -10,7 +10,7 @@ from mcp_servers import running, write_raw_server
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.assemble.tools import build_tools
 from ramify.chat.arguments import expected_arguments
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolCall, ToolStatus
 from ramify.core.tree import StopReason

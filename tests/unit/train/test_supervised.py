@@ -18,7 +18,7 @@ from ramify.chat.renderers import renderer_for
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Dialect, Message, Problem
 from ramify.core.rank import Rank

@@ -11,9 +11,9 @@ from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Message, Problem
 from ramify.quickstart.demonstrator import write_demonstrations
+from ramify.quickstart.world import TAGS, train_world_tokenizer
 from ramify.quickstart.world_files import WorldSettings, build_world
 from ramify.quickstart.world_questions import HELD_OUT_NAMES, OPERATORS, SYNONYMS, TRAINING_NAMES
-from ramify.quickstart.world_tokenizer import TAGS, train_world_tokenizer
 from ramify.tools.passage_index import PassageIndex
 from said import tree_of
 

@@ -8,8 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent
-from ramify.assemble.repair import build_repairs, open_repairs
+from ramify.assemble.agent import build_agent, build_repairs, open_repairs
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import TokenUsage
@@ -30,12 +29,12 @@ LIMITS = RolloutLimits(n=1, max_tokens=100, max_calls=1, temperature=0.0)
 class Keeps:
     """A helper that keeps with what it was asked."""
 
-    asked: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
     name = "keeps"
     usage = TokenUsage(3, 2, 1)
 
     async def complete(self, messages, *, max_tokens, temperature):
-        self.asked.append((max_tokens, temperature))
+        self.requests.append((max_tokens, temperature))
         return "so"
 
 
@@ -54,7 +53,7 @@ def test_the_helper_is_asked_as_the_recipe_says(tokenizer_folder):
     for helper in (environment.helper, refiner.helper):
         assert asyncio.run(helper.ask("task", "do it {mark}", {})) == "so"
         assert (helper.seconds, helper.seed) == (9.0, 5)
-    assert model.asked == [(77, 0.3)] * 2
+    assert model.requests == [(77, 0.3)] * 2
     assert kit.usage == TokenUsage(3, 2, 1)
 
 

@@ -1,6 +1,10 @@
-"""What a recipe asks for, held against sums by hand and against the tensors of the model itself."""
+"""The work and the memory that a recipe asks for: against sums by hand, the tensors of the model itself, and GPUs that are not here.
+
+The last are asked of `ramify doctor RECIPE --gpus N --gpu-memory GB`.
+"""
 
 import json
+import re
 from math import prod
 from shutil import copytree
 
@@ -8,12 +12,13 @@ import pytest
 import torch
 
 from ramify.assemble.worker import build_engine_model
+from ramify.cli import main
 from ramify.commands.memory import device_of, job_here, job_of, memory_fit
-from ramify.commands.work import work_of
+from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import largest_row
+from ramify.config.sizes import largest_row, work_of
 from ramify.core.errors import MachineError
 from ramify.modeling.configs import AdapterConfig, ModelConfig
 from ramify.modeling.load import load_model, parameter_shapes
@@ -151,10 +156,91 @@ def test_an_engine_with_a_copy_of_the_weights_takes_a_second_model(table, model_
         prod(parameter.shape)
         for parameter in build_engine_model(copied.engine, model, pytest.fail).parameters()
     )
-    found = [choose(job_here(recipe, "cpu"), 0).total for recipe in (shared, copied)]
-    assert found[1] - found[0] == more
+    totals = [choose(job_here(recipe, "cpu"), 0).total for recipe in (shared, copied)]
+    assert totals[1] - totals[0] == more
 
 
 def test_a_demonstration_is_a_row_at_least(table):
     recipe = check_recipe(SftRecipe, table | {"learner": table["learner"] | {"token_budget": 64}}, "r")
     assert largest_row(recipe) == 100
+
+
+# on GPUs that are not here
+
+
+@pytest.fixture
+def doctor(capsys, monkeypatch):
+    """Run doctor without a network: its status, its output and its errors."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+    def run(name, *words):
+        status = main(["doctor", *([str(shipped_recipes() / f"{name}.toml")] if name else []), *words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+ON_EIGHT = ("--gpus", "8", "--gpu-memory", "80")
+ARPO = "arpo_reasoning_7b_8gpus"
+MISTAKES = {
+    "no GPU": (ARPO, ("--gpus", "0", "--gpu-memory", "80"), "--gpus: expected a whole number"),
+    "half a GPU": (ARPO, ("--gpus", "0.5", "--gpu-memory", "80"), "--gpus: expected a whole number"),
+    "no memory": (ARPO, ("--gpus", "8"), "--gpus 8 --gpu-memory 80"),
+    "nonsense": (ARPO, ("--gpus", "8", "--gpu-memory", "-80"), "--gpu-memory: expected a"),
+    "no recipe": (None, ON_EIGHT, "expected a recipe too"),
+    "an evaluation": ("eval_reasoning", ON_EIGHT, "leave --gpus out"),
+    "copies": (ARPO, (*ON_EIGHT, "-s", "learner.copies=3"), "learner.copies: expected a divisor"),
+    "shared weights": ("grpo_reasoning_7b", (*ON_EIGHT, "-s", "engine.weights=shared"), 'engine.weights: expected "copy"'),
+    "an unknown model": ("dpo_toolstar_7b", ON_EIGHT, "-s model.path=Qwen/Qwen2.5-7B"),
+    "an unknown model of the hub": (ARPO, (*ON_EIGHT, "-s", "model.path=org/unknown"), "-s model.path=Qwen/Qwen2.5-7B"),
+    "a small GPU": (ARPO, ("--gpus", "8", "--gpu-memory", "24"), "lower learner.token_budget and rollout.max_tokens"),
+    "servers that take too much": (
+        "arpo_deepsearch_14b",
+        (*ON_EIGHT, "-s", 'engine.flags=["--gpu-memory-utilization=0.9"]'),
+        "set --gpu-memory-utilization to 0.66 at most",
+    ),
+    "servers that take too little": (
+        "arpo_deepsearch_14b",
+        (*ON_EIGHT, "-s", 'engine.flags=["--gpu-memory-utilization", "0.3"]'),
+        "does not hold the server's weights",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_line_that_says_what_to_do(case, doctor):
+    name, words, advice = MISTAKES[case]
+    status, _, errors = doctor(name, *words)
+    assert status == 2
+    assert advice in " ".join(errors.split())
+    assert "Traceback" not in errors
+    assert errors.count("\n") == 1
+
+
+def test_what_it_says_of_a_recipe_that_fits(doctor):
+    status, out, errors = doctor("arpo_deepsearch_14b", *ON_EIGHT)
+    assert (status, errors) == (0, "")
+    lines = [line.strip() for line in out.splitlines()]
+    parts = [line for line in lines if re.match(r"[\d.]+ [GM]iB  ", line)]
+    how = "a row of 24,576 tokens, layers computed again; weights gathered layer by layer"
+    assert any(line.endswith(how) for line in lines)
+    assert [line.split("  ")[1] for line in parts[:-1]] == [
+        "activations",
+        "logits",
+        "weights",
+        "gradients",
+        "optimizer",
+        "gathered weights",
+        "gradients before they are summed",
+        "the engine's server, asleep (assumed)",
+    ]
+    sizes = [float(line.split()[0]) * (1 if "GiB" in line else 1 / 1024) for line in parts]
+    assert sum(sizes[:-1]) == pytest.approx(sizes[-1], abs=0.3)
+    assert "while the servers write" in lines[-1]
+
+
+def test_what_does_not_fit_on_the_gpus_may_lie_in_the_machines_memory(doctor):
+    status, out, _ = doctor("aepo_deepsearch_32b", *ON_EIGHT)
+    assert status == 0
+    assert "lie in the machine's memory: 61.0 GiB for each of its GPUs" in out
+    assert "  optimizer" not in out

@@ -1,6 +1,6 @@
 """Groups of trees that are grown together."""
 
-from ramify.assemble.identity import group_size
+from ramify.assemble.task import group_size
 from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig
 from ramify.runs.configs import RunConfig
 

@@ -43,9 +43,9 @@ def test_a_damaged_folder_is_refused_in_one_line(damage, good, tmp_path, capfd):
     damage.do(folder)
     with pytest.raises(UserError) as refused:
         read(folder)
-    told = str(refused.value)
-    assert damage.about in told
-    assert str(folder) in told
-    assert "\n" not in told.strip()
-    assert len(told) < 700
+    message = str(refused.value)
+    assert damage.about in message
+    assert str(folder) in message
+    assert "\n" not in message.strip()
+    assert len(message) < 700
     assert capfd.readouterr() == ("", "")
