@@ -30,7 +30,8 @@ from ramify.core.errors import EngineError, UserError
 from ramify.core.messages import Message, Problem, ToolCall, ToolSpec, ToolStatus
 from ramify.core.records import Request
 from ramify.core.tree import Node, Source, Trajectory
-from ramify.engines.openai import OpenAIChat, OpenAIEngine
+from ramify.engines.chat_models import OpenAIChat
+from ramify.engines.openai import OpenAIEngine
 from ramify.engines.openai_chat import OpenAIChatEngine
 from ramify.engines.vllm.server import VllmServer
 from ramify.net.client import HttpClient, HttpSettings
@@ -227,7 +228,8 @@ def hub(url, folder):
 
 HERE = ("127.0.0.1/32",)
 CALLERS = {
-    "ramify.engines.openai": (chat, engine(OpenAIEngine)),
+    "ramify.engines.chat_models": (chat,),
+    "ramify.engines.openai": (engine(OpenAIEngine),),
     "ramify.engines.openai_chat": (engine(OpenAIChatEngine),),
     "ramify.engines.vllm.server": (vllm,),
     "ramify.tools.search_retriever": (
@@ -398,7 +400,6 @@ ASKING = {
 BUILDERS = {
     "ramify.assemble.services",
     "ramify.assemble.vllm",
-    "ramify.engines.text_service",  # the base of two engines
     # They ask through ramify.net.hub alone.
     "ramify.modeling.hub",
     "ramify.data.benchmark_files",

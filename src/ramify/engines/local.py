@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +118,7 @@ class LocalEngine:
         self._driver: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         # Owned by the thread while it steps:
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
         self._waiting: list[_Sequence] = []
         self._active: dict[int, _Sequence] = {}
         self._decode: DecodeRows | None = None
@@ -229,11 +230,6 @@ class LocalEngine:
                 f"a request of {size} tokens for {request.max_new_tokens} more does not fit the engine's context of "
                 f"{limit} tokens"
             )
-
-    def _matcher(self, stops: tuple[str, ...]) -> StopMatcher:
-        if stops not in self._matchers:
-            self._matchers[stops] = StopMatcher(self._tokenizer.token_bytes, stops)
-        return self._matchers[stops]
 
     def _give_up(self, sequence: _Sequence) -> None:
         """Drop a sequence whose caller is gone; if it has not ended, its slot is freed before the next step."""

@@ -8,6 +8,7 @@ import asyncio
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,14 @@ class ScriptedEngine:
         self._context_tokens = context_tokens
         self._exact_entropy = exact_entropy
         self._version = 0
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
 
     async def generate(self, request: Request) -> Completion:
         """Play the next tokens of the turn that the request is in."""
         start = len(request.token_ids) - request.stop_context
         turn = self._script(self._tokenizer.decode(request.token_ids[:start]), request.seed)
         ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
-        if request.stops not in self._matchers:
-            self._matchers[request.stops] = StopMatcher(self._tokenizer.token_bytes, request.stops)
-        matcher = self._matchers[request.stops]
+        matcher = self._matcher(request.stops)
         written: list[int] = []
         finish = Finish.LENGTH
         for index, token in enumerate(ids[request.stop_context :], start=request.stop_context):

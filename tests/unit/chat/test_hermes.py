@@ -5,16 +5,15 @@ import pytest
 from hermes_folders import (
     DEFAULT_SYSTEM,
     FAMILIES,
-    QWEN3,
-    QWEN25,
     TOOLS_HEAD,
     TOOLS_TAIL,
     write_hermes_tokenizer,
+    write_opening_tokenizer,
 )
 from ramify.chat.demonstrations import fewest_tokens, most_tokens
 from ramify.chat.hermes import UNREADABLE, HermesRenderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError, DataError, RowError
+from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
@@ -201,15 +200,7 @@ def test_a_call_that_cannot_be_read_says_why(content, name, told):
 
 
 def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):
-    folder = write_hermes_tokenizer(tmp_path, QWEN3)
-    path = folder / "chat_template.jinja"
-    path.write_text(
-        path.read_text().replace(
-            "{{- '<|im_start|>assistant\\n' -}}{%- endif -%}",
-            "{{- '<|im_start|>assistant\\n<think>\\n' -}}{%- endif -%}",
-        )
-    )
-    renderer = HermesRenderer(ChatTokenizer(folder))
+    renderer = HermesRenderer(ChatTokenizer(write_opening_tokenizer(tmp_path)))
     assert renderer.parse(f"hm\n</think>\n\nRome{END}", SPECS) == Final("Rome")
     assert renderer.parse(f"Rome{END}", SPECS) == MalformedTurn("the turn ends in a thought")
     assert renderer.decode(renderer.render_results(results("r"), SPECS)).endswith("assistant\n<think>\n")
@@ -304,10 +295,3 @@ def test_an_end_token_that_ends_no_turn_is_told(tmp_path):
         DataError, match=r"ends a turn with '<\|im_end\|>', but eos_token .* is '<\|endoftext\|>'"
     ):
         HermesRenderer(ChatTokenizer(folder))
-
-
-@pytest.mark.parametrize("names", [["tool_call"], ["a b"], ["a", "a"]])
-def test_names_that_no_call_can_have_are_refused(tmp_path, names):
-    specs = [ToolSpec(name, "", QUERY, True, 1.0) for name in names]
-    with pytest.raises(ConfigError, match=f"tool '{names[0]}'"):
-        HermesRenderer(ChatTokenizer(write_hermes_tokenizer(tmp_path, QWEN25))).check_tools(specs)

@@ -5,7 +5,7 @@ import pytest
 from loopback import Reply, as_json, serve
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Message
-from ramify.engines.openai import OpenAIChat
+from ramify.engines.chat_models import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 

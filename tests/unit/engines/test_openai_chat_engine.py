@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chat_service import called, chat_service, chosen
-from hermes_folders import QWEN3, write_hermes_tokenizer
+from hermes_folders import QWEN3, write_hermes_tokenizer, write_opening_tokenizer
 from loopback import Reply, as_json, serve
 from ramify.chat.hermes import HermesRenderer
 from ramify.chat.tag_renderer import TagRenderer
@@ -56,13 +56,7 @@ def hermes(tmp_path_factory):
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory):
     """A template that opens the thought in the prompt."""
-    folder = write_hermes_tokenizer(tmp_path_factory.mktemp("thinking"), QWEN3)
-    file = folder / "chat_template.jinja"
-    opened = "{{- '<|im_start|>assistant\\n<think>\\n' -}}"
-    text = file.read_text()
-    cut = text.rindex("{{- '<|im_start|>assistant\\n' -}}")
-    file.write_text(text[:cut] + opened + text[cut + len("{{- '<|im_start|>assistant\\n' -}}") :])
-    return HermesRenderer(ChatTokenizer(folder))
+    return HermesRenderer(ChatTokenizer(write_opening_tokenizer(tmp_path_factory.mktemp("thinking"))))
 
 
 def result(text):
