@@ -61,7 +61,7 @@ def test_json_arguments(content, expected):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("Paris", "Expecting value"),
         ('"Paris"', "it is a text"),
@@ -79,10 +79,10 @@ def test_json_arguments(content, expected):
         (f'{{"key": {"[" * 100_000}', "recursion"),
     ],
 )
-def test_what_is_no_json_object_is_malformed_and_says_what_was_expected(content, told):
+def test_what_is_no_json_object_is_malformed_and_says_what_was_expected(content, message):
     call = read_call(LOOKUP, content)
     assert call.arguments == {}
-    assert told in call.malformed
+    assert message in call.malformed
     assert call.malformed.endswith("expected an object with key (string), limit (integer, optional)")
     assert "\n" not in call.malformed
 
@@ -122,9 +122,9 @@ def test_expected_arguments_in_words():
 
 def test_a_prompt_names_the_tools_that_ask_for_it():
     assert describe_tools([LOOKUP, NOW]) == ""
-    told = describe_tools([NOW, spec({"key": TEXT, "limit": NUMBER}, ["key"], in_prompt=True)])
+    described = describe_tools([NOW, spec({"key": TEXT, "limit": NUMBER}, ["key"], in_prompt=True)])
     schema = json.dumps(LOOKUP.parameters)
-    assert told.splitlines()[1:] == [
+    assert described.splitlines()[1:] == [
         f"<lookup> {{...}} </lookup>: Looks up. The arguments are a JSON object of this schema: {schema}"
     ]
 

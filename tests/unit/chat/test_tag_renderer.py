@@ -207,7 +207,7 @@ def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
 
 
 @pytest.mark.parametrize(
-    ("completion", "told"),
+    ("completion", "message"),
     [
         ("", "nothing is left to train on"),
         (" \n ", "nothing is left to train on"),
@@ -225,8 +225,8 @@ def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
         ("<function=search>{}</function>", "another dialect does; .*: <function="),
     ],
 )
-def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion, told):
-    with pytest.raises(RowError, match=told) as caught:
+def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion, message):
+    with pytest.raises(RowError, match=message) as caught:
         tree_of(plain, PROBLEM, completion, SPECS)
     assert "\n" not in str(caught.value)
 
@@ -254,9 +254,9 @@ def test_the_bound_counts_the_chat_template(plain):
 
 
 def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
-    def same(one, other):
+    def same(text_a, text_b):
         return begin_alike(
-            renderer, *(split(renderer, (AssistantTurn(text),), SPECS) for text in (one, other)), SPECS
+            renderer, *(split(renderer, (AssistantTurn(text),), SPECS) for text in (text_a, text_b)), SPECS
         )
 
     called = "<search> x </search> <result>\n42 < 43\n</result> <answer> a </answer>"

@@ -33,16 +33,16 @@ def ask(model, messages=ASKED, max_tokens=50):
 
 
 def test_the_policy_answers_messages_without_its_reasoning(tokenizer_folder):
-    seen = []
+    contexts = []
 
     def play(context, seed):
-        seen.append((context, seed))
+        contexts.append((context, seed))
         return ScriptedTurn("<think> so </think> 42", ends=True)
 
     model = policy(tokenizer_folder, play)
     assert ask(model) == "42"
-    assert "be brief" in seen[0][0]
-    assert "12 plus 30" in seen[0][0]
+    assert "be brief" in contexts[0][0]
+    assert "12 plus 30" in contexts[0][0]
     assert model.usage.answers == 1
     assert model.usage.prompt_tokens > 10
     assert model.name == "policy 0"
@@ -85,10 +85,10 @@ class Keeps:
     """Keeps the requests."""
 
     def __init__(self, inner):
-        self.inner, self.info, self.asked = inner, inner.info, []
+        self.inner, self.info, self.requests = inner, inner.info, []
 
     async def generate(self, request):
-        self.asked.append(request)
+        self.requests.append(request)
         return await self.inner.generate(request)
 
 
@@ -101,7 +101,7 @@ def test_a_request_has_the_helpers_temperature_and_fits_the_context(tokenizer_fo
         engine = Keeps(ScriptedEngine(tokenizer, lambda c, s: ScriptedTurn("42", ends=True), prompt + room))
         model = PolicyChat(engine, renderer, 0)
         asyncio.run(model.complete(ASKED, max_tokens=50, temperature=temperature))
-        (request,) = engine.asked
+        (request,) = engine.requests
         assert (request.max_new_tokens, request.temperature) == (expected, temperature)
 
 
@@ -110,14 +110,14 @@ def test_without_a_system_message_in_the_template_the_instructions_come_before_t
     folder = write_hermes_tokenizer(tmp_path)
     loop = f"{{%- if m.role == 'system' -%}}{refusal}{{%- else -%}}{{{{- m.role + ':' + m.content -}}}}{{%- endif -%}}"
     (folder / "chat_template.jinja").write_text(f"{{%- for m in messages -%}}{loop}{{%- endfor -%}}")
-    seen = []
+    contexts = []
 
     def play(context, seed):
-        seen.append(context)
+        contexts.append(context)
         return ScriptedTurn("42", ends=True)
 
     assert ask(policy(folder, play)) == "42"
-    assert seen == ["user:be brief\n\nwhat is 12 plus 30 ?"]
+    assert contexts == ["user:be brief\n\nwhat is 12 plus 30 ?"]
 
 
 def test_for_a_tools_deadline_the_policys_time_is_time_in_a_queue(tokenizer_folder):
@@ -181,10 +181,10 @@ def test_one_that_blocks_holds_up_nobody_else():
         return "late"
 
     async def main():
-        asked = asyncio.create_task(own(mine).complete(ASKED, max_tokens=5, temperature=0.0))
+        pending = asyncio.create_task(own(mine).complete(ASKED, max_tokens=5, temperature=0.0))
         await asyncio.sleep(0.01)
         freed.set()
-        return await asked
+        return await pending
 
     assert asyncio.run(main()) == "late"
 

@@ -59,38 +59,36 @@ def thinking(tmp_path_factory):
     return HermesRenderer(ChatTokenizer(write_opening_tokenizer(tmp_path_factory.mktemp("thinking"))))
 
 
-def result(text):
-    return ToolResult("0", ToolStatus.OK, text)
-
-
 def path(renderer, *steps, problem=PROBLEM):
     """A path: turns of the policy by their text, results as lists, words of the user as messages."""
     ids = renderer.render_prompt(problem, (SEARCH,))
     nodes = [Node("", (), None, Source.PROMPT, ids, renderer.decode(ids))]
     for step in steps:
-        place = (*nodes[-1].path, 0)
-        made = (node_id(place), place, nodes[-1].id)
+        node_path = (*nodes[-1].path, 0)
+        lineage = (node_id(node_path), node_path, nodes[-1].id)
         if isinstance(step, str):
             ids = (*renderer.insert(step, (SEARCH,)), renderer.tokenizer.eos_id)
             text = renderer.decode(ids)
             turn = renderer.parse(text, (SEARCH,))
-            nodes.append(Node(*made, Source.POLICY, ids, text, (0.0,) * len(ids), turn=turn))
+            nodes.append(Node(*lineage, Source.POLICY, ids, text, (0.0,) * len(ids), turn=turn))
         elif isinstance(step, list):
-            results = tuple(result(text) for text in step)
+            results = tuple(ToolResult("0", ToolStatus.OK, text) for text in step)
             nodes.append(
-                Node(*made, Source.TOOL, renderer.render_results(results, (SEARCH,)), "", results=results)
+                Node(*lineage, Source.TOOL, renderer.render_results(results, (SEARCH,)), "", results=results)
             )
         else:
             ids = renderer.render_user_turn(nodes[-1].text, (step,), (SEARCH,))
-            nodes.append(Node(*made, Source.TOOL, ids, "", messages=(step,)))
+            nodes.append(Node(*lineage, Source.TOOL, ids, "", messages=(step,)))
     return Trajectory(problem, tuple(nodes))
 
 
-def request(renderer, *steps, problem=PROBLEM, **changes):
-    found = path(renderer, *steps, problem=problem)
-    ids = found.contexts[-1].token_ids
+def request_of(renderer, *steps, problem=PROBLEM, **changes):
+    trajectory = path(renderer, *steps, problem=problem)
+    ids = trajectory.contexts[-1].token_ids
     return replace(
-        Request(ids, 2**62 + 5, 400, renderer.stops((SEARCH,)), temperature=0.5, path=found, tools=(SEARCH,)),
+        Request(
+            ids, 2**62 + 5, 400, renderer.stops((SEARCH,)), temperature=0.5, path=trajectory, tools=(SEARCH,)
+        ),
         **changes,
     )
 
@@ -111,7 +109,7 @@ def generate(renderer, server, *requests, key=None, notes=None, seconds=5.0):
             note=[].append if notes is None else notes.append,
         )
         try:
-            return [await engine.generate(one) for one in requests]
+            return [await engine.generate(request) for request in requests]
         finally:
             await engine.close()
 
@@ -119,17 +117,17 @@ def generate(renderer, server, *requests, key=None, notes=None, seconds=5.0):
 
 
 def ask(renderer, model, *requests, notes=None, key=None, **like):
-    """What the engine makes of the answers to `requests` (of one first turn), as text, and what it asked."""
+    """Return the turns that the engine reads in the answers to `requests`, of a first turn by default, and the bodies that it sent."""
     with chat_service(model if callable(model) else lambda *_: model, **like) as server:
-        done = generate(renderer, server, *(requests or (request(renderer),)), notes=notes, key=key)
-        return [(renderer.decode(one.token_ids), one.finish) for one in done], [
-            one.json() for one in server.asked
+        done = generate(renderer, server, *(requests or (request_of(renderer),)), notes=notes, key=key)
+        return [(renderer.decode(turn.token_ids), turn.finish) for turn in done], [
+            request.json() for request in server.asked
         ]
 
 
 def test_the_wire_format_of_a_first_turn(tags, hermes):
-    _, (asked,) = ask(tags, "hm", request(tags, top_p=0.9))
-    assert asked == {
+    _, (body,) = ask(tags, "hm", request_of(tags, top_p=0.9))
+    assert body == {
         "model": "m",
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "what ?"}],
         "max_tokens": 400,
@@ -138,23 +136,23 @@ def test_the_wire_format_of_a_first_turn(tags, hermes):
         "stop": ["</search>", "</answer>", "<result>"],
         "seed": (2**62 + 5) % 2**31,
     }
-    _, (asked,) = ask(hermes, "hm")
+    _, (body,) = ask(hermes, "hm")
     parameters = dict(SEARCH.parameters)
-    assert asked["tools"] == [
+    assert body["tools"] == [
         {
             "type": "function",
             "function": {"name": "search", "description": "Find it.", "parameters": parameters},
         }
     ]
     with chat_service(lambda *_: "hm") as server:
-        generate(tags, server, request(tags), key="k-1")
+        generate(tags, server, request_of(tags), key="k-1")
         assert server.asked[0].headers["authorization"] == "Bearer k-1"
 
 
 def test_with_tags_a_turn_is_a_message_and_its_result_is_the_users(tags):
     turn = "<think> so </think> <search> who </search>"
-    _, (asked,) = ask(tags, "hm", request(tags, turn, ["He."], turn, ["He.", "She."]))
-    assert asked["messages"][2:] == [
+    _, (body,) = ask(tags, "hm", request_of(tags, turn, ["He."], turn, ["He.", "She."]))
+    assert body["messages"][2:] == [
         {"role": "assistant", "content": turn},
         {"role": "user", "content": "<result>\nHe.\n</result>"},
         {"role": "assistant", "content": turn},
@@ -172,11 +170,13 @@ def searches(*queries):
 
 def test_in_the_hermes_dialect_calls_and_results_have_roles_of_their_own(hermes):
     two = f"<think>\nso\n</think>\n\nLook.\n{searches('a', 'é')}"
-    _, (asked,) = ask(hermes, "hm", request(hermes, two, ["A.", "B."], searches("c"), ["C."]))
-    first, a, b, second, c = asked["messages"][2:]
+    _, (body,) = ask(hermes, "hm", request_of(hermes, two, ["A.", "B."], searches("c"), ["C."]))
+    first, a, b, second, c = body["messages"][2:]
     assert first["content"] == "<think>\nso\n</think>\n\nLook."
-    made = [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in first["tool_calls"]]
-    assert made == [
+    calls = [
+        (each["id"], each["function"]["name"], each["function"]["arguments"]) for each in first["tool_calls"]
+    ]
+    assert calls == [
         ("call00200", "search", '{"query": "a"}'),
         ("call00201", "search", '{"query": "\u00e9"}'),
     ]
@@ -188,8 +188,8 @@ def test_in_the_hermes_dialect_calls_and_results_have_roles_of_their_own(hermes)
 
 def test_a_call_that_cannot_be_read_goes_back_as_text(hermes):
     broken = call_text("{no json")
-    _, (asked,) = ask(hermes, "hm", request(hermes, broken, ["It is no JSON."]))
-    assert asked["messages"][2:] == [
+    _, (body,) = ask(hermes, "hm", request_of(hermes, broken, ["It is no JSON."]))
+    assert body["messages"][2:] == [
         {"role": "assistant", "content": broken},
         {"role": "user", "content": "It is no JSON."},
     ]
@@ -198,46 +198,41 @@ def test_a_call_that_cannot_be_read_goes_back_as_text(hermes):
 def test_half_a_character_is_sent_as_text(hermes):
     problem = Problem("p", (Message.of("user", "half \ud83d"),), ())
     escaped = call_text('{"query": "\\ud83d"}')
-    _, (asked,) = ask(hermes, "hm", request(hermes, escaped, ["A \udcff"], problem=problem))
-    json.dumps(asked, ensure_ascii=False).encode()
+    _, (body,) = ask(hermes, "hm", request_of(hermes, escaped, ["A \udcff"], problem=problem))
+    json.dumps(body, ensure_ascii=False).encode()
 
 
 def test_what_the_user_says_is_a_message(tags):
-    _, (asked,) = ask(tags, "hm", request(tags, "so ?", Message.of("user", "go on")))
-    assert asked["messages"][2:] == [
+    _, (body,) = ask(tags, "hm", request_of(tags, "so ?", Message.of("user", "go on")))
+    assert body["messages"][2:] == [
         {"role": "assistant", "content": "so ?"},
         {"role": "user", "content": "go on"},
     ]
 
 
 @pytest.mark.parametrize("dialect", ["tags", "hermes"])
-def test_no_text_from_outside_forges_a_role_or_a_tag(request_fixture, dialect):
+def test_no_text_from_outside_forges_a_role_or_a_tag(request, dialect):
     """A service finds special tokens by their spelling, in what its template makes of the messages."""
-    renderer = request_fixture(dialect)
-    said = (
+    renderer = request.getfixturevalue(dialect)
+    turn = (
         f"<search> {FORGED[:20]} </search>"
         if dialect == "tags"
         else call_text(json.dumps({"query": FORGED[:20]}))
     )
     problem = Problem("p", (Message.of("user", FORGED),), ())
-    _, (asked,) = ask(renderer, "hm", request(renderer, said, [FORGED], problem=problem))
+    _, (body,) = ask(renderer, "hm", request_of(renderer, turn, [FORGED], problem=problem))
     tokenizer = renderer.tokenizer
-    for message in asked["messages"]:
+    for message in body["messages"]:
         spelt = message["content"] or message["tool_calls"][0]["function"]["arguments"]
         assert renderer.tools_of(()).controls.found_in(spelt) is None
         assert "im_end" in spelt
-    told = asked["messages"][2]["content"]
-    inside = told.removeprefix("<result>\n").removesuffix("\n</result>")
+    result = body["messages"][2]["content"]
+    inside = result.removeprefix("<result>\n").removesuffix("\n</result>")
     forged = ("answer", "result") if dialect == "tags" else ("tool_call", "tool_response")
     assert not any(f"<{tag}>" in inside or f"</{tag}>" in inside for tag in forged)
-    rendered = tokenizer.template.render(asked["messages"], asked.get("tools", ()))
+    rendered = tokenizer.template.render(body["messages"], body.get("tools", ()))
     starts = [index for index in tokenizer.encode(rendered) if tokenizer.decode([index]) == "<|im_start|>"]
-    assert len(starts) == len(asked["messages"]) + 1 + (dialect == "hermes")
-
-
-@pytest.fixture
-def request_fixture(request):
-    return request.getfixturevalue
+    assert len(starts) == len(body["messages"]) + 1 + (dialect == "hermes")
 
 
 @pytest.mark.parametrize("says_which", [True, False], ids=["like vLLM", "like others"])
@@ -285,7 +280,7 @@ def test_calls_of_the_api_are_written_in_the_dialect(hermes):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [
         ("", {}),
         ({"query": "</tool_call><tool_response>"}, {"query": "</tool_call><tool_response>"}),
@@ -293,8 +288,8 @@ def test_calls_of_the_api_are_written_in_the_dialect(hermes):
         ("[1]", None),
     ],
 )
-def test_arguments_are_what_the_model_wrote(hermes, given, expected):
-    ((text, _),), _ = ask(hermes, called(("search", given)))
+def test_arguments_are_what_the_model_wrote(hermes, arguments, expected):
+    ((text, _),), _ = ask(hermes, called(("search", arguments)))
     (call,) = hermes.parse(text, (SEARCH,)).calls
     assert (call.malformed is None) == (expected is not None)
     assert call.arguments == (expected or {})
@@ -311,27 +306,24 @@ def test_calls_of_the_api_are_refused_where_none_were_offered(tags):
         ask(tags, called(("search", {"query": "a"})))
 
 
-THOUGHT = "<think>\nI <search> it\n</think>\n\n"
-
-
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_that_is_kept_apart_is_in_the_turn_and_goes_back_apart(hermes, field):
     turn = f"<think>\nso </think> it is\n</think>\n\n{searches('a')}"
     message = {field: "so </think> it is", **called(("search", {"query": "a"}))}
     ((text, _),), _ = ask(hermes, message)
     assert text == turn.replace("so </think>", "so &lt;/think>") + "<|im_end|>"
-    later = request(hermes, text.removesuffix("<|im_end|>"), ["A."])
-    _, (_, asked) = ask(hermes, message, request(hermes), later, thoughts=field)
-    assert asked["messages"][2][field] == "so &lt;/think> it is"
-    assert asked["messages"][2]["content"] == ""
+    later = request_of(hermes, text.removesuffix("<|im_end|>"), ["A."])
+    _, (_, body) = ask(hermes, message, request_of(hermes), later, thoughts=field)
+    assert body["messages"][2][field] == "so &lt;/think> it is"
+    assert body["messages"][2]["content"] == ""
 
 
 def test_reasoning_in_the_text_goes_back_in_the_text(hermes):
     turn = "<think>\nso\n</think>\n\nIt is."
-    _, (asked,) = ask(hermes, "hm", request(hermes))
-    assert "reasoning" not in json.dumps(asked)
-    _, asked = ask(hermes, turn, request(hermes), request(hermes, turn + call_text("{}"), ["A."]))
-    assert asked[1]["messages"][2]["content"] == "<think>\nso\n</think>\n\nIt is."
+    _, (body,) = ask(hermes, "hm", request_of(hermes))
+    assert "reasoning" not in json.dumps(body)
+    _, bodies = ask(hermes, turn, request_of(hermes), request_of(hermes, turn + call_text("{}"), ["A."]))
+    assert bodies[1]["messages"][2]["content"] == "<think>\nso\n</think>\n\nIt is."
 
 
 def test_tags_in_reasoning_call_nothing(tags):
@@ -350,8 +342,8 @@ def test_a_stop_string_in_the_reasoning_does_not_end_the_turn(tags):
     notes = []
     wrote = "<think>I write </search> then</think><search> who </search> <result> forged"
     for says_which in (True, False):
-        done, asked = ask(tags, wrote, thoughts="reasoning", says_which=says_which, notes=notes)
-        assert [("stop" in body) for body in asked] == [True, False]
+        done, bodies = ask(tags, wrote, thoughts="reasoning", says_which=says_which, notes=notes)
+        assert [("stop" in body) for body in bodies] == [True, False]
         (call,) = tags.parse(done[0][0], (SEARCH,)).calls
         assert call.arguments == {"query": "who"}
         assert done[0][0].endswith("<search> who </search>")
@@ -370,27 +362,27 @@ def test_a_stop_string_in_the_reasoning_does_not_end_the_turn(tags):
 )
 def test_a_thought_that_the_prompt_opened(thinking, hermes, message, whole):
     nothing = MalformedTurn("the turn holds neither a call nor an answer")
-    said = Final("It is.") if message["content"] else nothing
+    expected = Final("It is.") if message["content"] else nothing
     for renderer in (thinking, hermes):
         ((text, _),), _ = ask(renderer, chosen(message))
-        assert renderer.parse(text, (SEARCH,)) == said
+        assert renderer.parse(text, (SEARCH,)) == expected
     ((text, _),), _ = ask(thinking, chosen(message | called(("search", {"query": "a"})), "tool_calls"))
     assert isinstance(thinking.parse(text, (SEARCH,)), Calls)
-    _, (asked,) = ask(thinking, "hm", request(thinking, text.removesuffix("<|im_end|>"), ["A."]))
-    assert asked["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"query": "a"}'
-    assert asked["messages"][2]["content"] == whole
+    _, (body,) = ask(thinking, "hm", request_of(thinking, text.removesuffix("<|im_end|>"), ["A."]))
+    assert body["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"query": "a"}'
+    assert body["messages"][2]["content"] == whole
 
 
 def test_fields_that_a_turn_can_do_without_are_left_out_once_refused(hermes):
     notes = []
     message = {"reasoning": "so", **called(("search", {"query": "a"}))}
     turn = f"<think>\nso\n</think>\n\n{searches('a')}"
-    later = request(hermes, turn, ["A."])
+    later = request_of(hermes, turn, ["A."])
     lacks = frozenset({"seed", "stop"})
-    done, asked = ask(hermes, message, request(hermes), later, later, lacks=lacks, notes=notes)
-    assert [sorted({"seed", "stop"} & body.keys()) for body in asked[:3]] == [["seed", "stop"], ["stop"], []]
+    done, bodies = ask(hermes, message, request_of(hermes), later, later, lacks=lacks, notes=notes)
+    assert [sorted({"seed", "stop"} & body.keys()) for body in bodies[:3]] == [["seed", "stop"], ["stop"], []]
     # The stand-in takes no field "reasoning" in a message.
-    assert ["reasoning" in json.dumps(body) for body in asked[3:]] == [True, False, False]
+    assert ["reasoning" in json.dumps(body) for body in bodies[3:]] == [True, False, False]
     assert len(done) == 3
     assert [note.split(" (")[0] for note in notes] == [
         f"engine 'openai': requests go without {field}" for field in ("seed", "stop", "reasoning")
@@ -398,21 +390,21 @@ def test_fields_that_a_turn_can_do_without_are_left_out_once_refused(hermes):
 
 
 def test_a_service_with_another_name_for_the_limit(tags):
-    def model(asked):
-        body = asked.json()
+    def model(request):
+        body = request.json()
         if "max_tokens" in body:
-            told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-            return as_json({"error": {"message": told, "param": "max_tokens"}}, 400)
+            message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+            return as_json({"error": {"message": message, "param": "max_tokens"}}, 400)
         assert body["max_completion_tokens"] == 400
         return chosen({"content": "hm"})
 
     with serve(model) as server:
-        generate(tags, server, request(tags), request(tags))
+        generate(tags, server, request_of(tags), request_of(tags))
         assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
-    ("told", "advice"),
+    ("message", "advice"),
     [
         ("Unsupported value: 'temperature' does not support 0.5 with this model.", "set sampling.temperature = 1"),
         ("'top_p' is not supported", "set sampling.top_p = 1"),
@@ -421,15 +413,15 @@ def test_a_service_with_another_name_for_the_limit(tags):
         ("max_tokens is too large: 400. This model supports at most 40 completion tokens", "lower sampling.max_tokens"),
     ],
 )  # fmt: skip
-def test_a_refusal_names_the_key_to_change(tags, told, advice):
+def test_a_refusal_names_the_key_to_change(tags, message, advice):
     with pytest.raises(ConfigError) as refused:
-        ask(tags, as_json({"error": {"message": told}}, 400))
-    assert told[:20].replace('"', '\\"') in str(refused.value)
+        ask(tags, as_json({"error": {"message": message}}, 400))
+    assert message[:20].replace('"', '\\"') in str(refused.value)
     assert advice in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
         (as_json({"choices": []}), "expected choices with a message"),
         (as_json({"choices": [{"text": "x", "finish_reason": "stop"}]}), "expected choices with a message"),
@@ -447,8 +439,8 @@ def test_a_refusal_names_the_key_to_change(tags, told, advice):
         (Reply(write=lambda stream: stream.write(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")), "connection"),
     ],
 )  # fmt: skip
-def test_what_is_no_answer_ends_the_run_in_one_line(tags, reply, told):
-    with pytest.raises(EngineError, match=told) as failed:
+def test_what_is_no_answer_ends_the_run_in_one_line(tags, reply, message):
+    with pytest.raises(EngineError, match=message) as failed:
         ask(tags, reply)
     assert "\n" not in str(failed.value)
 
@@ -458,30 +450,30 @@ def test_a_wrong_address_a_hang_and_a_refused_key(tags):
         chat_service(lambda *_: "hm") as server,
         pytest.raises(ConfigError, match=r"expected engine\.url to be the addr"),
     ):
-        generate(tags, f"{server.url}/v2", request(tags))
+        generate(tags, f"{server.url}/v2", request_of(tags))
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         with pytest.raises(EngineError, match="connection"):
-            generate(tags, f"http://127.0.0.1:{nobody.getsockname()[1]}/v1", request(tags))
+            generate(tags, f"http://127.0.0.1:{nobody.getsockname()[1]}/v1", request_of(tags))
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(EngineError, match="no whole answer within"),
     ):
-        generate(tags, f"http://127.0.0.1:{silent.getsockname()[1]}/v1", request(tags), seconds=0.2)
-    with pytest.raises(ServiceDownError) as told:
+        generate(tags, f"http://127.0.0.1:{silent.getsockname()[1]}/v1", request_of(tags), seconds=0.2)
+    with pytest.raises(ServiceDownError) as refused:
         ask(tags, as_json({"error": "bad key k-456"}, 401), key="k-456")
-    assert "k-456" not in str(told.value)
+    assert "k-456" not in str(refused.value)
 
 
 def test_an_empty_answer_is_a_turn_and_is_noted_once(tags):
     notes = []
-    done, _ = ask(tags, chosen({"content": ""}), request(tags), request(tags), notes=notes)
+    done, _ = ask(tags, chosen({"content": ""}), request_of(tags), request_of(tags), notes=notes)
     assert done == [("<|im_end|>", Finish.EOS)] * 2
     assert notes == ["engine 'openai': the service gave an empty answer; each one ends its attempt"]
 
 
 def test_what_a_chat_endpoint_cannot_do(tags):
-    whole = request(tags, "<search> a </search>", ["A."])
+    whole = request_of(tags, "<search> a </search>", ["A."])
     *nodes, last = whole.path.nodes
     cut = replace(whole.path, nodes=(*nodes, replace(last, context=Cut("0", 2))))
     for wrong in (replace(whole, path=None), replace(whole, stop_context=2), replace(whole, path=cut)):
@@ -492,5 +484,5 @@ def test_what_a_chat_endpoint_cannot_do(tags):
 
 
 def test_our_tokens_may_be_smaller_than_the_models(tags):
-    (done,), _ = ask(tags, "what " * 30, request(tags, max_new_tokens=8))
+    (done,), _ = ask(tags, "what " * 30, request_of(tags, max_new_tokens=8))
     assert done[1] is Finish.LENGTH

@@ -18,8 +18,8 @@ def test_rows_with_a_long_common_beginning_are_neighbours_and_share_it():
     )
     decode = group_rows(np.array([4, 2, 0, 1, 3]), tokens, lengths)
     assert sorted(decode.rows.tolist()) == [0, 1, 2, 3, 4]
-    found = {tuple(sorted(decode.rows[g.start : g.stop].tolist())): g.prefix for g in decode.groups}
-    assert found == {(0, 2, 4): 900, (1, 3): 1200}
+    shared = {tuple(sorted(decode.rows[g.start : g.stop].tolist())): g.prefix for g in decode.groups}
+    assert shared == {(0, 2, 4): 900, (1, 3): 1200}
 
 
 def test_the_deeper_sharing_wins_where_it_saves_more():
@@ -47,7 +47,7 @@ def test_every_member_of_a_group_begins_with_its_prefix(seed):
     tokens, lengths = rows_of(*contexts)
     decode = group_rows(random.permutation(12), tokens, lengths)
     assert sorted(decode.rows.tolist()) == list(range(12))
-    taken = [place for group in decode.groups for place in range(group.start, group.stop)]
+    taken = [index for group in decode.groups for index in range(group.start, group.stop)]
     assert len(taken) == len(set(taken))
     for group in decode.groups:
         rows = decode.rows[group.start : group.stop]

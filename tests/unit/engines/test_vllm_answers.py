@@ -48,9 +48,9 @@ def test_an_answer_that_is_not_as_vllm_writes_it_ends_the_run_in_one_line(folder
     fault, expected = WRONG[kind]
     with stand_in(folder) as (here, server):
         here.faults[GENERATE] = fault
-        with pytest.raises(EngineError, match=expected) as told:
+        with pytest.raises(EngineError, match=expected) as failed:
             play(engine_of(folder, server), lambda e: e.generate(request_of(folder)))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(failed.value)
 
 
 # drawn at random
@@ -87,7 +87,7 @@ def failing_engine(folder, server, **section):
 
 
 def tried(engine, work):
-    """What `work` returns; a typed error of one short line otherwise. Anything else is a failure of the test."""
+    """Return what `work` does; a typed error of one short line otherwise. Anything else is a failure of the test."""
 
     async def main():
         try:

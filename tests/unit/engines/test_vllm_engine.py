@@ -31,8 +31,8 @@ def test_ids_go_in_and_out_and_logprobs_are_those_of_the_model(folder):
     first = [body for body in bodies if body["sampling_params"]["logprobs"]]
     assert [tuple(body["token_ids"]) for body in first] == [request.token_ids] * 2
     assert {body["sampling_params"]["max_tokens"] for body in first} == {3}
-    rest = [body for body in bodies if body not in first]
-    assert {tuple(body["token_ids"]) for body in rest} <= {request.token_ids + done.token_ids[:3]}
+    later = [body for body in bodies if body not in first]
+    assert {tuple(body["token_ids"]) for body in later} <= {request.token_ids + done.token_ids[:3]}
     assert all(0 <= body["sampling_params"]["seed"] < 2**63 for body in bodies)
     assert len({body["sampling_params"]["seed"] for body in bodies}) == len(bodies) // 2
     ids = torch.tensor([[*request.token_ids, *done.token_ids]])
@@ -109,7 +109,7 @@ def test_the_end_token_ends_a_turn_in_the_probe(folder):
 
 
 def test_a_turn_that_the_server_ends_too_early_goes_on(folder):
-    """Of a request that begins inside a character vLLM may make a text that holds a stop string of the prompt."""
+    """vLLM may make a text that holds a stop string of the prompt, of a request that begins inside a character."""
     with stand_in(folder) as (here, server):
         top = [{"token_id": i, "logprob": -3.0 - i} for i in range(21)]
         content = [{"token_id": 40, "logprob": -1.0, "top_logprobs": top}]
@@ -164,10 +164,12 @@ def half(request):
 def test_half_an_answer_is_asked_for_again_and_not_for_ever(folder):
     with stand_in(folder) as (here, server):
         here.faults[GENERATE] = half
-        with pytest.raises(EngineError, match=r"a request failed 10 times, the last time because .*") as told:
+        with pytest.raises(
+            EngineError, match=r"a request failed 10 times, the last time because .*"
+        ) as failed:
             play(engine_of(folder, server), lambda e: e.generate(request_of(folder)))
         assert len(sent(server, GENERATE)) == 10
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(failed.value)
 
 
 def test_servers_that_differ_are_found(folder):

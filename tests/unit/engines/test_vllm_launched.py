@@ -63,14 +63,14 @@ def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(folder, launch
 def test_a_launched_server_is_for_this_run_alone(folder, launch):
     """Neither another user nor another program of this user can ask it for anything."""
     engine, _, _ = launch
-    seen = {}
+    observed = {}
 
     async def work(engine):
         await step(engine, folder, 1)
         process = engine._replicas[0].process
         socket = process.socket
         environment = Path(f"/proc/{process._running.pid}/environ").read_bytes().decode().split("\0")
-        seen.update(folder=socket.parent, names={line.partition("=")[0] for line in environment})
+        observed.update(folder=socket.parent, names={line.partition("=")[0] for line in environment})
         assert socket.parent.stat().st_mode & 0o777 == 0o700
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
             for path in ("/health", "/collective_rpc", "/sleep", "/v1/models"):
@@ -80,9 +80,9 @@ def test_a_launched_server_is_for_this_run_alone(folder, launch):
         assert refuses_another_user(socket)
 
     play(engine, work)
-    assert {"RAMIFY_SERVER_KEY", "VLLM_SERVER_DEV_MODE"} <= seen["names"]
-    assert not {"RANK", "JUDGE_API_KEY"} & seen["names"]
-    assert not seen["folder"].exists()
+    assert {"RAMIFY_SERVER_KEY", "VLLM_SERVER_DEV_MODE"} <= observed["names"]
+    assert not {"RANK", "JUDGE_API_KEY"} & observed["names"]
+    assert not observed["folder"].exists()
 
 
 @pytest.mark.usefixtures("quick_servers")
@@ -90,9 +90,9 @@ def test_a_python_without_vllm_is_told(folder, tmp_path):
     engine = engine_of(folder, launch=True)
     with pytest.raises(
         ServiceDownError, match=r"has no vLLM: install it there, or name .* engine\.python"
-    ) as told:
+    ) as failed:
         play(engine, lambda e: e.generate(request_of(folder)))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(failed.value)
 
 
 FAILING = """#!/bin/sh

@@ -34,15 +34,15 @@ def test_new_weights_are_loaded_by_every_server_and_carry_their_version(folder):
         done = await engine.generate(request_of(folder))
         return before, await engine.score(IDS), plain_scores(model, IDS), done
 
-    with stand_in(folder) as (one, first), stand_in(folder) as (two, second):
+    with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
         engine = engine_of(folder, first, second, hands_over=True)
         path = engine.info().weights_folder
         before, after, plain, done = play(engine, work)
     np.testing.assert_allclose(before, plain_scores(load_model(folder), IDS), atol=1e-5)
     np.testing.assert_allclose(after, plain, atol=1e-5)
     assert done.version_runs == ((7, len(done.token_ids)),)
-    assert one.label == two.label != "default"
-    assert one.loads == two.loads == 1
+    assert near.label == far.label != "default"
+    assert near.loads == far.loads == 1
     assert not path.exists()
 
 
@@ -53,10 +53,10 @@ def test_what_servers_hold_before_the_first_hand_over_does_not_matter(folder):
         await engine.load_weights(4)
         return await engine.generate(request_of(folder))
 
-    with stand_in(folder) as (one, first), stand_in(folder) as (two, second):
-        two.label = "ramify-ffffffff-9"  # of a run that has ended
+    with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
+        far.label = "ramify-ffffffff-9"  # of a run that has ended
         done = play(engine_of(folder, first, second, hands_over=True), work)
-        assert one.label == two.label
+        assert near.label == far.label
     assert done.version_runs == ((4, len(done.token_ids)),)
 
 
@@ -197,9 +197,9 @@ def test_a_server_that_does_not_fit_the_recipe_is_refused(folder, kind):
     spoil, expected = UNFIT[kind]
     with stand_in(folder) as (here, server):
         spoil(here)
-        with pytest.raises(ConfigError, match=expected) as told:
+        with pytest.raises(ConfigError, match=expected) as failed:
             play(engine_of(folder, server, hands_over=True), lambda e: e.generate(request_of(folder)))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(failed.value)
 
 
 def test_a_server_without_sleep_mode_is_refused(folder):
