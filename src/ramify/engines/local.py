@@ -30,8 +30,7 @@ from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import SampledTokens, Sampler, sample
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
-from ramify.engines.slot_attention import DecodeRows, PrefillChunk, group_rows
-from ramify.engines.slots import Match, SlotTable
+from ramify.engines.slots import DecodeRows, Match, PrefillChunk, SlotTable, group_rows
 from ramify.modeling.load import packs_trees
 
 _TURNS_AFTER_AN_END = 8

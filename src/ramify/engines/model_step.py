@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from ramify.engines.decoder import Decoder
-from ramify.engines.slot_attention import DecodeRows, PrefillChunk, StepAttention
-from ramify.engines.slots import CacheShape, SlotTable
+from ramify.engines.slots import CacheShape, DecodeRows, PrefillChunk, SlotTable, StepAttention
 
 _LEAST_LENGTH = 256
 _WARM_UPS = 3
