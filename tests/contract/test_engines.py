@@ -190,14 +190,6 @@ def test_a_closed_engine_does_not_score(make_engine):
         play(engine, main())
 
 
-def test_a_request_that_cannot_fit_is_refused_by_local_engines(make_engine):
-    engine = make_engine()
-    if engine.info().name == "scripted":
-        pytest.skip("a script has no context to overflow")
-    with pytest.raises(EngineError, match="does not fit"):
-        run(engine, ask(make_engine.tokenizer, "solve", max_new_tokens=500))
-
-
 def learner_logprobs(model, context, written):
     logits = model(torch.tensor([[*context, *written]])).logits[0, len(context) - 1 : -1]
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(written)[:, None])[:, 0]

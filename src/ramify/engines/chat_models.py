@@ -60,7 +60,7 @@ class OpenAIChat:
         return self._model
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
-        """The answer's text, without the reasoning before it.
+        """Return the answer's text, without the reasoning before it.
 
         Raises:
             RequestFailedError: This request failed, the model refused it, or the answer has no text, or is cut and must be whole.
@@ -98,20 +98,20 @@ def _text(answer: Answer, read: Json, whole: bool) -> str:
     if choice is None or not isinstance(message, Mapping):
         raise answer.malformed("expected choices with a message")
     if message.get("refusal") or choice.get("finish_reason") == FILTERED:
-        raise _said_nothing(answer, "the model refused to answer")
+        raise _no_text(answer, "the model refused to answer")
     if whole and choice.get("finish_reason") == "length":
         raise RequestFailedError(FailureKind.CUT, redact(f"{answer.where}: max_tokens cut it; raise it"))
     text = after_thinking(content_text(message.get("content")))
     if text:
         return text
     if choice.get("finish_reason") == "length":
-        raise _said_nothing(answer, "the model wrote no answer within max_tokens; raise it")
+        raise _no_text(answer, "the model wrote no answer within max_tokens; raise it")
     reasoned = message.get("reasoning_content") or message.get("reasoning")
-    raise _said_nothing(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
+    raise _no_text(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
 
 
 def content_text(content: Json) -> str:
-    """The text of a message: a string, or the text parts of a list; "" for null."""
+    """Return the text of a message: a string, or the text parts of a list; "" for null."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -121,7 +121,7 @@ def content_text(content: Json) -> str:
 
 
 def after_thinking(content: str) -> str:
-    """The text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
+    """Return the text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
     text = as_text(content).strip()
     opened = text.startswith("<think>")
     before, closed, after = text.partition("</think>")
@@ -130,8 +130,8 @@ def after_thinking(content: str) -> str:
     return "" if opened else text
 
 
-def _said_nothing(answer: Answer, detail: str) -> RequestFailedError:
-    """The model gave no text, and the service did its part: its client does not count the request as failed."""
+def _no_text(answer: Answer, detail: str) -> RequestFailedError:
+    """Return the error of a model that gave no text. The service did its part, so its client does not count the request as failed."""
     return RequestFailedError(FailureKind.MALFORMED, redact(f"{answer.where}: {detail}"), answer.status)
 
 
@@ -158,7 +158,7 @@ class PolicyChat:
         return f"policy {self._engine.info().policy_version}"
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
-        """The answer's text, without the reasoning before it.
+        """Return the answer's text, without the reasoning before it.
 
         Raises:
             RequestFailedError: The request does not fit the engine's context, or the answer was cut.
@@ -193,7 +193,7 @@ class PolicyChat:
         return after_thinking(self._renderer.decode(written))
 
     async def close(self) -> None:
-        """Nothing: the engine is somebody else's."""
+        """Do nothing: the engine is somebody else's."""
 
 
 def _takes_system(renderer: ChatRenderer) -> bool:
@@ -273,4 +273,4 @@ class OwnChat:
             raise RequestFailedError(FailureKind.MALFORMED, f"{self.called}: {one_line(error)}") from None
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing: a function has no connections."""

@@ -150,7 +150,7 @@ class LocalEngine:
             self._give_up(sequence)
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first. Computed between two steps; slots and what they hold stay. [T] -> [T - 1]
+        """Return the logprob of each token after the first, between two steps; slots and what they hold stay. [T] -> [T - 1]
 
         Raises:
             EngineError: Fewer than two tokens, more than the context, or other ids than the model's; the engine is closed.
@@ -187,10 +187,10 @@ class LocalEngine:
         self._version = version
 
     async def sleep(self) -> None:
-        """Nothing: the learner's process has the memory anyway."""
+        """Do nothing: the learner's process has the memory anyway."""
 
     def info(self) -> EngineInfo:
-        """Sizes and version."""
+        """Return the engine's capabilities."""
         shape = self._table.shape
         return EngineInfo(
             "local",
@@ -286,7 +286,7 @@ class LocalEngine:
 
     @torch.inference_mode()
     def _step(self) -> "list[tuple[_Sequence, Completion]]":
-        """One step of the model for all sequences that can continue; returns those that it ended."""
+        """Take one step of the model for all sequences that can continue; returns those that it ended."""
         chunks = self._admit()
         fresh = {chunk.row for chunk in chunks}
         if self._decode is None and len(fresh) < len(self._active):

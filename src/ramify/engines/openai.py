@@ -78,7 +78,7 @@ class TextService:
         )
 
     def _settings(self, request: Request) -> dict[str, Json]:
-        """The fields of a request that both kinds of endpoint have.
+        """Return the fields of a request that both kinds of endpoint have.
 
         Raises:
             EngineError: Entropies are asked for.
@@ -98,7 +98,7 @@ class TextService:
         return await self._client.post_json(self._url, body, headers=bearer(self._key))
 
     def _encoded(self, request: Request, text: str, finish: Finish) -> Completion:
-        """The text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
+        """Return the text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
         ids = self._renderer.insert(text, request.tools)
         if finish is Finish.EOS or not ids:
             ids, finish = (*ids, self._renderer.tokenizer.eos_id), Finish.EOS
@@ -124,7 +124,7 @@ class TextService:
         raise EngineError(f"engine 'openai' takes no weights (version {version}); train with another engine")
 
     async def sleep(self) -> None:
-        """Nothing: a service has memory of its own."""
+        """Do nothing: a service has memory of its own."""
 
     def info(self) -> EngineInfo:
         """Return the engine's capabilities."""
@@ -196,7 +196,7 @@ class OpenAIEngine(TextService):
 
 
 def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
-    """The text of an answer, with the stop string at which it ended, and why it ended.
+    """Return the text of an answer, with the stop string at which it ended, and why it ended.
 
     Raises:
         RequestFailedError: The answer is not a completion.
@@ -216,7 +216,7 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
 def cut_at_stop(
     answer: Answer, choice: Mapping[str, Json], text: str, stops: Sequence[str], sent: bool = True
 ) -> tuple[str, Finish]:
-    """The text of an answer, with the stop string at which it ended, and why it ended.
+    """Return the text of an answer, with the stop string at which it ended, and why it ended.
 
     Args:
         answer: The answer, for messages.
@@ -245,7 +245,7 @@ def cut_at_stop(
 
 
 def _left_open(text: str, stops: Sequence[str]) -> str | None:
-    """The stop string that closes the tag opened last; None: no tag is open, so the turn ended by itself.
+    """Return the stop string that closes the tag opened last; None: no tag is open, so the turn ended by itself.
 
     Services cut the stop string off. vLLM says which one it was (`stop_reason`); for others it is inferred this way.
     """
@@ -258,17 +258,17 @@ def _left_open(text: str, stops: Sequence[str]) -> str | None:
 
 
 def first_choice(read: Json) -> Mapping[str, Json] | None:
-    """The first choice of an answer's JSON; None if there is none."""
+    """Return the first choice of an answer's JSON; None if there is none."""
     choices = read.get("choices") if isinstance(read, Mapping) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     return choice if isinstance(choice, Mapping) else None
 
 
 def as_text(text: str) -> str:
-    """A text without lone surrogates, which are valid JSON but not valid text."""
+    """Return a text without lone surrogates, which are valid JSON but not valid text."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def bearer(key: str | None) -> dict[str, str]:
-    """The header with a service's key."""
+    """Return the header with a service's key."""
     return {} if key is None else {"authorization": f"Bearer {key}"}

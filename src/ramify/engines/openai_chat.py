@@ -111,7 +111,7 @@ class OpenAIChatEngine(TextService):
     def _body(
         self, settings: Mapping[str, Json], lines: Sequence[Line], tools: Sequence[Mapping[str, Json]]
     ) -> dict[str, Json]:
-        """The request without what the service refuses."""
+        """Return the request without what the service refuses."""
         field = self._thought_field
         if field in self._left_out:
             lines = [replace(line, thought="") if isinstance(line, AssistantTurn) else line for line in lines]
@@ -236,7 +236,7 @@ def _is_text(value: Json) -> bool:
 
 
 def _content(answer: Answer, content: Json) -> str | None:
-    """The text of a message: a string, or the text parts of a list; None for null."""
+    """Return the text of a message: a string, or the text parts of a list; None for null."""
     if content is None or isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [None]
@@ -247,7 +247,7 @@ def _content(answer: Answer, content: Json) -> str | None:
 
 
 def _calls(answer: Answer, calls: Json) -> tuple[AssistantCall, ...]:
-    """The calls of a message; arguments need not be valid JSON, since the model wrote them."""
+    """Return the calls of a message; arguments need not be valid JSON, since the model wrote them."""
     read = []
     for call in calls if isinstance(calls, list) else []:
         function = call.get("function") if isinstance(call, Mapping) else None

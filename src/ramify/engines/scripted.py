@@ -49,7 +49,7 @@ class TurnTable:
     result_end: str
 
     def __call__(self, context: str, seed: int) -> ScriptedTurn:
-        """One of the turns that may come next, drawn with the request's seed."""
+        """Return one of the turns that may come next, drawn with the request's seed."""
         choices = self.turns[min(context.count(self.result_end), len(self.turns) - 1)]
         return choices[int(uniform(seed) * len(choices))]
 
@@ -117,7 +117,7 @@ class ScriptedEngine:
         self._version = version
 
     async def sleep(self) -> None:
-        """Nothing: a script has no memory."""
+        """Do nothing: a script has no memory."""
 
     def info(self) -> EngineInfo:
         """Return the engine's capabilities; a script has no limit on sequences."""

@@ -119,7 +119,7 @@ class SlotTable:
         self._store = self.keys = self.values = self._store.new_empty(0)
 
     def longest_prefix(self, token_ids: TokenIds) -> Match:
-        """The row whose computed tokens share the longest prefix with `token_ids`.
+        """Return the row whose computed tokens share the longest prefix with `token_ids`.
 
         On a tie a released row that holds nothing else comes first (it can be taken as it is), then the lowest index.
         """
@@ -178,7 +178,7 @@ class SlotTable:
         self._last_used[row] = self._clock
 
     def _least_needed(self, wanted: set[int]) -> list[int]:
-        """Released rows, in the order in which they may be overwritten.
+        """Return released rows, in the order in which they may be overwritten.
 
         Empty rows come first, then rows whose tokens another row holds too (nothing would have to be recomputed), then
         the least recently used; rows that are `wanted` as sources come last.
@@ -197,7 +197,7 @@ class SlotTable:
         return [int(key[-1]) for key in sorted(keys)]
 
     def _redundant(self) -> set[int]:
-        """Rows whose tokens are a prefix of another row's; of equal rows, all but one."""
+        """Return the rows whose tokens are a prefix of another row's; of equal rows, all but one."""
         held = sorted(
             (self.tokens[row, : self.lengths[row]].tobytes(), bool(self.active[row]), int(row))
             for row in np.flatnonzero(self.lengths)
@@ -251,9 +251,9 @@ def group_rows(
 
 
 def _best(common: list[int], low: int, high: int, depth: int = 0) -> tuple[int, list[PrefixGroup]]:
-    """The most keys that can be saved among places low..high-1, and the groups that save them.
+    """Return the most keys that can be saved among the rows low..high-1 of the order, and the groups that save them.
 
-    `common[i]` is the length of the prefix that the rows at places i and i + 1 share.
+    `common[i]` is the length of the prefix that the rows i and i + 1 of the order share.
     """
     if high - low < 2 or depth == _DEEPEST:
         return 0, []
@@ -318,7 +318,7 @@ def _join(parts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _split(joined: npt.NDArray[np.float32], here: slice) -> npt.NDArray[np.float32]:
-    """The inverse of `_join`. [H, n G, X] -> [n, H, G, X]"""
+    """Undo `_join`. [H, n G, X] -> [n, H, G, X]"""
     heads, _, size = joined.shape
     return joined.reshape(heads, here.stop - here.start, -1, size).swapaxes(0, 1)
 
@@ -395,7 +395,7 @@ class StepAttention:
 
 
 def _hidden(chunk: PrefillChunk, like: torch.Tensor) -> torch.Tensor | None:
-    """-inf for keys that a token of the chunk does not see; None if a causal flag or no mask is enough. [T, K]"""
+    """Return -inf for keys that a token of the chunk does not see; None if a causal flag or no mask is enough. [T, K]"""
     if not chunk.start or chunk.size == 1:
         return None
     if like.device.type == "cuda":

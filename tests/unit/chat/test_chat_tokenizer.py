@@ -278,24 +278,6 @@ def test_the_day_does_not_reach_the_prompt(broken):
     assert ChatTokenizer(broken).chat_text(CHAT) == "fixed"
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        (
-            "{% if messages[0].role != 'user' %}{{ raise_exception('first\nmust be user') }}{% endif %}",
-            "first must",
-        ),
-        ("{{ messages[0].content + 1 }}", "refuses the messages"),
-        ("{{ nothing.at.all }}", "'nothing' is undefined"),
-        ("{{ messages.append(1) }}", "refuses the messages"),
-        ("{{ ''.__class__.__mro__ }}", "refuses the messages"),
-    ],
-)
-def test_a_template_that_refuses_is_one_line(broken, template, reason):
-    write_settings(broken, template)
-    assert reason in refusal(broken, lambda tokenizer: tokenizer.chat_text(CHAT))
-
-
 # what ends a turn
 
 

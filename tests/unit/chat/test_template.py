@@ -37,6 +37,10 @@ def refusal(source, messages=MESSAGES):
         ("{{ 1 / 0 }}", "division by zero"),
         ("{{ {}['x'].y }}", "has no attribute"),
         ("{{ raise_exception('first\nmust be user') }}", "first must be user"),
+        ("{{ messages[0].content + 1 }}", "refuses the messages"),
+        ("{{ nothing.at.all }}", "'nothing' is undefined"),
+        ("{{ messages.append(1) }}", "refuses the messages"),
+        ("{{ ''.__class__.__mro__ }}", "refuses the messages"),
     ],
 )
 def test_what_a_template_may_not_do(source, reason):

@@ -139,7 +139,7 @@ class VllmEngine:
         return done
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first, by every server; they must agree. [T] -> [T - 1]
+        """Return the logprob of each token after the first, by every server; they must agree. [T] -> [T - 1]
 
         Raises:
             EngineError: Two servers differ by more than the engine states, or one does not answer; the engine is closed.
@@ -222,7 +222,7 @@ class VllmEngine:
                 self._note_lost(replica)
 
     def info(self) -> EngineInfo:
-        """Sizes and version."""
+        """Return the engine's capabilities."""
         return self._info
 
     async def close(self) -> None:
@@ -386,7 +386,7 @@ class VllmEngine:
         )
 
     def _runs(self, labels: Sequence[tuple[str, int]], size: int) -> tuple[tuple[int, int], ...]:
-        """Versions of the first `size` tokens."""
+        """Return the versions of the first `size` tokens."""
         runs: list[tuple[int, int]] = []
         for label, count in labels:
             count = min(count, size)
