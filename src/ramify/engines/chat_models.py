@@ -100,12 +100,12 @@ def _text(answer: Answer, read: Json, whole: bool) -> str:
     if message.get("refusal") or choice.get("finish_reason") == FILTERED:
         raise _no_text(answer, "the model refused to answer")
     if whole and choice.get("finish_reason") == "length":
-        raise RequestFailedError(FailureKind.CUT, redact(f"{answer.where}: max_tokens cut it; raise it"))
+        raise RequestFailedError(FailureKind.CUT, redact(f"{answer.where}: max_tokens cut it. Raise it."))
     text = after_thinking(content_text(message.get("content")))
     if text:
         return text
     if choice.get("finish_reason") == "length":
-        raise _no_text(answer, "the model wrote no answer within max_tokens; raise it")
+        raise _no_text(answer, "the model wrote no answer within max_tokens. Raise it.")
     reasoned = message.get("reasoning_content") or message.get("reasoning")
     raise _no_text(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
 

@@ -113,7 +113,7 @@ class TextService:
         Raises:
             EngineError: Always.
         """
-        raise EngineError("engine 'openai' cannot score tokens; use another engine")
+        raise EngineError("engine 'openai' cannot score tokens. Use another engine.")
 
     async def load_weights(self, version: int) -> None:
         """Always fails, because a service has weights of its own.
@@ -121,7 +121,7 @@ class TextService:
         Raises:
             EngineError: Always.
         """
-        raise EngineError(f"engine 'openai' takes no weights (version {version}); train with another engine")
+        raise EngineError(f"engine 'openai' takes no weights (version {version}). Train with another engine.")
 
     async def sleep(self) -> None:
         """Do nothing: a service has memory of its own."""

@@ -103,8 +103,8 @@ class OpenAIChatEngine(TextService):
         path = request.path
         if path is None or request.stop_context or any(node.context != "parent" for node in path.nodes):
             raise EngineError(
-                "engine 'openai': a chat endpoint writes whole turns after messages, and this context is none of that; set "
-                'engine.api = "completions"'
+                "engine 'openai': a chat endpoint writes whole turns after messages, and this context is none of that. Set "
+                'engine.api = "completions".'
             )
         return self._renderer.conversation(path, request.tools)
 

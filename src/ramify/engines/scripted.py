@@ -110,7 +110,7 @@ class ScriptedEngine:
         Raises:
             EngineError: Always.
         """
-        raise EngineError("engine 'scripted' cannot score tokens; use another engine")
+        raise EngineError("engine 'scripted' cannot score tokens. Use another engine.")
 
     async def load_weights(self, version: int) -> None:
         """Take the version number; a script has no weights."""

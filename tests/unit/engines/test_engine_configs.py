@@ -102,5 +102,5 @@ def test_servers_refuse_an_adapter_that_no_learner_hands_over(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     engine = VllmEngineConfig(name="vllm", launch=True)
     engine.refuse_model(tmp_path, hands_over=True)
-    with pytest.raises(ConfigError, match="merge it first"):
+    with pytest.raises(ConfigError, match="Merge it first"):
         engine.refuse_model(tmp_path, hands_over=False)

@@ -477,7 +477,7 @@ def test_what_a_chat_endpoint_cannot_do(tags):
     *nodes, last = whole.path.nodes
     cut = replace(whole.path, nodes=(*nodes, replace(last, context=Cut("0", 2))))
     for wrong in (replace(whole, path=None), replace(whole, stop_context=2), replace(whole, path=cut)):
-        with pytest.raises(EngineError, match=r'set engine\.api = "completions"'):
+        with pytest.raises(EngineError, match=r'Set engine\.api = "completions"'):
             ask(tags, "hm", wrong)
     with pytest.raises(EngineError, match="no entropies"):
         ask(tags, "hm", replace(whole, entropy_first_k=3))

@@ -103,7 +103,7 @@ def test_a_killed_runs_weights_are_removed_by_the_next_and_a_living_ones_stay(tm
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        MachineError, match=r"engine\.weights_dir: nothing can be written into .*name another folder"
+        MachineError, match=r"engine\.weights_dir: nothing can be written into .*Name another folder"
     ):
         WeightsFolder(tmp_path / "file" / "below")
 

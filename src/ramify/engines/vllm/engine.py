@@ -349,7 +349,7 @@ class VllmEngine:
         """
         if failed.kind is FailureKind.REFUSED:
             raise ServiceDownError(
-                f"{failed.detail}: the server refuses the key; look at engine.key_variable"
+                f"{failed.detail}: the server refuses the key. Look at engine.key_variable."
             )
         if not failed.kind.retriable:
             replica.count_wrong_answer(failed.detail)

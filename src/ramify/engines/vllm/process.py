@@ -162,8 +162,8 @@ class ServerProcess:
                 )
         except OSError as error:
             raise MachineError(
-                f"engine.python: {self._command.python} cannot be started: {error.strerror}; name the Python of an "
-                "environment with vLLM"
+                f"engine.python: {self._command.python} cannot be started: {error.strerror}. Name the Python of an "
+                "environment with vLLM."
             ) from None
 
     @property

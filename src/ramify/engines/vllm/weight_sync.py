@@ -56,7 +56,7 @@ class Fit:
                 raise ConfigError(message.replace("{url}", server.url))
         if await server.encode(_PROBE) != self.tokenizer.encode(_PROBE):
             raise ConfigError(
-                f"engine: {server.url} has another tokenizer than model.path; serve the model of the recipe"
+                f"engine: {server.url} has another tokenizer than model.path. Serve the model of the recipe."
             )
         return info
 
@@ -66,12 +66,12 @@ class Fit:
         return (
             (
                 info.context_tokens < self.context_tokens,
-                f"engine: {{url}} takes {info.context_tokens} tokens, prompt and response may have {self.context_tokens}; "
-                "start it with a larger --max-model-len, or lower the limits",
+                f"engine: {{url}} takes {info.context_tokens} tokens, prompt and response may have {self.context_tokens}. "
+                "Start it with a larger --max-model-len, or lower the limits.",
             ),
             (
                 info.dtype not in (None, self.dtype),
-                f"engine.dtype: {{url}} computes in {info.dtype}, the recipe says {self.dtype}; change one of them",
+                f"engine.dtype: {{url}} computes in {info.dtype}, the recipe says {self.dtype}. Change one of them.",
             ),
             (
                 info.logprobs_mode not in (None, "processed_logprobs"),
@@ -196,8 +196,8 @@ class WeightSync:
             self._refuse_unknown(replica, info.label)
         elif info.label != _UNTOUCHED and not info.label.startswith(self._name):
             raise EngineError(
-                f"engine 'vllm': {replica.url} has the weights {info.label!r} of another run; give each run servers of "
-                "its own"
+                f"engine 'vllm': {replica.url} has the weights {info.label!r} of another run. Give each run servers of "
+                "its own."
             )
         # Others may have been handed over while these were loaded.
         while self.current is not None and not self.is_current(replica):
