@@ -6,11 +6,10 @@ token has probability 1: logprobs are 0.
 
 import asyncio
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
@@ -147,7 +146,11 @@ def load_script(path: Path, result_end: str) -> TurnTable:
     turns: dict[int, list[ScriptedTurn]] = {}
     try:
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["turns"]:
-            turns.setdefault(int(table["after"]), []).append(_turn(table))
+            entropies = tuple(map(_parse_entropy, table["entropies"]))
+            if not isinstance(table["text"], str) or not entropies:
+                raise ValueError("text must be a string, entropies a list that is not empty")
+            turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
+            turns.setdefault(int(table["after"]), []).append(turn)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a script file, found none") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -158,13 +161,6 @@ def load_script(path: Path, result_end: str) -> TurnTable:
         )
 
     return TurnTable(tuple(tuple(turns[after]) for after in range(len(turns))), result_end)
-
-
-def _turn(table: Mapping[str, Any]) -> ScriptedTurn:
-    entropies = tuple(map(_parse_entropy, table["entropies"]))
-    if not isinstance(table["text"], str) or not entropies:
-        raise ValueError("text must be a string, entropies a list that is not empty")
-    return ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
 
 
 def _parse_entropy(entropy: object) -> float | tuple[float, float]:
