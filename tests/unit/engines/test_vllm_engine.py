@@ -116,9 +116,9 @@ def test_a_turn_that_the_server_ends_too_early_goes_on(folder):
         here.faults[GENERATE] = answering(finish_reason="stop", logprobs={"content": content})
         request = request_of(folder, entropy_first_k=3, max_new_tokens=6)
         done = play(engine_of(folder, server), lambda e: e.generate(request))
-    request = [len(body["token_ids"]) for body in sent(server, GENERATE)]
+    sizes = [len(body["token_ids"]) for body in sent(server, GENERATE)]
     assert (done.token_ids, done.finish, len(done.entropies)) == ((40,) * 6, Finish.LENGTH, 3)
-    assert request == [len(request.token_ids) + i for i in range(6)]
+    assert sizes == [len(request.token_ids) + i for i in range(6)]
 
 
 def test_requests_of_a_dead_server_go_to_the_other_and_none_is_lost(folder):
@@ -211,5 +211,5 @@ def test_a_branch_goes_where_its_prefix_is(folder):
     with ExitStack() as stack:
         servers = [stack.enter_context(stand_in(folder))[1] for _ in range(2)]
         play(engine_of(folder, *servers), work)
-    request = [{tuple(b["token_ids"][:8]) for b in sent(s, GENERATE)} for s in servers]
-    assert not request[0] & request[1]
+    contexts = [{tuple(b["token_ids"][:8]) for b in sent(s, GENERATE)} for s in servers]
+    assert not contexts[0] & contexts[1]
