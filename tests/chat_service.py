@@ -21,9 +21,9 @@ KEYS = {
 class RefusedError(Exception):
     """The request breaks the API's rules; `param` is the field."""
 
-    def __init__(self, param: str, told: str) -> None:
+    def __init__(self, param: str, message: str) -> None:
         self.param = param
-        super().__init__(told)
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class Service:
     lacks: frozenset[str] = frozenset()
     thoughts: str | None = None
 
-    def answer(self, asked: Asked) -> Reply:
-        if (asked.method, asked.path) != ("POST", "/v1/chat/completions"):
+    def answer(self, request: Asked) -> Reply:
+        if (request.method, request.path) != ("POST", "/v1/chat/completions"):
             return as_json({"error": {"message": "Not Found"}}, 404)
-        body = asked.json()
+        body = request.json()
         try:
             self._check(body)
         except RefusedError as refused:
-            told = {"message": str(refused), "type": "invalid_request_error", "param": refused.param}
-            return as_json({"error": told}, 400)
+            error = {"message": str(refused), "type": "invalid_request_error", "param": refused.param}
+            return as_json({"error": error}, 400)
         wrote = self.model(body["messages"], body)
         if isinstance(wrote, Reply):
             return wrote
         if isinstance(wrote, Mapping):
             message, reason = {"role": "assistant", "content": None, **wrote}, "stop"
             return chosen(message, "tool_calls" if message.get("tool_calls") else reason)
-        found = [(wrote.find(stop), stop) for stop in body.get("stop", ()) if stop in wrote]
-        at, stop = min(found, default=(len(wrote), None))
+        positions = [(wrote.find(stop), stop) for stop in body.get("stop", ()) if stop in wrote]
+        at, stop = min(positions, default=(len(wrote), None))
         text, message = wrote[:at], {"role": "assistant"}
         if self.thoughts is not None and text.startswith("<think>"):
             thought, _, text = text.removeprefix("<think>").partition("</think>")
@@ -75,7 +75,7 @@ class Service:
             must("tools", tool["type"] == "function")
             must("tools", tool["function"].keys() == {"name", "description", "parameters"})
         waiting: list[str] = []
-        seen: set[str] = set()
+        known_ids: set[str] = set()
         for message in body["messages"]:
             unknown = sorted(message.keys() - KEYS[message["role"]] - {self.thoughts})
             must("messages", not unknown, f"Unknown field in a message: {unknown}")
@@ -100,16 +100,16 @@ class Service:
                 )
                 must(
                     "messages",
-                    call["id"] not in seen and re.fullmatch("[a-zA-Z0-9]{9}", call["id"]),
+                    call["id"] not in known_ids and re.fullmatch("[a-zA-Z0-9]{9}", call["id"]),
                     "bad id",
                 )
-                seen.add(call["id"])
+                known_ids.add(call["id"])
                 waiting.append(call["id"])
 
 
-def must(param: str, holds: object, told: str = "not as the API has it") -> None:
+def must(param: str, holds: object, message: str = "not as the API has it") -> None:
     if not holds:
-        raise RefusedError(param, told)
+        raise RefusedError(param, message)
 
 
 def chosen(message: Any, reason: str | None = "stop", **more: Any) -> Reply:
@@ -127,10 +127,10 @@ def called(*calls: tuple[str, Any]) -> dict[str, Any]:
                 "type": "function",
                 "function": {
                     "name": name,
-                    "arguments": given if isinstance(given, str) else json.dumps(given),
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
                 },
             }
-            for number, (name, given) in enumerate(calls)
+            for number, (name, arguments) in enumerate(calls)
         ]
     }
 

@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 
 
 def on_ranks(num_ranks, work, scratch, *arguments):
-    """What `work(rank, *arguments)` gave on each rank; `scratch` is an empty folder."""
+    """Return the results of `work(rank, *arguments)` on each rank; `scratch` is an empty folder."""
     mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="spawn")
     return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(num_ranks)]
 

@@ -61,14 +61,14 @@ def serve(answer: Callable[[Asked], Reply], port: int = 0, socket: Path | None =
 
         def _serve(self) -> None:
             length = int(self.headers.get("content-length", 0))
-            asked = Asked(
+            request = Asked(
                 self.command,
                 self.path,
                 {name.lower(): value for name, value in self.headers.items()},
                 self.rfile.read(length),
             )
-            here.asked.append(asked)
-            reply = answer(asked)
+            here.asked.append(request)
+            reply = answer(request)
             if reply.write is not None:
                 self.close_connection = True
                 with suppress(OSError):
@@ -79,7 +79,7 @@ def serve(answer: Callable[[Asked], Reply], port: int = 0, socket: Path | None =
                 self.send_header(name, value)
             self.send_header("content-length", str(len(reply.body)))
             self.end_headers()
-            if asked.method != "HEAD":
+            if request.method != "HEAD":
                 self.wfile.write(reply.body)
 
         do_GET = do_HEAD = do_POST = _serve

@@ -50,22 +50,22 @@ class StandIn:
             self.model, self.label = deepcopy(self._first), START
             self.is_dead = self.paused = self.asleep = False
 
-    def answer(self, asked: Asked) -> Reply:
-        path = urlsplit(asked.path).path
+    def answer(self, request: Asked) -> Reply:
+        path = urlsplit(request.path).path
         if self.is_dead:
             return Reply(write=lambda stream: None)
         fault = self.faults.get(path)
-        if fault is not None and (reply := fault(asked)) is not None:
+        if fault is not None and (reply := fault(request)) is not None:
             return reply
-        if self.key is not None and asked.headers.get("authorization") != f"Bearer {self.key}":
+        if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
             return as_json({"error": "Unauthorized"}, 401)
         if path in _DEV and not self.dev_mode:
             return as_json({"detail": "Not Found"}, 404)
-        handler = _ROUTES.get((asked.method, path))
-        return as_json({"detail": "Not Found"}, 404) if handler is None else handler(self, asked)
+        handler = _ROUTES.get((request.method, path))
+        return as_json({"detail": "Not Found"}, 404) if handler is None else handler(self, request)
 
-    def _generate(self, asked: Asked) -> Reply:
-        body = asked.json()
+    def _generate(self, request: Asked) -> Reply:
+        body = request.json()
         if body["model"] != self.served:
             return _error(f"The model `{body['model']}` does not exist.", 404)
         ids, wants = body["token_ids"], body["sampling_params"]
@@ -133,55 +133,55 @@ class StandIn:
         }
         return choice, prompt
 
-    def _rpc(self, asked: Asked) -> Reply:
-        body = asked.json()
+    def _rpc(self, request: Asked) -> Reply:
+        body = request.json()
         assert body["method"] == "reload_weights"
         try:
             files = sorted(Path(body["kwargs"]["weights_path"]).glob("*.safetensors"))
-            found = {name: tensor for file in files for name, tensor in load_file(file).items()}
-            assert found
+            tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
+            assert tensors
         except Exception as error:  # noqa: BLE001 - as vLLM: the engine's process ends
             self.is_dead = True
             return _error(f"Worker failed with error '{error}'", 500)
         self.loads_asleep += self.asleep
         with self._lock, torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                if name in found and not (name == "lm_head.weight" and self.keeps_tied_head):
-                    parameter.copy_(found[name])
+                if name in tensors and not (name == "lm_head.weight" and self.keeps_tied_head):
+                    parameter.copy_(tensors[name])
             self.loads += 1
         return as_json({"results": [None]})
 
-    def _label(self, asked: Asked) -> Reply:
-        self.label = asked.json()["new_version"]
+    def _label(self, request: Asked) -> Reply:
+        self.label = request.json()["new_version"]
         return as_json({"success": True})
 
-    def _pause(self, asked: Asked) -> Reply:
-        assert parse_qs(urlsplit(asked.path).query)["mode"] == ["keep"]
+    def _pause(self, request: Asked) -> Reply:
+        assert parse_qs(urlsplit(request.path).query)["mode"] == ["keep"]
         self.paused = True
         return as_json({"status": "paused"})
 
-    def _resume(self, asked: Asked) -> Reply:
+    def _resume(self, request: Asked) -> Reply:
         self.paused = False
         return as_json({"status": "resumed"})
 
-    def _sleep(self, asked: Asked) -> Reply:
+    def _sleep(self, request: Asked) -> Reply:
         self.asleep = True
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.zero_()
         return Reply()
 
-    def _wake(self, asked: Asked) -> Reply:
+    def _wake(self, request: Asked) -> Reply:
         self.asleep = self.paused = False
         return Reply()
 
-    def _tokenize(self, asked: Asked) -> Reply:
-        return as_json({"tokens": list(self.tokenizer.encode(asked.json()["prompt"]))})
+    def _tokenize(self, request: Asked) -> Reply:
+        return as_json({"tokens": list(self.tokenizer.encode(request.json()["prompt"]))})
 
-    def _models(self, asked: Asked) -> Reply:
+    def _models(self, request: Asked) -> Reply:
         return as_json({"data": [{"id": self.served, "max_model_len": self.context}]})
 
-    def _about(self, asked: Asked) -> Reply:
+    def _about(self, request: Asked) -> Reply:
         parts = {"model_config": self.config, "scheduler_config": {"enable_chunked_prefill": False}}
         return as_json({"vllm_config": {**parts, "device_config": {"device": "cpu"}}})
 
@@ -191,21 +191,21 @@ def _error(message: str, code: int) -> Reply:
 
 
 _ROUTES = {
-    ("GET", "/health"): lambda here, asked: Reply(),
-    ("GET", "/version"): lambda here, asked: as_json({"version": here.version}),
+    ("GET", "/health"): lambda here, request: Reply(),
+    ("GET", "/version"): lambda here, request: as_json({"version": here.version}),
     ("GET", "/v1/models"): StandIn._models,
     ("GET", "/server_info"): StandIn._about,
-    ("GET", "/weight_info"): lambda here, asked: as_json({"weight_version": here.label}),
+    ("GET", "/weight_info"): lambda here, request: as_json({"weight_version": here.label}),
     ("POST", "/tokenize"): StandIn._tokenize,
     ("POST", "/inference/v1/generate"): StandIn._generate,
     ("POST", "/pause"): StandIn._pause,
     ("POST", "/resume"): StandIn._resume,
     ("POST", "/collective_rpc"): StandIn._rpc,
-    ("POST", "/reset_prefix_cache"): lambda here, asked: as_json({"success": True}),
+    ("POST", "/reset_prefix_cache"): lambda here, request: as_json({"success": True}),
     ("POST", "/update_weight_version"): StandIn._label,
     ("POST", "/sleep"): StandIn._sleep,
     ("POST", "/wake_up"): StandIn._wake,
-    ("GET", "/is_sleeping"): lambda here, asked: as_json({"is_sleeping": here.asleep or here.paused}),
+    ("GET", "/is_sleeping"): lambda here, request: as_json({"is_sleeping": here.asleep or here.paused}),
 }
 _DEV = {
     *("/server_info", "/weight_info", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache"),
@@ -223,7 +223,7 @@ def stand_in(folder: Path, **settings: object) -> Iterator[tuple[StandIn, Loopba
 
 def sent(server: Loopback, path: str) -> list[dict]:
     """Bodies of the requests to a route."""
-    return [json.loads(asked.body) for asked in server.asked if urlsplit(asked.path).path == path]
+    return [json.loads(request.body) for request in server.asked if urlsplit(request.path).path == path]
 
 
 _SERVER = """
@@ -238,15 +238,17 @@ def install(folder: Path) -> tuple[str, Path]:
 
     Returns the PYTHONPATH with which ramify starts it, and the file in which each server writes down its model.
     """
-    log, place = folder / "models.txt", folder / "vllm" / "entrypoints" / "openai"
-    place.mkdir(parents=True)
-    (place / "api_server.py").write_text(_SERVER.format(log=str(log)))
-    given = os.environ.get("PYTHONPATH")
-    return os.pathsep.join(map(str, (folder, Path(__file__).parent, *([given] if given else [])))), log
+    log, package = folder / "models.txt", folder / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text(_SERVER.format(log=str(log)))
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join(
+        map(str, (folder, Path(__file__).parent, *([inherited] if inherited else [])))
+    ), log
 
 
 def run(arguments: list[str], log: str) -> None:
-    """What the package's server does, until it is killed."""
+    """Serve as the package's server does, until it is killed."""
     options = dict(pairwise(arguments))
     with Path(log).open("a") as file:
         file.write(options["--model"] + "\n")
@@ -256,10 +258,10 @@ def run(arguments: list[str], log: str) -> None:
     # A test writes the paths there that this server fails at.
     failing = Path(log).with_name("failing.txt")
 
-    def answer(asked: Asked) -> Reply:
-        path = urlsplit(asked.path).path
+    def answer(request: Asked) -> Reply:
+        path = urlsplit(request.path).path
         fails = failing.is_file() and path in failing.read_text().split()
-        return _error("an assertion failed", 500) if fails else here.answer(asked)
+        return _error("an assertion failed", 500) if fails else here.answer(request)
 
     assert options["--middleware"] == "ramify_auth.RequireKey"
     here.key = os.environ["RAMIFY_SERVER_KEY"]

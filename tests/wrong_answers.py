@@ -66,17 +66,17 @@ def _changed_object(draw, value):
 
 
 def _changed_list(draw, value):
-    place = draw.randrange(len(value))
+    index = draw.randrange(len(value))
     match draw.choice(("deeper", "deeper", "deeper", "drop", "twice", "many", "swap", "reverse")):
         case "deeper":
-            return [*value[:place], _changed(draw, value[place]), *value[place + 1 :]]
+            return [*value[:index], _changed(draw, value[index]), *value[index + 1 :]]
         case "drop":
-            return [*value[:place], *value[place + 1 :]]
+            return [*value[:index], *value[index + 1 :]]
         case "twice":
-            return [*value[: place + 1], *value[place:]]
+            return [*value[: index + 1], *value[index:]]
         case "many":
             return value * draw.choice((2, 50, 2000))
         case "swap":
-            return [*value[:place], draw.choice(value), *value[place + 1 :]]
+            return [*value[:index], draw.choice(value), *value[index + 1 :]]
         case _:
             return value[::-1]

@@ -14,7 +14,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolCall, ToolStatus
 from ramify.core.protocols import Hit
-from ramify.engines.openai import OpenAIChat
+from ramify.engines.chat_models import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary

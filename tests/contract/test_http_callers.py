@@ -30,7 +30,8 @@ from ramify.core.errors import EngineError, UserError
 from ramify.core.messages import Message, Problem, ToolCall, ToolSpec, ToolStatus
 from ramify.core.records import Request
 from ramify.core.tree import Node, Source, Trajectory
-from ramify.engines.openai import OpenAIChat, OpenAIEngine
+from ramify.engines.chat_models import OpenAIChat
+from ramify.engines.openai import OpenAIEngine
 from ramify.engines.openai_chat import OpenAIChatEngine
 from ramify.engines.vllm.server import VllmServer
 from ramify.net.client import HttpClient, HttpSettings
@@ -226,7 +227,8 @@ def hub(url, folder):
 
 HERE = ("127.0.0.1/32",)
 CALLERS = {
-    "ramify.engines.openai": (chat, engine(OpenAIEngine)),
+    "ramify.engines.chat_models": (chat,),
+    "ramify.engines.openai": (engine(OpenAIEngine),),
     "ramify.engines.openai_chat": (engine(OpenAIChatEngine),),
     "ramify.engines.vllm.server": (vllm,),
     "ramify.tools.search_http": (
@@ -256,7 +258,7 @@ def folder(tokenizer_folder):
 
 
 async def outcomes(url, folder, callers):
-    """What became of each caller: an error and how long it took; they ask at the same time."""
+    """Return for each caller its error and how long it took; they ask at the same time."""
 
     async def outcome(caller):
         began = time.monotonic()
@@ -270,7 +272,7 @@ async def outcomes(url, folder, callers):
 
 
 def check(write, folder, callers):
-    with serve(lambda asked: Reply(write=write(asked))) as server, grows_below(MOST_MEMORY):
+    with serve(lambda request: Reply(write=write(request))) as server, grows_below(MOST_MEMORY):
         results = asyncio.run(outcomes(server.url, folder, callers))
     for caller, (message, seconds) in zip(callers, results, strict=True):
         assert seconds is not None, f"{caller} took it: {message:.200}"
@@ -318,7 +320,7 @@ STATUSES = st.sampled_from(
     times=st.integers(1, 30),
 )
 def test_drawn_answers_raise_nothing_else(status, headers, pieces, times, folder):
-    """What a caller can read it may take, so only errors, time and memory are checked."""
+    """A caller may take what it can read, so only errors, time and memory are checked."""
     head = b"HTTP/1.1 %d X\r\n" % status + b"".join(header + b"\r\n" for header in headers) + b"\r\n"
     callers = [caller for callers in CALLERS.values() for caller in callers]
     write = once(head, b"".join(pieces) * times)
@@ -354,9 +356,9 @@ SOCKETS = {
 @pytest.mark.skipif(not OPENENV, reason="websockets is not installed")
 @pytest.mark.parametrize("name", SOCKETS)
 def test_a_socket_ends_with_its_error(name, folder):
-    def write(asked):
+    def write(request):
         def upgraded(stream):
-            key = asked.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+            key = request.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
             accept = base64.b64encode(hashlib.sha1(key.encode()).digest())
             stream.write(
                 b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
@@ -394,7 +396,6 @@ ASKING = {
 BUILDERS = {
     "ramify.assemble.services",
     "ramify.assemble.vllm",
-    "ramify.engines.text_service",  # the base of two engines
     # They ask through ramify.net.hub alone.
     "ramify.modeling.model_path",
     "ramify.data.benchmark_files",

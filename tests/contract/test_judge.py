@@ -12,7 +12,7 @@ from loopback import Reply, as_json, serve
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
 from ramify.core.errors import ServiceDownError
 from ramify.core.records import TokenUsage
-from ramify.engines.openai import OpenAIChat
+from ramify.engines.chat_models import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.rewards.configs import JudgeConfig
 from ramify.rewards.judge import Judge

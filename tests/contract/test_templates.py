@@ -37,14 +37,14 @@ def test_only_the_pods_of_the_job_reach_each_other_and_share_a_secret(job):
 
 
 def test_the_job_is_indexed_and_its_pods_find_each_other(job):
-    command, found, service = job
-    spec = found["spec"]
-    assert (found["kind"], spec["completionMode"], spec["completions"]) == (
+    command, batch, service = job
+    spec = batch["spec"]
+    assert (batch["kind"], spec["completionMode"], spec["completions"]) == (
         "Job",
         "Indexed",
         spec["parallelism"],
     )
-    name = found["metadata"]["name"]
+    name = batch["metadata"]["name"]
     assert service["metadata"]["name"] == spec["template"]["spec"]["subdomain"]
     assert (
         f"--rdzv-endpoint {name}-0.{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
@@ -63,11 +63,11 @@ def test_the_shell_takes_it(which, job):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """Runs the batch script with stand-ins for srun and scontrol; what these were asked."""
+    """Run the batch script with stand-ins for srun and scontrol, and return the commands that these got."""
 
     def run(srun, *words, hosts=HOSTS):
-        told = tmp_path / "told"
-        told.write_text("")
+        log = tmp_path / "told"
+        log.write_text("")
         for name, text in (("srun", srun), ("scontrol", hosts)):
             (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
             (tmp_path / name).chmod(0o755)
@@ -75,7 +75,7 @@ def slurm(tmp_path):
             "SLURM_JOB_NODELIST": "x",
             "SLURM_JOB_NUM_NODES": "2",
             "SLURM_JOB_ID": "77",
-            "TOLD": str(told),
+            "TOLD": str(log),
         }
         path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
         done = subprocess.run(
@@ -85,7 +85,7 @@ def slurm(tmp_path):
             text=True,
             timeout=30,
         )
-        return done.returncode, told.read_text().splitlines(), done.stderr
+        return done.returncode, log.read_text().splitlines(), done.stderr
 
     return run
 
@@ -95,16 +95,16 @@ ASKED = 'echo "srun $*" >> "$TOLD"'
 
 def test_a_first_job_and_one_that_goes_on(slurm, tmp_path):
     run = tmp_path / "run"
-    status, (asked,), _ = slurm(ASKED, "r.toml", str(run), "-s", "run.seed=1")
+    status, (command,), _ = slurm(ASKED, "r.toml", str(run), "-s", "run.seed=1")
     assert status == 0
-    assert "--nnodes 2 --nproc-per-node 8 --max-restarts 3" in asked
-    port = int(re.search(r"--rdzv-endpoint node-a:(\d+) --rdzv-id 77", asked)[1])
+    assert "--nnodes 2 --nproc-per-node 8 --max-restarts 3" in command
+    port = int(re.search(r"--rdzv-endpoint node-a:(\d+) --rdzv-id 77", command)[1])
     assert 1024 < port < 65536
-    assert asked.endswith(f"-m ramify train r.toml -s run.dir={run} -s run.seed=1")
+    assert command.endswith(f"-m ramify train r.toml -s run.dir={run} -s run.seed=1")
     run.mkdir()
     (run / "recipe.toml").write_text("")
-    _, (asked,), _ = slurm(ASKED, "r.toml", str(run))
-    assert asked.endswith("--resume")
+    _, (command,), _ = slurm(ASKED, "r.toml", str(run))
+    assert command.endswith("--resume")
 
 
 def test_a_failed_run_is_a_failed_job(slurm, tmp_path):
@@ -116,8 +116,8 @@ def test_before_its_end_a_job_is_told_and_queued_again(slurm, tmp_path):
         'trap \'echo "srun got TERM" >> "$TOLD"; exit 0\' TERM\n'
         "kill -USR1 $PPID\nfor _ in $(seq 200); do sleep 0.05; done; exit 9"
     )
-    status, told, _ = slurm(waits, "r.toml", str(tmp_path / "run"))
-    assert (status, told) == (0, ["srun got TERM", "scontrol requeue 77"])
+    status, lines, _ = slurm(waits, "r.toml", str(tmp_path / "run"))
+    assert (status, lines) == (0, ["srun got TERM", "scontrol requeue 77"])
 
 
 def test_a_signal_before_the_processes_run_is_passed_on_too(slurm, tmp_path):
@@ -137,7 +137,7 @@ def test_each_job_has_a_secret_of_its_own_that_no_command_line_shows(slurm, tmp_
 
 
 def test_without_arguments_it_says_what_it_wants(slurm):
-    status, told, said = slurm(ASKED)
+    status, lines, message = slurm(ASKED)
     assert status != 0
-    assert not told
-    assert "expected: sbatch" in said
+    assert not lines
+    assert "expected: sbatch" in message

@@ -34,8 +34,8 @@ class NamedServer:
         self._folder = tempfile.TemporaryDirectory()
         unused = Path(self._folder.name) / "socket"
         arguments = command.arguments(unused)
-        place = arguments.index("--uds")
-        arguments[place : place + 2] = ["--host", "127.0.0.1", "--port", str(port)]
+        position = arguments.index("--uds")
+        arguments[position : position + 2] = ["--host", "127.0.0.1", "--port", str(port)]
         with log.open("ab") as file:
             self._running = subprocess.Popen(
                 [command.python, *arguments],

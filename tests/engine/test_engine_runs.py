@@ -91,10 +91,10 @@ def test_a_hand_over_without_the_heads_mend_is_caught(
     )
     command = words(quickstart, taught, vllm_python, tmp_path / "run", "learner.optimizer.rate=0.003")
     status = main(["train", *command, "--max-steps", "4"])
-    told = capsys.readouterr().err.strip().splitlines()[-1]
+    message = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 1
-    assert "the engine's logprobs differ from the learner's" in told
-    assert "nothing was learned from it" in told
+    assert "the engine's logprobs differ from the learner's" in message
+    assert "nothing was learned from it" in message
 
 
 def server_of(ramify):
@@ -139,12 +139,12 @@ def test_a_server_killed_in_mid_step_comes_back_and_nothing_is_lost_or_counted_t
             if finished_steps(run) == killed and server is not None:
                 os.kill(server, signal.SIGKILL)
                 killed += 1
-        told = ramify.communicate(timeout=1200)[0]
+        output = ramify.communicate(timeout=1200)[0]
     finally:
         ramify.kill()
-    assert ramify.returncode == 0, told
+    assert ramify.returncode == 0, output
     assert killed == KILLS
-    assert told.count(" is down (") == told.count(" is back after ") == KILLS
+    assert output.count(" is down (") == output.count(" is back after ") == KILLS
     rows = read_metrics(run / "metrics.jsonl")
     assert len(rows) == KILLS
     for step, row in enumerate(rows, start=1):
@@ -163,12 +163,12 @@ def requests_in(run):
 
 def hits(server):
     lines = server.ask("GET", "/metrics").text.splitlines()
-    found = {
+    counts = {
         line.partition("{")[0]: float(line.split()[-1])
         for line in lines
         if line.startswith("vllm:prefix_cache")
     }
-    return found["vllm:prefix_cache_hits_total"], found["vllm:prefix_cache_queries_total"]
+    return counts["vllm:prefix_cache_hits_total"], counts["vllm:prefix_cache_queries_total"]
 
 
 def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, taught):
@@ -196,8 +196,8 @@ def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, t
         engine._route = route
         play(engine, lambda e: rollout(e, salt))
         after = [hits(s) for s in servers]
-        found, asked = (sum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1))
-        return found / asked
+        cached, queried = (sum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1))
+        return cached / queried
 
     play(engine_of(taught, *servers), lambda e: e.score(range(20, 30)))
     by_prefix = share(least_work, "prefix")

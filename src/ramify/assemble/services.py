@@ -85,7 +85,7 @@ def chat_model(
     Raises:
         MachineError: The environment variable with its key is not set.
     """
-    from ramify.engines.openai import OpenAIChat
+    from ramify.engines.chat_models import OpenAIChat
 
     key = None if config.key_variable is None else _key(config.key_variable, offline)
     client = http_client(name, config.http, key, **settings)

@@ -51,11 +51,11 @@ def read_call(spec: ToolSpec, content: str) -> ToolCall:
 def expected_arguments(parameters: Mapping[str, Any]) -> str:
     """Return the arguments of a plain JSON schema in words: `key (string), limit (integer, optional)`."""
     required = frozenset(parameters.get("required", ()))
-    names = [
-        f"{name} ({_kind(schema, parameters)}{'' if name in required else ', optional'})"
-        for name, schema in islice(parameters.get("properties", {}).items(), _MAX_NAMES)
-    ]
-    text = ", ".join(names) or "no arguments"
+    described = []
+    for name, schema in islice(parameters.get("properties", {}).items(), _MAX_NAMES):
+        kinds = dict.fromkeys(islice(_kinds(schema, parameters, 0), _MAX_KINDS))
+        described.append(f"{name} ({' or '.join(kinds)}{'' if name in required else ', optional'})")
+    text = ", ".join(described) or "no arguments"
     return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}..."
 
 
@@ -77,11 +77,6 @@ def _description(spec: ToolSpec) -> str:
     schema = json.dumps(spec.parameters, ensure_ascii=False)
     form = f"<{spec.name}> {{...}} </{spec.name}>"
     return f"{form}: {spec.description} The arguments are a JSON object of this schema: {schema}"
-
-
-def _kind(schema: Any, whole: Mapping[str, Any]) -> str:  # noqa: ANN401 - a subschema
-    """Return the type of a value in a few words."""
-    return " or ".join(dict.fromkeys(islice(_kinds(schema, whole, 0), _MAX_KINDS)))
 
 
 def _kinds(schema: Any, whole: Mapping[str, Any], depth: int) -> Iterator[str]:  # noqa: ANN401 - a subschema

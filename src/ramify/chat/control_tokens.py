@@ -13,8 +13,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ramify.chat.added_tokens import AddedToken, RenamedTokens, draw_names, renamed_entries
-from ramify.chat.tokenizer import ChatTokenizer, as_unicode
+from ramify.chat.tokenizer import (
+    AddedToken,
+    ChatTokenizer,
+    RenamedTokens,
+    as_unicode,
+    draw_names,
+    renamed_entries,
+)
 from ramify.core.messages import Message
 
 _SHAPE = re.compile(r"<\|.*\|>", re.DOTALL)

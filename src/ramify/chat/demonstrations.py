@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ramify.chat.conversation import UNBALANCED, AssistantTurn, CompletionLines, Parts
-from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Final, Problem, ToolSpec
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id

@@ -34,12 +34,10 @@ from ramify.chat.conversation import (
     split_thought,
     thought_opened,
 )
-from ramify.chat.endpoint_renderer import EndpointRenderer
-from ramify.chat.example_renderer import ExampleRenderer
-from ramify.chat.renderer import DialectTools
+from ramify.chat.renderer import DialectTools, EndpointRenderer, ExampleRenderer
 from ramify.chat.template import ChatTemplate
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError, DataError, RowError
+from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
@@ -96,20 +94,18 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         )
         self.result_end = self._frame.result_end
 
-    def check_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Require that each name can stand in a call."""
-        names: set[str] = set()
-        for spec in tools:
-            if refusal := _refusal(spec.name, names):
-                raise ConfigError(f"tool {spec.name!r:.80}: {refusal}")
-            names.add(spec.name)
+    def _refusal(self, name: str, others: Collection[str]) -> str:
+        if not _NAME.fullmatch(name) or name == UNREADABLE:
+            return f"expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
+        return "two tools have this name" if name in others else ""
 
     def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
-        by_name: dict[str, ToolSpec] = {}
-        for spec in tools:
-            if not _refusal(spec.name, by_name):
-                by_name[spec.name] = spec
-        listed = tuple(map(_described, by_name.values()))
+        by_name = self._callable(tools)
+        functions = (
+            {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+            for spec in by_name.values()
+        )
+        listed = tuple({"type": "function", "function": function} for function in functions)
         return DialectTools(by_name, (*_WRITTEN, "tool_response"), self._controls, listed=listed)
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:  # noqa: ARG002 - no call ends a turn
@@ -398,15 +394,3 @@ def _with_calls(turn: AssistantTurn, number: int) -> AssistantTurn | None:
         position = part.end()
     texts.append(turn.text[position:])
     return replace(turn, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
-
-
-def _refusal(name: str, others: Collection[str]) -> str:
-    """Return why no call can name a tool like this besides `others`; "" if one can."""
-    if not _NAME.fullmatch(name) or name == UNREADABLE:
-        return f"expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
-    return "two tools have this name" if name in others else ""
-
-
-def _described(spec: ToolSpec) -> dict[str, Any]:
-    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-    return {"type": "function", "function": function}

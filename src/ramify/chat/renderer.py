@@ -1,30 +1,41 @@
 """Prompts and turns: messages and tool results become tokens, and a turn's text becomes calls or an answer.
 
-`ChatRenderer` holds the common part of the dialects (`chat.tag_renderer`: the papers'; `chat.hermes`), `chat.example_renderer`
-the part for examples, `chat.endpoint_renderer` the part for chat endpoints; a dialect is all three.
+`ChatRenderer` holds the common part of the dialects (`chat.tag_renderer`: the papers'; `chat.hermes`), `ExampleRenderer` the
+part for examples, `EndpointRenderer` the part for chat endpoints; a dialect is all three.
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.conversation import AssistantTurn, Parts
+from ramify.chat.conversation import (
+    AssistantCall,
+    AssistantTurn,
+    Line,
+    Parts,
+    followed_by,
+    thought_opened,
+    with_broken_controls,
+)
 from ramify.chat.tags import neutralise
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import (
     Message,
     ParsedTurn,
     Problem,
     ToolResult,
     ToolSpec,
+    ToolStatus,
     TurnOutline,
 )
+from ramify.core.tree import Source, Trajectory
 
 _TOOL_LISTS = 256
 """Lists of tools whose computed values a renderer caches."""
@@ -70,12 +81,28 @@ class ChatRenderer(ABC):
         self._latest: tuple[tuple[ToolSpec, ...], DialectTools] | None = None
 
     @abstractmethod
+    def _refusal(self, name: str, others: Collection[str]) -> str:
+        """Return why no call can name a tool like this besides `others`; "" if one can."""
+
     def check_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Require that the dialect can call these tools.
 
         Raises:
             ConfigError: A tool's name cannot be used, or two tools share it.
         """
+        names: set[str] = set()
+        for spec in tools:
+            if refusal := self._refusal(spec.name, names):
+                raise ConfigError(f"tool {spec.name!r:.80}: {refusal}")
+            names.add(spec.name)
+
+    def _callable(self, tools: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
+        """Return the tools by name, without those that no call can name."""
+        by_name: dict[str, ToolSpec] = {}
+        for spec in tools:
+            if not self._refusal(spec.name, by_name):
+                by_name[spec.name] = spec
+        return by_name
 
     @abstractmethod
     def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
@@ -219,6 +246,120 @@ class ChatRenderer(ABC):
             safe, ids = safer, self.tokenizer.encode_plain(safer)
             read = self.decode(ids)
         return safe, ids
+
+
+class ExampleRenderer(ChatRenderer):
+    """Reads and writes the texts of demonstrations; `chat.demonstrations` makes trees of them.
+
+    Attributes:
+        result_tags: The tags around a tool result in the text of a demonstration.
+        other_calls: Calls in other dialects, which would be trained on as text that calls nothing.
+        ends_each_turn: True if a turn with calls ends with the end token, as the last turn does.
+    """
+
+    result_tags: tuple[str, str]
+    other_calls: "re.Pattern[str]"
+    ends_each_turn: bool
+
+    @abstractmethod
+    def split(self, text: str) -> Parts:
+        """Split a demonstration in one text into the assistant's turns and the tool results in the dialect's tags.
+
+        Raises:
+            RowError: A result holds an answer.
+        """
+
+    @abstractmethod
+    def call_text(self, call: AssistantCall, tools: Sequence[ToolSpec]) -> str:
+        """Return a call in the dialect's text; its arguments are JSON.
+
+        Raises:
+            RowError: The dialect cannot write it.
+        """
+
+    @abstractmethod
+    def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
+        """Require that a rollout could have these turns and results; the first and the last part are turns.
+
+        Raises:
+            RowError: No rollout could.
+        """
+
+    def repaired(self, parts: Parts) -> Parts:
+        """Repair damage to the texts of programs, such as escaped line breaks."""
+        return parts
+
+    @abstractmethod
+    def frame_tokens(self) -> int:
+        """Return an upper bound on the tokens around one tool result."""
+
+    @abstractmethod
+    def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
+        """Write turns and tool results as the text of a demonstration, in one spelling; no result forges a tag."""
+
+    def demonstrated(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
+        """Return the text of a turn of a data set, without the end token; results may stand in it.
+
+        Raises:
+            RowError: The dialect cannot write a call.
+        """
+        calls = "\n".join(self.call_text(call, tools) for call in turn.calls)
+        return followed_by(self.text_before_calls(turn, tools), calls)
+
+    def tokens(self, source: Source, texts: Sequence[str], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Return the tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
+        if source is Source.TOOL:
+            return self.render_results([ToolResult("", ToolStatus.OK, text) for text in texts], tools)
+        return self.insert("".join(texts), tools)
+
+
+class EndpointRenderer(ChatRenderer):
+    """Writes what services with a chat endpoint read, and reads what they answer (`chat.conversation`)."""
+
+    @abstractmethod
+    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
+        """Return a turn of the policy, without the end token, as a chat endpoint has it; `number` is its index in the conversation."""
+
+    @abstractmethod
+    def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
+        """Return the lines after a turn with calls, as a chat endpoint has them. The results' texts forge no tag."""
+
+    def _calls_text(self, calls: Sequence[AssistantCall], tools: Sequence[ToolSpec]) -> str:
+        """Return the calls of a chat endpoint's answer in the dialect's text; "" if the dialect has no such calls."""
+        del calls, tools
+        return ""
+
+    def offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[Mapping[str, Any], ...]:
+        """Return the tools for a chat endpoint, as in OpenAI's API; control tokens that they spell are broken up."""
+        return self.tools_of(tools).offered
+
+    def conversation(self, path: Trajectory, tools: Sequence[ToolSpec]) -> tuple[Line, ...]:
+        """Return a path that ends before a turn of the policy, as a chat endpoint has it.
+
+        No foreign text in it holds a tag of the dialect or spells a control token.
+        """
+        shown = self.tools_of(tools)
+        lines: list[Line] = list(self._messages(path.problem, shown))
+        turn = AssistantTurn("")
+        for node in path.nodes[1:]:
+            if node.source is Source.POLICY:
+                end = len(node.token_ids) - (node.token_ids[-1] in self.tokenizer.eos_ids)
+                turn = self._assistant_turn(self.decode(node.token_ids[:end]), len(lines))
+                lines.append(turn)
+            elif node.results:
+                texts = [
+                    replace(result, text=self._foreign(result.text, shown)[0]) for result in node.results
+                ]
+                lines += self._result_lines(turn, texts)
+            else:
+                user_text = "\n\n".join(message.text for message in node.messages)
+                lines.append(Message.of("user", self._foreign(user_text, shown)[0]))
+        return with_broken_controls(lines, shown.controls)
+
+    def turn_text(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
+        """Return the text of the turn that a chat endpoint answered, without the end token."""
+        text = thought_opened(self.text_before_calls(turn, tools))
+        return followed_by(text, self._calls_text(turn.calls, tools))
 
 
 def _as_json(value: object) -> str:

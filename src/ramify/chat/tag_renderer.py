@@ -1,8 +1,10 @@
 """The papers' tag dialect (`chat.tags`) as a renderer."""
 
+import ast
 import json
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
 
 from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
@@ -13,21 +15,18 @@ from ramify.chat.conversation import (
     Line,
     Parts,
     outline,
+    split_at_spans,
     split_thought,
 )
-from ramify.chat.endpoint_renderer import EndpointRenderer
-from ramify.chat.escaped_code import with_line_breaks
-from ramify.chat.example_renderer import ExampleRenderer
-from ramify.chat.renderer import DialectTools
+from ramify.chat.renderer import DialectTools, EndpointRenderer, ExampleRenderer
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
     TAG_NAMES,
     TOOLS,
-    callable_tools,
     check_parts,
-    check_tools,
     parse_turn,
+    refusal,
     split_completion,
     stop_strings,
     tidy_turn,
@@ -39,6 +38,19 @@ from ramify.core.messages import Message, ParsedTurn, Problem, ToolResult, ToolS
 from ramify.core.tree import Source
 
 _ANSWER = ("<answer>", "</answer>")
+_PYTHON = ("<python>", "</python>")
+_BREAK = r"\n"
+_LITERAL_OR_BREAK = re.compile(
+    r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*+"""'
+    r"|'''[^'\\]*+(?:(?:\\.|'(?!''))[^'\\]*+)*+'''"
+    r'|"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+    r"|'[^'\\]*+(?:\\.[^'\\]*+)*+'"
+    r"|#(?:(?!\\n)[^\n])*+"
+    r"|(?P<break>\\n)",
+    re.DOTALL,
+)
+_MOST_CHARS = 20_000
+"""Longest program that is repaired; Python's parser needs a bound."""
 
 
 class TagRenderer(ExampleRenderer, EndpointRenderer):
@@ -54,12 +66,11 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         self._open = tokenizer.encode(RESULT_OPEN)
         self._close = tokenizer.encode(RESULT_CLOSE)
 
-    def check_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Require that each name can be a tag."""
-        check_tools(tools)
+    def _refusal(self, name: str, others: Collection[str]) -> str:
+        return refusal(name, others)
 
     def _read_tools(self, tools: tuple[ToolSpec, ...]) -> DialectTools:
-        by_name = callable_tools(tools)
+        by_name = self._callable(tools)
         tags = tuple(dict.fromkeys((*TAG_NAMES, *by_name)))
         description = describe_tools(tuple(by_name.values()))
         return DialectTools(by_name, tags, ControlTokens(self.tokenizer, tags), description)
@@ -155,3 +166,45 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             else f"{RESULT_OPEN}{self.quoted(text, tools)}{RESULT_CLOSE}"
             for source, text in parts
         )
+
+
+def with_line_breaks(turn: str) -> str:
+    r"""Return a turn in the tag dialect whose python calls have their line breaks back.
+
+    A program is changed only if it has `\n` outside of its literals, parses with line breaks in those places, and does not parse
+    as it stands. One line that parses because a comment swallows the rest is changed too.
+    """
+    if _BREAK not in turn:
+        return turn
+    pieces = split_at_spans(turn, *_PYTHON)
+    return "".join(
+        _repaired(piece).join(_PYTHON) if index % 2 else piece for index, piece in enumerate(pieces)
+    )
+
+
+def _repaired(program: str) -> str:
+    if _BREAK not in program or len(program) > _MOST_CHARS:
+        return program
+    before = _parsed(program)
+    if before is not None and "\n" in program.strip():
+        return program
+    broken = _LITERAL_OR_BREAK.sub(lambda match: "\n" if match["break"] else match[0], program)
+    after = _parsed(broken)
+    return program if after is None or _same(before, after) else broken
+
+
+def _parsed(program: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(program.strip())
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def _same(before: ast.Module | None, after: ast.Module) -> bool:
+    """Return True if two programs parse alike, or are nested too deeply to tell."""
+    try:
+        return before is not None and ast.dump(before) == ast.dump(after)
+    except RecursionError:
+        return True

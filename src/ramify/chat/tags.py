@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from ramify.chat.arguments import read_call
 from ramify.chat.conversation import UNBALANCED, UNNAMED_TOOL, Parts, split_at_spans
-from ramify.core.errors import ConfigError, RowError
+from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, MalformedTurn, ParsedTurn, Say, ToolCall, ToolSpec
 from ramify.core.tree import Source
 
@@ -113,29 +113,7 @@ _THINK_SPAN = re.compile(r"<think>.*?</think>", re.DOTALL)
 _CLOSING = re.compile(r"</([A-Za-z][A-Za-z0-9_]*+)>\s*+\Z")
 
 
-def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
-    """Return the tools by name, without those whose name no tag can have, or an earlier one has."""
-    tools: dict[str, ToolSpec] = {}
-    for spec in specs:
-        if not _refusal(spec.name, tools):
-            tools[spec.name] = spec
-    return tools
-
-
-def check_tools(specs: Sequence[ToolSpec]) -> None:
-    """Require that each tool has a name of its own that can be a tag.
-
-    Raises:
-        ConfigError: A name is not a word, is a reserved tag of the dialect, or belongs to two tools.
-    """
-    names: set[str] = set()
-    for spec in specs:
-        if refusal := _refusal(spec.name, names):
-            raise ConfigError(f"tool {spec.name!r:.80}: {refusal}")
-        names.add(spec.name)
-
-
-def _refusal(name: str, others: Collection[str]) -> str:
+def refusal(name: str, others: Collection[str]) -> str:
     """Return why no tag can call a tool of this name besides `others`; "" if one can."""
     if not _NAME.fullmatch(name):
         return "expected a name of letters, digits and underscores, at most 64, a letter first"
@@ -154,7 +132,7 @@ def parse_turn(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str] = (
 
     Args:
         turn: Text of this turn only.
-        tools: Tools by name (`callable_tools`).
+        tools: Tools by name.
         ends: Texts of the end tokens. A turn that ends with one and holds no tag but thoughts is plain text for the user (`Say`).
     """
     parsed = _parse(turn, tools)
@@ -210,7 +188,7 @@ def words_before(turn: str, tools: Mapping[str, ToolSpec]) -> int:
 
     Args:
         turn: Text of this turn only.
-        tools: Tools by name (`callable_tools`).
+        tools: Tools by name.
     """
     closings = [(turn.find(f"</{name}>"), name) for name in (*tools, "answer")]
     position, name = min(((at, name) for at, name in closings if at >= 0), default=(len(turn), ""))

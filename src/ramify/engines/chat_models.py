@@ -1,4 +1,4 @@
-"""Chat models that are at hand: the policy itself, and a function of the user's own."""
+"""Chat models, which take text and give text, for summaries, judges and helpers: an endpoint, the policy, a function of the user's own."""
 
 import asyncio
 import inspect
@@ -12,16 +12,131 @@ from ramify.chat.renderer import ChatRenderer
 from ramify.core.draws import stream
 from ramify.core.errors import DataError, RamifyError
 from ramify.core.messages import Message, Problem
-from ramify.core.protocols import Engine
+from ramify.core.protocols import Engine, Json
 from ramify.core.records import Finish, Request, TokenUsage
 from ramify.core.tree import Node, Source, Trajectory
-from ramify.engines.openai import after_thinking
+from ramify.engines.openai import FILTERED, as_text, bearer, first_choice
 from ramify.files.user_code import check_signature, one_line
+from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.secrets import redact
 from ramify.runtime.call_clock import queued
 from ramify.runtime.daemon_threads import DaemonThreads
 
 _THREADS = 32
+
+
+class OpenAIChat:
+    """Implements `ramify.core.protocols.ChatModel` with POST {base_url}/chat/completions."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        *,
+        base_url: str,
+        model: str,
+        key: str | None = None,
+        extra: Mapping[str, Json] | None = None,
+        whole: bool = False,
+    ) -> None:
+        """Open no connection yet.
+
+        Args:
+            client: HTTP client for this service alone, with the key as one of its secrets.
+            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+            model: Name of the model at the service.
+            key: Key of the service, or None.
+            extra: More fields for each request, such as {"top_p": 0.95}.
+            whole: An answer that `max_tokens` cut is a failed request.
+        """
+        self._client, self._model, self._key, self._whole = client, model, key, whole
+        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._extra = dict(extra or {})
+        self.usage = TokenUsage()
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._model
+
+    async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
+        """Return the answer's text, without the reasoning before it.
+
+        Raises:
+            RequestFailedError: This request failed, the model refused it, or the answer has no text, or is cut and must be whole.
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        body: dict[str, Json] = {
+            **self._extra,
+            "model": self._model,
+            "messages": [{"role": message.role, "content": message.text} for message in messages],
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
+        answer = await self._client.post_json(self._url, body, headers=bearer(self._key))
+        read = answer.json()
+        if isinstance(read, Mapping):
+            self._count(read.get("usage"))
+        return _text(answer, read, self._whole)
+
+    async def close(self) -> None:
+        """Free connections; closing twice is allowed."""
+        await self._client.close()
+
+    def _count(self, usage: Json) -> None:
+        counted = usage if isinstance(usage, Mapping) else {}
+        self.usage = TokenUsage(
+            self.usage.answers + 1,
+            self.usage.prompt_tokens + _number(counted.get("prompt_tokens")),
+            self.usage.completion_tokens + _number(counted.get("completion_tokens")),
+        )
+
+
+def _text(answer: Answer, read: Json, whole: bool) -> str:
+    choice = first_choice(read)
+    message = None if choice is None else choice.get("message")
+    if choice is None or not isinstance(message, Mapping):
+        raise answer.malformed("expected choices with a message")
+    if message.get("refusal") or choice.get("finish_reason") == FILTERED:
+        raise _no_text(answer, "the model refused to answer")
+    if whole and choice.get("finish_reason") == "length":
+        raise RequestFailedError(FailureKind.CUT, redact(f"{answer.where}: max_tokens cut it. Raise it."))
+    text = after_thinking(content_text(message.get("content")))
+    if text:
+        return text
+    if choice.get("finish_reason") == "length":
+        raise _no_text(answer, "the model wrote no answer within max_tokens. Raise it.")
+    reasoned = message.get("reasoning_content") or message.get("reasoning")
+    raise _no_text(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
+
+
+def content_text(content: Json) -> str:
+    """Return the text of a message: a string, or the text parts of a list; "" for null."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def after_thinking(content: str) -> str:
+    """Return the text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
+    text = as_text(content).strip()
+    opened = text.startswith("<think>")
+    before, closed, after = text.partition("</think>")
+    if closed and (opened or "<think>" not in before):
+        return after.strip()
+    return "" if opened else text
+
+
+def _no_text(answer: Answer, detail: str) -> RequestFailedError:
+    """Return the error of a model that gave no text. The service did its part, so its client does not count the request as failed."""
+    return RequestFailedError(FailureKind.MALFORMED, redact(f"{answer.where}: {detail}"), answer.status)
+
+
+def _number(value: Json) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 class PolicyChat:
@@ -43,7 +158,7 @@ class PolicyChat:
         return f"policy {self._engine.info().policy_version}"
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
-        """The answer's text, without the reasoning before it.
+        """Return the answer's text, without the reasoning before it.
 
         Raises:
             RequestFailedError: The request does not fit the engine's context, or the answer was cut.
@@ -78,7 +193,7 @@ class PolicyChat:
         return after_thinking(self._renderer.decode(written))
 
     async def close(self) -> None:
-        """Nothing: the engine is somebody else's."""
+        """Do nothing: the engine is somebody else's."""
 
 
 def _takes_system(renderer: ChatRenderer) -> bool:
@@ -158,4 +273,4 @@ class OwnChat:
             raise RequestFailedError(FailureKind.MALFORMED, f"{self.called}: {one_line(error)}") from None
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing: a function has no connections."""

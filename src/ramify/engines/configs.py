@@ -262,8 +262,8 @@ class VllmEngineConfig(EngineConfig):
 
         if is_adapter_folder(folder) and not hands_over:
             raise ConfigError(
-                f"model.path: {folder} is an adapter, which a vLLM server here does not load; merge it first "
-                "(ramify merge lora)"
+                f"model.path: {folder} is an adapter, which a vLLM server here does not load. Merge it first "
+                "(ramify merge lora)."
             )
         away = [url for url in self.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
         if away and hands_over and self.weights_dir is None:

@@ -28,7 +28,7 @@ _ROWS = 16
 
 
 def project(modules: Sequence[torch.nn.Module]) -> Projection:
-    """A function that computes the outputs of several modules for one input. A packed copy holds the current weights.
+    """Return a function that computes the outputs of several modules for one input. A packed copy holds the current weights.
 
     Only float32 linear modules on a CPU, with or without an adapter, are packed; anything else (other types, a GPU) is
     called as it is.
@@ -118,7 +118,7 @@ class Decoder:
         self._angles = self._compute_angles(torch.arange(context_tokens, device=model.device))
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Last hidden states after the final norm. [T], [T] -> [T, H]"""
+        """Return the last hidden states after the final norm. [T], [T] -> [T, H]"""
         x = self._embed(token_ids)
         angles = self._angles[0][positions], self._angles[1][positions]
         for index, layer in enumerate(self._layers):
@@ -128,7 +128,7 @@ class Decoder:
         return self._norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits of the next token. [B, H] -> [B, V]"""
+        """Return the logits of the next token. [B, H] -> [B, V]"""
         return self._head(hidden)[0]
 
     def _attention(
@@ -147,7 +147,7 @@ class Decoder:
         return layer.output(mixed.reshape(len(x), -1))[0]
 
     def _compute_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of the rotary embedding, the first half of the sines negated. [T] -> [T, 1, D] each"""
+        """Return cosines and sines of the rotary embedding, the first half of the sines negated. [T] -> [T, 1, D] each"""
         cosines, sines = self._rotary(self._embed.weight, positions[None])
         first, second = sines[0, :, None].chunk(2, dim=-1)
         return cosines[0, :, None], torch.cat((-first, second), dim=-1)

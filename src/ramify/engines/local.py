@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,7 @@ from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import SampledTokens, Sampler, sample
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
-from ramify.engines.slot_attention import DecodeRows, PrefillChunk, group_rows
-from ramify.engines.slots import Match, SlotTable
+from ramify.engines.slots import DecodeRows, Match, PrefillChunk, SlotTable, group_rows
 from ramify.modeling.load import packs_trees
 
 _TURNS_AFTER_AN_END = 8
@@ -117,7 +117,7 @@ class LocalEngine:
         self._driver: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         # Owned by the thread while it steps:
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
         self._waiting: list[_Sequence] = []
         self._active: dict[int, _Sequence] = {}
         self._decode: DecodeRows | None = None
@@ -150,7 +150,7 @@ class LocalEngine:
             self._give_up(sequence)
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first. Computed between two steps; slots and what they hold stay. [T] -> [T - 1]
+        """Return the logprob of each token after the first, between two steps; slots and what they hold stay. [T] -> [T - 1]
 
         Raises:
             EngineError: Fewer than two tokens, more than the context, or other ids than the model's; the engine is closed.
@@ -187,10 +187,10 @@ class LocalEngine:
         self._version = version
 
     async def sleep(self) -> None:
-        """Nothing: the learner's process has the memory anyway."""
+        """Do nothing: the learner's process has the memory anyway."""
 
     def info(self) -> EngineInfo:
-        """Sizes and version."""
+        """Return the engine's capabilities."""
         shape = self._table.shape
         return EngineInfo(
             "local",
@@ -229,11 +229,6 @@ class LocalEngine:
                 f"a request of {size} tokens for {request.max_new_tokens} more does not fit the engine's context of "
                 f"{limit} tokens"
             )
-
-    def _matcher(self, stops: tuple[str, ...]) -> StopMatcher:
-        if stops not in self._matchers:
-            self._matchers[stops] = StopMatcher(self._tokenizer.token_bytes, stops)
-        return self._matchers[stops]
 
     def _give_up(self, sequence: _Sequence) -> None:
         """Drop a sequence whose caller is gone; if it has not ended, its slot is freed before the next step."""
@@ -291,7 +286,7 @@ class LocalEngine:
 
     @torch.inference_mode()
     def _step(self) -> "list[tuple[_Sequence, Completion]]":
-        """One step of the model for all sequences that can continue; returns those that it ended."""
+        """Take one step of the model for all sequences that can continue; returns those that it ended."""
         chunks = self._admit()
         fresh = {chunk.row for chunk in chunks}
         if self._decode is None and len(fresh) < len(self._active):

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from ramify.engines.decoder import Decoder
-from ramify.engines.slot_attention import DecodeRows, PrefillChunk, StepAttention
-from ramify.engines.slots import CacheShape, SlotTable
+from ramify.engines.slots import CacheShape, DecodeRows, PrefillChunk, SlotTable, StepAttention
 
 _LEAST_LENGTH = 256
 _WARM_UPS = 3
@@ -34,7 +33,7 @@ class Bucket:
 
 
 def bucket_for(highest_row: int, longest: int, shape: CacheShape) -> Bucket:
-    """The smallest bucket that holds a step; sizes are powers of two, limited to the table's sizes.
+    """Return the smallest bucket that holds a step; sizes are powers of two, limited to the table's sizes.
 
     Args:
         highest_row: Highest index of a row that is decoding.
@@ -76,7 +75,7 @@ class StaticStep:
         self._positions.copy_(both[1])
 
     def compute(self) -> torch.Tensor:
-        """Logits of every row of the bucket. [R, V]"""
+        """Return the logits of every row of the bucket. [R, V]"""
         beyond = self._places[None] > self._positions[:, None]
         zeros = torch.zeros(beyond.shape, dtype=self._table.keys.dtype, device=beyond.device)
         self._hidden_keys = zeros.masked_fill_(beyond, float("-inf"))[:, None, None]
@@ -139,7 +138,7 @@ class DecodeGraphs:
 
 
 def cache_shape(model: PreTrainedModel, num_slots: int, context_tokens: int) -> CacheShape:
-    """Sizes of the key-value store that `model` needs."""
+    """Return the sizes of the key-value store that `model` needs."""
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return CacheShape(
@@ -196,7 +195,7 @@ class ModelStep:
 
     @torch.inference_mode()
     def score(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-        """Logprob of each token after the first, nats; the table stays as it is. [T] -> [T - 1]"""
+        """Return the logprob of each token after the first, nats; the table stays as it is. [T] -> [T - 1]"""
         size = len(token_ids)
         shape = replace(self._table.shape, num_slots=1, context_tokens=size)
         table = SlotTable(shape, self._table.keys.dtype, self._table.keys.device)
@@ -252,7 +251,7 @@ def _hidden(
     tokens: npt.NDArray[np.int64],
     chunks: Sequence[PrefillChunk],
 ) -> torch.Tensor:
-    """Last hidden states of the tokens of a step, whose keys and values are written into the table. [T, H]"""
+    """Return the last hidden states of the tokens of a step, whose keys and values are written into the table. [T, H]"""
     attend = StepAttention(table, decode, chunks)
     fed = np.concatenate([tokens, *(table.tokens[s.row, s.start : s.stop] for s in chunks)])
     return decoder.hidden(torch.from_numpy(fed).to(attend.places.device), attend.places, attend)

@@ -1,154 +1,138 @@
-"""Any OpenAI-compatible endpoint, as a chat model (`OpenAIChat`) or as a text engine (`OpenAIEngine`).
+"""Engines that ask a service for text: for evaluation and making data, never for training.
 
-The chat model takes text and gives text, for summaries, judges and helpers. The engine is for evaluation and making data,
-never for training; `engines/openai_chat.py` has the one that asks chat endpoints.
+`TextService` is what they have in common. The returned text is encoded with our tokenizer, which need not give the tokens that
+the model sampled. So these engines say `exact_ids = false`, their nodes carry that, and the learner refuses them.
 
-The engine uses POST {base_url}/completions. The context is sent as token ids if a probe shows that the service reads them as
-we do (`_PROBE`). Otherwise it is sent as text, in which the service recognises special tokens by their spelling; so special
-tokens that are only spelled out, by a web page or a data set, are broken up first. Untested on real services.
+`OpenAIEngine` uses POST {base_url}/completions; `engines/openai_chat.py` has the one that asks chat endpoints. The context is
+sent as token ids if a probe shows that the service reads them as we do (`_PROBE`). Otherwise it is sent as text, in which the
+service recognises special tokens by their spelling; so special tokens that are only spelled out, by a web page or a data set,
+are broken up first. Untested on real services.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, NotRequired, TypedDict, Unpack
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import EngineError
-from ramify.core.messages import Message
 from ramify.core.protocols import Json
-from ramify.core.records import Completion, Finish, Request, TokenUsage
-from ramify.engines.text_service import (
-    FILTERED,
-    Service,
-    TextService,
-    as_text,
-    bearer,
-    cut_at_stop,
-    first_choice,
-)
+from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.net.client import Answer, HttpClient
-from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.net.secrets import redact
+from ramify.net.failures import RequestFailedError
 
+FILTERED = "content_filter"
+"""Finish reason of a turn that the service's filter stopped; the turn counts as ended there."""
+_SEED_BITS = (1 << 31) - 1
+"""Bits of a seed that every service accepts."""
 _PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
 """If a service echoes this text for our tokenizer's ids of it, it reads ids, with the same meaning as our tokenizer."""
 
 
-class OpenAIChat:
-    """Implements `ramify.core.protocols.ChatModel` with POST {base_url}/chat/completions."""
+class Service(TypedDict):
+    """A service and how it is used.
 
-    def __init__(
-        self,
-        client: HttpClient,
-        *,
-        base_url: str,
-        model: str,
-        key: str | None = None,
-        extra: Mapping[str, Json] | None = None,
-        whole: bool = False,
-    ) -> None:
+    Attributes:
+        base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+        model: Name of the model at the service.
+        context_tokens: Longest context, prompt and response together.
+        slots: Trajectories at a time.
+        key: Key of the service, or None.
+        note: Called with a line for each thing that is found out about the service.
+    """
+
+    base_url: str
+    model: str
+    context_tokens: int
+    slots: int
+    key: NotRequired[str | None]
+    note: Callable[[str], None]
+
+
+class TextService:
+    """The part of `core.protocols.Engine` that does not depend on how the service is asked."""
+
+    _endpoint: ClassVar[str]
+    """What follows the address up to the version."""
+
+    def __init__(self, client: HttpClient, renderer: ChatRenderer, **service: Unpack[Service]) -> None:
         """Open no connection yet.
 
         Args:
             client: HTTP client for this service alone, with the key as one of its secrets.
-            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
-            model: Name of the model at the service.
-            key: Key of the service, or None.
-            extra: More fields for each request, such as {"top_p": 0.95}.
-            whole: An answer that `max_tokens` cut is a failed request.
+            renderer: Renders prompts and counts tokens, with the model's tokenizer or a similar one.
+            **service: The service.
         """
-        self._client, self._model, self._key, self._whole = client, model, key, whole
-        self._url = f"{base_url.rstrip('/')}/chat/completions"
-        self._extra = dict(extra or {})
-        self.usage = TokenUsage()
+        self._client, self._renderer, self._note = client, renderer, service["note"]
+        self._url = f"{service['base_url'].rstrip('/')}/{self._endpoint}"
+        self._model, self._key = service["model"], service.get("key")
+        tokenizer = renderer.tokenizer
+        self._info = EngineInfo(
+            "openai",
+            tokenizer.vocab_size,
+            service["context_tokens"],
+            service["slots"],
+            exact_entropy=False,
+            policy_version=0,
+            tokenizer=tokenizer.fingerprint,
+            exact_ids=False,
+        )
 
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model
-
-    async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
-        """The answer's text, without the reasoning before it.
+    def _settings(self, request: Request) -> dict[str, Json]:
+        """Return the fields of a request that both kinds of endpoint have.
 
         Raises:
-            RequestFailedError: This request failed, the model refused it, or the answer has no text, or is cut and must be whole.
-            ServiceDownError: The service is down, or refuses the key.
+            EngineError: Entropies are asked for.
         """
-        body: dict[str, Json] = {
-            **self._extra,
+        if request.entropy_first_k:
+            raise EngineError("engine 'openai' shows text only: no entropies, so nothing can branch on them")
+        return {
             "model": self._model,
-            "messages": [{"role": message.role, "content": message.text} for message in messages],
-            "max_tokens": max_tokens,
-            "temperature": temperature,
+            "max_tokens": request.max_new_tokens,
+            "temperature": request.temperature,
+            "stop": list(request.stops),
+            "seed": request.seed & _SEED_BITS,
+            **({"top_p": request.top_p} if request.top_p < 1 else {}),
         }
-        answer = await self._client.post_json(self._url, body, headers=bearer(self._key))
-        read = answer.json()
-        if isinstance(read, Mapping):
-            self._count(read.get("usage"))
-        return _text(answer, read, self._whole)
+
+    async def _post(self, body: Mapping[str, Json]) -> Answer:
+        return await self._client.post_json(self._url, body, headers=bearer(self._key))
+
+    def _encoded(self, request: Request, text: str, finish: Finish) -> Completion:
+        """Return the text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
+        ids = self._renderer.insert(text, request.tools)
+        if finish is Finish.EOS or not ids:
+            ids, finish = (*ids, self._renderer.tokenizer.eos_id), Finish.EOS
+        if len(ids) > request.max_new_tokens:
+            # Our tokens are smaller than the model's: by our count the budget is spent.
+            ids, finish = ids[: request.max_new_tokens], Finish.LENGTH
+        return Completion(ids, (0.0,) * len(ids), (), finish, ((0, len(ids)),))
+
+    async def score(self, token_ids: Sequence[int]) -> Floats:  # noqa: ARG002
+        """Always fails, because a service returns text.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("engine 'openai' cannot score tokens. Use another engine.")
+
+    async def load_weights(self, version: int) -> None:
+        """Always fails, because a service has weights of its own.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError(f"engine 'openai' takes no weights (version {version}). Train with another engine.")
+
+    async def sleep(self) -> None:
+        """Do nothing: a service has memory of its own."""
+
+    def info(self) -> EngineInfo:
+        """Return the engine's capabilities."""
+        return self._info
 
     async def close(self) -> None:
         """Free connections; closing twice is allowed."""
         await self._client.close()
-
-    def _count(self, usage: Json) -> None:
-        counted = usage if isinstance(usage, Mapping) else {}
-        self.usage = TokenUsage(
-            self.usage.answers + 1,
-            self.usage.prompt_tokens + _number(counted.get("prompt_tokens")),
-            self.usage.completion_tokens + _number(counted.get("completion_tokens")),
-        )
-
-
-def _text(answer: Answer, read: Json, whole: bool) -> str:
-    choice = first_choice(read)
-    message = None if choice is None else choice.get("message")
-    if choice is None or not isinstance(message, Mapping):
-        raise answer.malformed("expected choices with a message")
-    if message.get("refusal") or choice.get("finish_reason") == FILTERED:
-        raise _said_nothing(answer, "the model refused to answer")
-    if whole and choice.get("finish_reason") == "length":
-        raise RequestFailedError(FailureKind.CUT, redact(f"{answer.where}: max_tokens cut it; raise it"))
-    text = after_thinking(content_text(message.get("content")))
-    if not text:
-        raise _no_text(answer, choice, message)
-    return text
-
-
-def content_text(content: Json) -> str:
-    """The text of a message: a string, or the text parts of a list; "" for null."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    parts = [part.get("text") for part in content if isinstance(part, Mapping)]
-    return "".join(part for part in parts if isinstance(part, str))
-
-
-def after_thinking(content: str) -> str:
-    """The text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
-    text = as_text(content).strip()
-    opened = text.startswith("<think>")
-    before, closed, after = text.partition("</think>")
-    if closed and (opened or "<think>" not in before):
-        return after.strip()
-    return "" if opened else text
-
-
-def _no_text(answer: Answer, choice: Mapping[str, Json], message: Mapping[str, Json]) -> RequestFailedError:
-    if choice.get("finish_reason") == "length":
-        return _said_nothing(answer, "the model wrote no answer within max_tokens; raise it")
-    reasoned = message.get("reasoning_content") or message.get("reasoning")
-    return _said_nothing(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
-
-
-def _said_nothing(answer: Answer, detail: str) -> RequestFailedError:
-    """The model gave no text, and the service did its part: its client does not count the request as failed."""
-    return RequestFailedError(FailureKind.MALFORMED, redact(f"{answer.where}: {detail}"), answer.status)
-
-
-def _number(value: Json) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 class OpenAIEngine(TextService):
@@ -212,7 +196,7 @@ class OpenAIEngine(TextService):
 
 
 def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
-    """The text of an answer, with the stop string at which it ended, and why it ended.
+    """Return the text of an answer, with the stop string at which it ended, and why it ended.
 
     Raises:
         RequestFailedError: The answer is not a completion.
@@ -227,3 +211,64 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
     if not isinstance(text, str):
         raise answer.malformed("expected choices with a text")
     return cut_at_stop(answer, choice, as_text(text), stops)
+
+
+def cut_at_stop(
+    answer: Answer, choice: Mapping[str, Json], text: str, stops: Sequence[str], sent: bool = True
+) -> tuple[str, Finish]:
+    """Return the text of an answer, with the stop string at which it ended, and why it ended.
+
+    Args:
+        answer: The answer, for messages.
+        choice: The answer's choice, which says why it ended.
+        text: Its text.
+        stops: Strings that end a turn.
+        sent: Whether the service was told of them: it cuts off the one at which it stopped.
+
+    Raises:
+        RequestFailedError: The choice does not say why it ended.
+    """
+    reason = choice.get("finish_reason")
+    if reason == "length":
+        return text, Finish.LENGTH
+    if reason == FILTERED:
+        return text, Finish.EOS
+    if reason != "stop":
+        raise answer.malformed(f"finish_reason {reason!r}, expected stop or length")
+    first = min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
+    if first is not None:
+        return text[: first[0] + len(first[1])], Finish.STOP
+    if not sent:
+        return text, Finish.EOS
+    stop = choice["stop_reason"] if "stop_reason" in choice else _left_open(text, stops)
+    return (text + stop, Finish.STOP) if isinstance(stop, str) and stop in stops else (text, Finish.EOS)
+
+
+def _left_open(text: str, stops: Sequence[str]) -> str | None:
+    """Return the stop string that closes the tag opened last; None: no tag is open, so the turn ended by itself.
+
+    Services cut the stop string off. vLLM says which one it was (`stop_reason`); for others it is inferred this way.
+    """
+    opened = [
+        (text.rfind(f"<{stop[2:-1]}>"), stop)
+        for stop in stops
+        if stop.startswith("</") and f"<{stop[2:-1]}>" in text
+    ]
+    return max(opened)[1] if opened else None
+
+
+def first_choice(read: Json) -> Mapping[str, Json] | None:
+    """Return the first choice of an answer's JSON; None if there is none."""
+    choices = read.get("choices") if isinstance(read, Mapping) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    return choice if isinstance(choice, Mapping) else None
+
+
+def as_text(text: str) -> str:
+    """Return a text without lone surrogates, which are valid JSON but not valid text."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """Return the header with a service's key."""
+    return {} if key is None else {"authorization": f"Bearer {key}"}

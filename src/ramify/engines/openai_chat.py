@@ -8,20 +8,24 @@ Services differ in the fields that they take. One that a turn can do without is 
 a note says so; for any other the error names the key to change.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Unpack
 
-from ramify.chat.conversation import Line
-from ramify.chat.endpoint_renderer import EndpointRenderer
+from ramify.chat.conversation import AssistantCall, AssistantTurn, Line
+from ramify.chat.renderer import EndpointRenderer
 from ramify.core.errors import ConfigError, EngineError
+from ramify.core.messages import Message
 from ramify.core.protocols import Json
-from ramify.core.records import Completion, Request
-from ramify.engines.chat_wire import THOUGHT_FIELDS, ChatReply, messages, read_answer, without_thoughts
-from ramify.engines.text_service import Service, TextService
-from ramify.net.client import HttpClient
+from ramify.core.records import Completion, Finish, Request
+from ramify.engines.openai import FILTERED, Service, TextService, as_text, cut_at_stop, first_choice
+from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
 
+THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+"""Fields of a message in which services keep the model's reasoning apart from its text."""
 _THOUGHTS_LOST = "so the model does not see the thoughts of its earlier turns"
 _DISPENSABLE = {
     "seed": "so its draws are its own",
@@ -38,6 +42,23 @@ _ADVICE = (
     (r"\btools?\b|\btool_choice\b", _TOOL_ADVICE),
 )
 """What to do about a refusal that says this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """The reply of a chat service.
+
+    Attributes:
+        turn: The turn, up to the stop string that ends it.
+        finish: Why it ended.
+        thought_field: The field with the reasoning that was kept apart; None: there was none.
+        cut_in_thought: The service took a stop string in the reasoning for the end of the turn.
+    """
+
+    turn: AssistantTurn
+    finish: Finish
+    thought_field: str | None
+    cut_in_thought: bool
 
 
 class OpenAIChatEngine(TextService):
@@ -68,7 +89,7 @@ class OpenAIChatEngine(TextService):
         while True:
             body = self._body(settings, lines, offered)
             try:
-                reply = read_answer(await self._post(body), request.stops, "stop" in body)
+                reply = _read_answer(await self._post(body), request.stops, "stop" in body)
             except RequestFailedError as failed:
                 self._learn_from(failed, body)
                 continue
@@ -82,20 +103,21 @@ class OpenAIChatEngine(TextService):
         path = request.path
         if path is None or request.stop_context or any(node.context != "parent" for node in path.nodes):
             raise EngineError(
-                "engine 'openai': a chat endpoint writes whole turns after messages, and this context is none of that; set "
-                'engine.api = "completions"'
+                "engine 'openai': a chat endpoint writes whole turns after messages, and this context is none of that. Set "
+                'engine.api = "completions".'
             )
         return self._renderer.conversation(path, request.tools)
 
     def _body(
         self, settings: Mapping[str, Json], lines: Sequence[Line], tools: Sequence[Mapping[str, Json]]
     ) -> dict[str, Json]:
-        """The request without what the service refuses."""
+        """Return the request without what the service refuses."""
         field = self._thought_field
-        shown = without_thoughts(lines) if field in self._left_out else lines
+        if field in self._left_out:
+            lines = [replace(line, thought="") if isinstance(line, AssistantTurn) else line for line in lines]
         body: dict[str, Json] = {
             **{name: value for name, value in settings.items() if name not in self._left_out},
-            "messages": messages(shown, field),
+            "messages": [_message(line, field) for line in lines],
             **({"tools": tools} if tools else {}),
         }
         body[self._limit] = body.pop("max_tokens")
@@ -133,7 +155,9 @@ class OpenAIChatEngine(TextService):
         if renamed and "max_tokens" in body:
             self._limit = "max_completion_tokens"
             return
-        sent = _names(body)
+        lines = body["messages"]
+        assert isinstance(lines, list)
+        sent = {*body, *(name for line in lines for name in line)}
         refused = [name for name in _DISPENSABLE if name in sent and re.search(rf"\b{name}\b", detail)]
         if refused:
             self._leave_out(refused[0], "the service refuses it")
@@ -148,8 +172,89 @@ class OpenAIChatEngine(TextService):
             self._note(f"engine 'openai': requests go without {field} ({why}), {_DISPENSABLE[field]}")
 
 
-def _names(body: Mapping[str, Json]) -> set[str]:
-    """Names of the fields of a request and of its messages."""
-    sent = body["messages"]
-    assert isinstance(sent, list)
-    return {*body, *(name for message in sent for name in message)}
+def _message(line: Line, thought_field: str | None) -> Json:
+    """Return a line as it is sent; a thought goes into `thought_field`, or, if that is None, into the text."""
+    if isinstance(line, Message):
+        return {"role": line.role, "content": line.text}
+    if not isinstance(line, AssistantTurn):
+        return {"role": "tool", "tool_call_id": line.call_id, "content": line.text}
+    apart = thought_field is not None and line.thought
+    text = line.text.strip() if apart else line.whole_text
+    calls: list[Json] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in line.calls
+    ]
+    return {
+        "role": "assistant",
+        # Some chat templates fail on null, also beside calls.
+        "content": text,
+        **({thought_field: line.thought.strip()} if thought_field is not None and apart else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> ChatReply:
+    """Read an answer.
+
+    Args:
+        answer: The answer.
+        stops: Strings that end a turn.
+        sent: Whether the request contained them.
+
+    Raises:
+        RequestFailedError: It is not an answer of a chat endpoint.
+    """
+    choice = first_choice(answer.json())
+    message = None if choice is None else choice.get("message")
+    if choice is None or not isinstance(message, Mapping):
+        raise answer.malformed("expected choices with a message")
+    field = next((name for name in THOUGHT_FIELDS if _is_text(message.get(name))), None)
+    thought = "" if field is None else as_text(str(message[field]))
+    reason, refusal = choice.get("finish_reason"), message.get("refusal")
+    if _is_text(refusal):
+        return ChatReply(
+            AssistantTurn(as_text(str(refusal)), thought), Finish.EOS, field, cut_in_thought=False
+        )
+    calls = _calls(answer, message.get("tool_calls"))
+    content = _content(answer, message.get("content"))
+    if content is None:
+        if not calls and field is None and "content" not in message and reason != FILTERED:
+            raise answer.malformed("expected a message with a content")
+        content = ""
+    if calls and reason == "tool_calls":
+        choice = {**choice, "finish_reason": "stop"}
+    text, finish = cut_at_stop(answer, choice, as_text(content), stops, sent and not calls)
+    cut = sent and reason == "stop" and bool(thought) and not content.strip() and not calls
+    ended_itself = "stop_reason" in choice and choice["stop_reason"] not in stops
+    if finish is Finish.STOP:
+        calls = ()
+    return ChatReply(AssistantTurn(text, thought, calls), finish, field, cut and not ended_itself)
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _content(answer: Answer, content: Json) -> str | None:
+    """Return the text of a message: a string, or the text parts of a list; None for null."""
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [None]
+    texts = [part.get("text", "") if isinstance(part, Mapping) else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise answer.malformed("expected a message with a text")
+    return "".join(map(str, texts))
+
+
+def _calls(answer: Answer, calls: Json) -> tuple[AssistantCall, ...]:
+    """Return the calls of a message; arguments need not be valid JSON, since the model wrote them."""
+    read = []
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str):
+            raise answer.malformed("expected tool_calls with the name of a function")
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+        read.append(AssistantCall("", as_text(name), as_text(text)))
+    return tuple(read)

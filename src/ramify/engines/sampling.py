@@ -39,7 +39,7 @@ class Sampler(Protocol):
         entropy_rows: list[int],
         entropy_top_k: int | None,
     ) -> SampledTokens:
-        """One token for each row of the logits."""
+        """Return one token for each row of the logits."""
         ...
 
 

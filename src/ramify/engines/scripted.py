@@ -6,10 +6,10 @@ token has probability 1: logprobs are 0.
 
 import asyncio
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
@@ -48,7 +48,7 @@ class TurnTable:
     result_end: str
 
     def __call__(self, context: str, seed: int) -> ScriptedTurn:
-        """One of the turns that may come next, drawn with the request's seed."""
+        """Return one of the turns that may come next, drawn with the request's seed."""
         choices = self.turns[min(context.count(self.result_end), len(self.turns) - 1)]
         return choices[int(uniform(seed) * len(choices))]
 
@@ -75,16 +75,14 @@ class ScriptedEngine:
         self._context_tokens = context_tokens
         self._exact_entropy = exact_entropy
         self._version = 0
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
 
     async def generate(self, request: Request) -> Completion:
         """Play the next tokens of the turn that the request is in."""
         start = len(request.token_ids) - request.stop_context
         turn = self._script(self._tokenizer.decode(request.token_ids[:start]), request.seed)
         ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
-        if request.stops not in self._matchers:
-            self._matchers[request.stops] = StopMatcher(self._tokenizer.token_bytes, request.stops)
-        matcher = self._matchers[request.stops]
+        matcher = self._matcher(request.stops)
         written: list[int] = []
         finish = Finish.LENGTH
         for index, token in enumerate(ids[request.stop_context :], start=request.stop_context):
@@ -111,14 +109,14 @@ class ScriptedEngine:
         Raises:
             EngineError: Always.
         """
-        raise EngineError("engine 'scripted' cannot score tokens; use another engine")
+        raise EngineError("engine 'scripted' cannot score tokens. Use another engine.")
 
     async def load_weights(self, version: int) -> None:
         """Take the version number; a script has no weights."""
         self._version = version
 
     async def sleep(self) -> None:
-        """Nothing: a script has no memory."""
+        """Do nothing: a script has no memory."""
 
     def info(self) -> EngineInfo:
         """Return the engine's capabilities; a script has no limit on sequences."""
@@ -148,7 +146,11 @@ def load_script(path: Path, result_end: str) -> TurnTable:
     turns: dict[int, list[ScriptedTurn]] = {}
     try:
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["turns"]:
-            turns.setdefault(int(table["after"]), []).append(_turn(table))
+            entropies = tuple(map(_parse_entropy, table["entropies"]))
+            if not isinstance(table["text"], str) or not entropies:
+                raise ValueError("text must be a string, entropies a list that is not empty")
+            turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
+            turns.setdefault(int(table["after"]), []).append(turn)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a script file, found none") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -159,13 +161,6 @@ def load_script(path: Path, result_end: str) -> TurnTable:
         )
 
     return TurnTable(tuple(tuple(turns[after]) for after in range(len(turns))), result_end)
-
-
-def _turn(table: Mapping[str, Any]) -> ScriptedTurn:
-    entropies = tuple(map(_parse_entropy, table["entropies"]))
-    if not isinstance(table["text"], str) or not entropies:
-        raise ValueError("text must be a string, entropies a list that is not empty")
-    return ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
 
 
 def _parse_entropy(entropy: object) -> float | tuple[float, float]:

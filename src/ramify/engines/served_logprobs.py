@@ -10,7 +10,7 @@ TOLERANCE, TOLERANCE_16_BITS = 1e-3, 1.0
 
 
 def top_k_bracket(logprobs: Sequence[float], vocab_size: int) -> Entropy:
-    """Bounds of the entropy (nats) of a distribution over V tokens of which only the K most likely are known.
+    """Return bounds of the entropy (nats) of a distribution over V tokens of which only the K most likely are known.
 
     Let q be the probability of all other tokens. For the lower bound q is as concentrated as possible: as many
     tokens as fit with the K-th probability, the remainder on one more. For the upper bound q is spread evenly

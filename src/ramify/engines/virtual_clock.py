@@ -48,7 +48,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         super().__init__(self._clock)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._clock.now
 
     def run_in_executor(  # type: ignore[override]

@@ -15,11 +15,10 @@ import tenacity
 from ramify.core.errors import ServiceDownError
 from ramify.core.json_text import parse_json
 from ramify.core.protocols import Json
-from ramify.net.bodies import body_chunks, read_body
 from ramify.net.configs import HttpConfig
 from ramify.net.connections import HttpxTransport, NetworkThread, wait_for
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.net.limits import Breaker, Pace
+from ramify.net.limits import Breaker, Pace, body_chunks, read_body
 from ramify.net.secrets import hide, names_of, redact
 from ramify.net.wire import Request, Response, Transport, check_sendable, without_query
 from ramify.runtime.call_clock import queued, slot_of
@@ -53,10 +52,6 @@ class HttpSettings(HttpConfig):
     failures_to_open: int = 8
 
 
-def _ignore(_error: RequestFailedError) -> None:
-    """Do nothing: an answer that no client received has no breaker to inform."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer of a service, with a status below 400 and a complete body.
@@ -74,7 +69,10 @@ class Answer:
     content_type: str
     body: bytes = field(repr=False)
     location: str = field(default="", repr=False)
-    _count_as_failed: Callable[[RequestFailedError], None] = field(default=_ignore, repr=False, compare=False)
+    # An answer that no client received has no breaker to inform.
+    _count_as_failed: Callable[[RequestFailedError], None] = field(
+        default=lambda _error: None, repr=False, compare=False
+    )
 
     @property
     def where(self) -> str:

@@ -156,7 +156,7 @@ def _as_ours(error: Exception, where: str) -> RequestFailedError:
     if isinstance(error, httpx.UnsupportedProtocol):
         return RequestFailedError(FailureKind.FORBIDDEN, f"{where}: expected an http or https address")
     if isinstance(error, httpx.LocalProtocolError):
-        detail = f"{where}: the request breaks HTTP's rules; look at its headers"
+        detail = f"{where}: the request breaks HTTP's rules. Look at its headers."
         return RequestFailedError(FailureKind.CLIENT, detail)
     if not isinstance(error, httpx.TransportError):
         return RequestFailedError(FailureKind.CLIENT, f"{where}: no address that can be asked")

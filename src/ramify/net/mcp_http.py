@@ -10,9 +10,9 @@ from contextlib import aclosing
 
 import httpx2
 
-from ramify.net.bodies import body_chunks
 from ramify.net.connections import HttpxTransport
 from ramify.net.failures import RequestFailedError
+from ramify.net.limits import body_chunks
 from ramify.net.wire import Request, Response, Transport, without_query
 
 _IN_FLIGHT = 100

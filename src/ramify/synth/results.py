@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
-from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import ExampleRenderer
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolSpec

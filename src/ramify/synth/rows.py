@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ramify.chat.conversation import AssistantTurn, Parts
 from ramify.chat.demonstrations import check, demonstrate, split
-from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolCall, ToolSpec
 from ramify.core.records import Reward

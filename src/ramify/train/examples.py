@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ramify.chat.conversation import Parts
 from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
-from ramify.chat.example_renderer import ExampleRenderer
+from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.tree import Tree, TreeKey

@@ -1,10 +1,17 @@
 import json
+import time
 
 import pytest
+from hypothesis import given, settings
 
+from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.chat.arguments import describe_tools, expected_arguments, read_call, text_argument
+from ramify.chat.hermes import HermesRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import parse_turn
-from ramify.core.messages import Calls, MalformedTurn, ToolCall, ToolSpec
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.messages import Calls, MalformedTurn, Message, Problem, ToolCall, ToolSpec
+from random_schemas import FINE, ODD, SCHEMAS, arguments
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "integer"}
@@ -39,7 +46,7 @@ def test_one_required_text_stands_as_it_is_and_all_else_as_json(tool, name):
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments"),
+    ("content", "expected"),
     [
         ('{"key": "a", "limit": 3}', {"key": "a", "limit": 3}),
         ('{"limit": [1, {"x": null}], "other": 1e3}', {"limit": [1, {"x": None}], "other": 1000.0}),
@@ -49,12 +56,12 @@ def test_one_required_text_stands_as_it_is_and_all_else_as_json(tool, name):
         ("", {}),
     ],
 )
-def test_json_arguments(content, arguments):
-    assert read_call(LOOKUP, content) == ToolCall("0", "lookup", arguments)
+def test_json_arguments(content, expected):
+    assert read_call(LOOKUP, content) == ToolCall("0", "lookup", expected)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("Paris", "Expecting value"),
         ('"Paris"', "it is a text"),
@@ -72,10 +79,10 @@ def test_json_arguments(content, arguments):
         (f'{{"key": {"[" * 100_000}', "recursion"),
     ],
 )
-def test_what_is_no_json_object_is_malformed_and_says_what_was_expected(content, told):
+def test_what_is_no_json_object_is_malformed_and_says_what_was_expected(content, message):
     call = read_call(LOOKUP, content)
     assert call.arguments == {}
-    assert told in call.malformed
+    assert message in call.malformed
     assert call.malformed.endswith("expected an object with key (string), limit (integer, optional)")
     assert "\n" not in call.malformed
 
@@ -115,8 +122,137 @@ def test_expected_arguments_in_words():
 
 def test_a_prompt_names_the_tools_that_ask_for_it():
     assert describe_tools([LOOKUP, NOW]) == ""
-    told = describe_tools([NOW, spec({"key": TEXT, "limit": NUMBER}, ["key"], in_prompt=True)])
+    described = describe_tools([NOW, spec({"key": TEXT, "limit": NUMBER}, ["key"], in_prompt=True)])
     schema = json.dumps(LOOKUP.parameters)
-    assert told.splitlines()[1:] == [
+    assert described.splitlines()[1:] == [
         f"<lookup> {{...}} </lookup>: Looks up. The arguments are a JSON object of this schema: {schema}"
     ]
+
+
+# any JSON schema can be shown in a prompt, and a malformed call names what was expected, in both dialects
+
+PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
+MOST_CHARS = 300_000
+"""Of a prompt with one tool, whatever its schema."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return ChatTokenizer(write_hermes_tokenizer(tmp_path_factory.mktemp("tokenizer"), QWEN3))
+
+
+def looking(parameters):
+    return ToolSpec("look", "Looks.", parameters, True, 1.0, in_prompt=True)
+
+
+def used(tokenizer, parameters):
+    """Use a tool in both dialects: the prompts' texts, and the message about a call that cannot be read."""
+    tool = looking(parameters)
+    texts = []
+    for kind in (TagRenderer, HermesRenderer):
+        renderer = kind(tokenizer)
+        texts.append(renderer.prompt_text(PROBLEM, [tool]))
+        assert renderer.render_prompt(PROBLEM, [tool])
+        json.dumps(renderer.offered_tools([tool]), allow_nan=False)
+        for turn in (
+            "<think>x</think><look>{</look>",
+            "<look>{}</look>",
+            "<look></look>",
+            "<look>[1]</look>",
+        ):
+            parsed = renderer.parse(turn, [tool])
+            assert kind is HermesRenderer or isinstance(parsed, Calls)
+    return texts, read_call(tool, "[").malformed
+
+
+@pytest.mark.parametrize(("parameters", "words"), ODD.values(), ids=ODD)
+def test_an_ordinary_odd_schema(tokenizer, parameters, words):
+    texts, malformed = used(tokenizer, parameters)
+    tool = looking(parameters)
+    assert words in expected_arguments(tool.parameters)
+    if text_argument(tool) is None:
+        assert malformed.endswith(expected_arguments(tool.parameters))
+    assert all("look" in text for text in texts)
+
+
+@pytest.mark.parametrize("parameters", FINE, ids=range(len(FINE)))
+def test_a_schema_that_is_fine_stands_in_prompts_as_it_is(tokenizer, parameters):
+    before = json.dumps(parameters, ensure_ascii=False)
+    tool = looking(parameters)
+    assert json.dumps(tool.parameters, ensure_ascii=False) == before
+    (_, hermes), _ = used(tokenizer, parameters)
+    assert f'"parameters": {before}' in hermes
+    if text_argument(tool) is None:
+        assert describe_tools([tool]).endswith(f"of this schema: {before}")
+
+
+@settings(max_examples=100, deadline=None)
+@given(SCHEMAS)
+def test_any_schema(tokenizer, parameters):
+    began = time.monotonic()
+    texts, _ = used(tokenizer, parameters)
+    assert time.monotonic() - began < 10
+    assert max(map(len, texts)) < MOST_CHARS
+    tool = looking(parameters)
+    assert looking(tool.parameters) == tool
+    assert all(isinstance(part, dict) for part in tool.parameters.get("properties", {}).values())
+    assert all(isinstance(name, str) for name in tool.parameters.get("required", []))
+    assert len(expected_arguments(tool.parameters)) < 5_000
+
+
+def nested(depth, wrap):
+    schema = {}
+    for _ in range(depth):
+        schema = wrap(schema)
+    return arguments({"a": schema})
+
+
+def fanned(where, steps, width):
+    """References that double at each step."""
+    parts = {
+        f"X{step}": {
+            "anyOf": [{"$ref": f"#/{where}/X{step + 1}"}] * width,
+            "items": {"$ref": f"#/{where}/X{step + 1}"},
+        }
+        for step in range(steps)
+    }
+    return arguments({"a": {"$ref": f"#/{where}/X0"}}, **{where: parts})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        nested(100_000, lambda inner: {"items": inner}),
+        nested(100_000, lambda inner: {"default": [inner]}),
+        nested(99, lambda inner: {"anyOf": [inner, inner]}),
+        fanned("$defs", 60, 3),
+        fanned("components", 60, 3),
+        arguments(
+            {str(number): {} for number in range(200_000)},
+            required=[str(number) for number in range(200_000)],
+        ),
+        arguments({"a": {"enum": [*range(200_000)]}}),
+        arguments({"a": {"type": "string", "description": "x" * 10**7}}, required=["a"]),
+        arguments({"a" * 10**7: {"type": "string"}}),
+        arguments({"a": {"$ref": "#/x/0"}}, x=[{"$ref": f"#/x/{number + 1}"} for number in range(50_000)]),
+        {"$ref": "#/x/0", "x": [{"$ref": f"#/x/{number + 1}"} for number in range(50_000)]},
+        arguments({str(number): {"$ref": "#/" + "a/" * 10_000} for number in range(500)}),
+    ],
+    ids=[
+        "deep",
+        "deep data",
+        "doubled",
+        "fan",
+        "inlined fan",
+        "wide",
+        "enum",
+        "text",
+        "name",
+        "chain",
+        "root",
+        "long refs",
+    ],
+)
+def test_a_schema_that_is_too_large_is_cut(tokenizer, parameters):
+    texts, _ = used(tokenizer, parameters)
+    assert max(map(len, texts)) < MOST_CHARS

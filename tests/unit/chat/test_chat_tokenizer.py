@@ -278,24 +278,6 @@ def test_the_day_does_not_reach_the_prompt(broken):
     assert ChatTokenizer(broken).chat_text(CHAT) == "fixed"
 
 
-@pytest.mark.parametrize(
-    ("template", "told"),
-    [
-        (
-            "{% if messages[0].role != 'user' %}{{ raise_exception('first\nmust be user') }}{% endif %}",
-            "first must",
-        ),
-        ("{{ messages[0].content + 1 }}", "refuses the messages"),
-        ("{{ nothing.at.all }}", "'nothing' is undefined"),
-        ("{{ messages.append(1) }}", "refuses the messages"),
-        ("{{ ''.__class__.__mro__ }}", "refuses the messages"),
-    ],
-)
-def test_a_template_that_refuses_is_one_line(broken, template, told):
-    write_settings(broken, template)
-    assert told in refusal(broken, lambda tokenizer: tokenizer.chat_text(CHAT))
-
-
 # what ends a turn
 
 
@@ -369,8 +351,8 @@ def test_strange_ids_in_the_generation_config_are_one_line(broken, eos):
 @pytest.mark.parametrize("charsmap", ["", "BAAAAP////8="])
 def test_a_panic_of_the_library_is_one_line(broken, charsmap):
     edit_json(broken / "tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap})
-    told = refusal(broken, lambda tokenizer: tokenizer.encode("what is"))
-    assert "the tokenizers library breaks on its files" in told
+    message = refusal(broken, lambda tokenizer: tokenizer.encode("what is"))
+    assert "the tokenizers library breaks on its files" in message
 
 
 def test_an_unknown_kind_of_decoder_is_one_line(broken):

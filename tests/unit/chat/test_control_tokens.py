@@ -80,8 +80,8 @@ def chat(texts):
 def structure(tokenizer, ids):
     """The control tokens among ids, in order."""
     found_in = ControlTokens(tokenizer, TAG_NAMES).found_in
-    kept = {token.id for token in tokenizer.added if found_in(token.content) == token.content}
-    return [index for index in ids if index in kept]
+    control_ids = {token.id for token in tokenizer.added if found_in(token.content) == token.content}
+    return [index for index in ids if index in control_ids]
 
 
 HARMLESS = st.lists(
@@ -221,7 +221,7 @@ def test_the_first_results_need_no_tokenizer_that_is_not_there_yet(tmp_path, mon
 
 
 def test_text_for_a_reader_that_finds_tokens_in_text(renderer):
-    """What an engine sends that takes no ids: real tokens as they are, others' spellings of them broken up."""
+    """An engine that takes no ids sends real tokens as they are, and others' spellings of them broken up."""
     ids = renderer.render_prompt(Problem("p", (Message.of("user", "a <|im_end|> b"),), ()), SPECS)
     text = renderer.tools_of(()).controls.broken(ids)
     assert renderer.tokenizer.encode(text).count(2) == 1

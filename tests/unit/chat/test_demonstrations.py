@@ -203,11 +203,11 @@ def test_a_call_of_a_tool_that_the_recipe_does_not_name_is_refused(tags, hermes)
 
 
 def test_an_environment_may_end_with_a_call(tags, hermes):
-    for renderer, said in (
+    for renderer, turn in (
         (tags, AssistantTurn("<search> q </search>")),
         (hermes, calling(("search", {"query": "q"}))),
     ):
-        parts = split(renderer, (said,), ())
+        parts = split(renderer, (turn,), ())
         with pytest.raises(RowError, match="a call has no result: that of search"):
             check(renderer, parts, ())
         check(renderer, parts, (), may_end_in_call=True)
@@ -240,7 +240,7 @@ def test_calls_become_the_dialects(tags, hermes):
 
 
 @pytest.mark.parametrize(
-    ("calls", "told"),
+    ("calls", "message"),
     [
         (
             [("search", {"query": "a", "top_k": 3})],
@@ -253,10 +253,10 @@ def test_calls_become_the_dialects(tags, hermes):
         ([("search", {"query": "a"}), ("search", {"query": "b"})], "a call has no result"),
     ],
 )
-def test_calls_that_a_tag_cannot_hold(tags, calls, told):
+def test_calls_that_a_tag_cannot_hold(tags, calls, message):
     spoken = (calling(*calls), result("r"), AssistantTurn("<answer> 4 </answer>"))
     for tools in (SPECS, ()):
-        with pytest.raises(RowError, match=told):
+        with pytest.raises(RowError, match=message):
             check(tags, split(tags, spoken, tools), tools)
 
 

@@ -5,16 +5,15 @@ import pytest
 from hermes_folders import (
     DEFAULT_SYSTEM,
     FAMILIES,
-    QWEN3,
-    QWEN25,
     TOOLS_HEAD,
     TOOLS_TAIL,
     write_hermes_tokenizer,
+    write_opening_tokenizer,
 )
 from ramify.chat.demonstrations import fewest_tokens, most_tokens
 from ramify.chat.hermes import UNREADABLE, HermesRenderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError, DataError, RowError
+from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
@@ -95,11 +94,11 @@ def test_results_follow_in_the_templates_tool_turn(renderer):
 
 def test_a_context_that_grew_equals_a_fresh_render_token_by_token(renderer):
     """For canonical JSON; the template sees the conversation as messages."""
-    made = [{"type": "function", "function": {"name": "search", "arguments": each}} for each in CALLS]
+    tool_calls = [{"type": "function", "function": {"name": "search", "arguments": each}} for each in CALLS]
     fresh = renderer.tokenizer.template.render(
         [
             {"role": "user", "content": "Which city is older?"},
-            {"role": "assistant", "content": "", "tool_calls": made},
+            {"role": "assistant", "content": "", "tool_calls": tool_calls},
             *({"role": "tool", "content": text} for text in RESULTS),
         ],
         renderer.tools_of(SPECS).listed,
@@ -145,8 +144,8 @@ def test_no_tool_and_no_message_forges_structure(renderer):
     problem = Problem("p", (Message.of("user", f"hi{END}"),), ())
     structure = renderer.tokenizer.encode(f"<|im_start|>{END}")
     counts = [
-        [renderer.render_prompt(given, tools).count(token) for token in structure]
-        for given, tools in ((PROBLEM, SPECS), (problem, [spec]))
+        [renderer.render_prompt(either, tools).count(token) for token in structure]
+        for either, tools in ((PROBLEM, SPECS), (problem, [spec]))
     ]
     assert counts[0] == counts[1]
     assert renderer.foreign_control(PROBLEM, [spec]) == END
@@ -179,7 +178,7 @@ def test_turns(turn, parsed):
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "told"),
+    ("content", "name", "message"),
     [
         ("", UNREADABLE, "not a JSON object"),
         ("search(x)", UNREADABLE, "not a JSON object"),
@@ -192,24 +191,16 @@ def test_turns(turn, parsed):
         ("[" * 100_000, UNREADABLE, "not a JSON object"),
     ],
 )
-def test_a_call_that_cannot_be_read_says_why(content, name, told):
+def test_a_call_that_cannot_be_read_says_why(content, name, message):
     parsed = parse_turn(f"<tool_call>\n{content}\n</tool_call>{END}", (END,))
     assert isinstance(parsed, Calls)
-    (made,) = parsed.calls
-    assert (made.name, made.arguments) == (name, {})
-    assert told in made.malformed
+    (unread,) = parsed.calls
+    assert (unread.name, unread.arguments) == (name, {})
+    assert message in unread.malformed
 
 
 def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):
-    folder = write_hermes_tokenizer(tmp_path, QWEN3)
-    path = folder / "chat_template.jinja"
-    path.write_text(
-        path.read_text().replace(
-            "{{- '<|im_start|>assistant\\n' -}}{%- endif -%}",
-            "{{- '<|im_start|>assistant\\n<think>\\n' -}}{%- endif -%}",
-        )
-    )
-    renderer = HermesRenderer(ChatTokenizer(folder))
+    renderer = HermesRenderer(ChatTokenizer(write_opening_tokenizer(tmp_path)))
     assert renderer.parse(f"hm\n</think>\n\nRome{END}", SPECS) == Final("Rome")
     assert renderer.parse(f"Rome{END}", SPECS) == MalformedTurn("the turn ends in a thought")
     assert renderer.decode(renderer.render_results(results("r"), SPECS)).endswith("assistant\n<think>\n")
@@ -233,7 +224,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     assert tool.token_ids == renderer.render_results(results(*RESULTS), SPECS)
     assert last.token_ids == (*encode(ANSWER), eos)
     assert [node.source for node in tree.nodes] == [Source.PROMPT, Source.POLICY, Source.TOOL, Source.POLICY]
-    assert [made.arguments for made in turn.calls] == CALLS
+    assert [each.arguments for each in turn.calls] == CALLS
     parts = parts_of(renderer, COMPLETION, SPECS)
     assert renderer.foreign_control(PROBLEM, SPECS, parts) is None
     assert (
@@ -247,7 +238,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
 
 
 @pytest.mark.parametrize(
-    ("completion", "told"),
+    ("completion", "message"),
     [
         (
             f"Rome{END}\n<|im_start|>user\nand now?",
@@ -268,8 +259,8 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
         ("<think> it is Rome </think>", "neither a call nor an answer"),
     ],
 )
-def test_demonstrations_that_are_refused(renderer, completion, told):
-    with pytest.raises(RowError, match=told):
+def test_demonstrations_that_are_refused(renderer, completion, message):
+    with pytest.raises(RowError, match=message):
         parts_of(renderer, completion, SPECS)
 
 
@@ -280,7 +271,7 @@ CHATML = (
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda source: CHATML, "shows the model no tools"),
         (lambda source: source + "{% if messages[-1].role == 'tool' %}{{ raise_exception('no') }}{% endif %}", "refuses the messages: no"),
@@ -288,10 +279,10 @@ CHATML = (
         (lambda source: source.replace("+ m.content +", "+ m.content + messages | length | string +"), "one tool result differently"),
     ],
 )  # fmt: skip
-def test_a_template_without_the_dialect_is_refused_by_name(tmp_path, change, told):
+def test_a_template_without_the_dialect_is_refused_by_name(tmp_path, change, message):
     path = write_hermes_tokenizer(tmp_path / "model") / "chat_template.jinja"
     path.write_text(change(path.read_text()))
-    with pytest.raises(DataError, match=rf'model: the chat template .*{told}.*"(tags|hermes)"'):
+    with pytest.raises(DataError, match=rf'model: the chat template .*{message}.*"(tags|hermes)"'):
         HermesRenderer(ChatTokenizer(tmp_path / "model"))
 
 
@@ -304,10 +295,3 @@ def test_an_end_token_that_ends_no_turn_is_told(tmp_path):
         DataError, match=r"ends a turn with '<\|im_end\|>', but eos_token .* is '<\|endoftext\|>'"
     ):
         HermesRenderer(ChatTokenizer(folder))
-
-
-@pytest.mark.parametrize("names", [["tool_call"], ["a b"], ["a", "a"]])
-def test_names_that_no_call_can_have_are_refused(tmp_path, names):
-    specs = [ToolSpec(name, "", QUERY, True, 1.0) for name in names]
-    with pytest.raises(ConfigError, match=f"tool '{names[0]}'"):
-        HermesRenderer(ChatTokenizer(write_hermes_tokenizer(tmp_path, QWEN25))).check_tools(specs)

@@ -16,7 +16,7 @@ PIECES = st.lists(st.text("ab<>/\u00e9", max_size=4).map(str.encode), min_size=1
 
 
 def by_force(table, stops, ids):
-    """Whether a stop ends within the bytes of the last token."""
+    """Return True if a stop ends within the bytes of the last token."""
     before = b"".join(table[i] for i in ids[:-1])
     whole = before + table[ids[-1]]
     ends = [
@@ -100,11 +100,11 @@ def test_random_tokens_stop_where_their_text_first_holds_a_stop(tokenizer):
         ids: list[int] = []
         while len(ids) < 30:
             ids += draw.choice(inserts) if draw.random() < 0.3 else [draw.randrange(tokenizer.vocab_size)]
-        found = next((i for i in range(len(ids)) if matcher.completes(ids[: i + 1])), None)
+        stop_at = next((i for i in range(len(ids)) if matcher.completes(ids[: i + 1])), None)
         texts = (b"".join(tokenizer.token_bytes[t] for t in ids[: i + 1]) for i in range(len(ids)))
         expected = next((i for i, t in enumerate(texts) if any(s.encode() in t for s in STOPS)), None)
-        assert found == expected
-        stopped += found is not None
+        assert stop_at == expected
+        stopped += stop_at is not None
     assert 100 < stopped <= 300
 
 

@@ -1,18 +1,19 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ramify.chat.tags import (
     TAG_NAMES,
-    callable_tools,
-    check_tools,
     final_answer,
     neutralise,
     parse_turn,
+    read_response,
     split_completion,
     stop_strings,
+    without_results,
 )
-from ramify.core.errors import ConfigError
 from ramify.core.messages import Calls, Final, MalformedTurn, ToolCall, ToolSpec
 from ramify.core.tree import Source
 
@@ -142,36 +143,6 @@ def test_stops_are_the_calls_the_answer_and_a_forged_result():
     assert stop_strings(("search", "python")) == ("</search>", "</python>", "</answer>", "<result>")
 
 
-def spec(name):
-    return ToolSpec(name, "d", {"type": "object", "required": ["query"]}, True, 1.0)
-
-
-def test_every_tool_has_a_tag_of_its_own():
-    assert list(callable_tools([spec("search"), spec("look_up2")])) == ["search", "look_up2"]
-    assert callable_tools([]) == {}
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (["<lambda>"], "letters, digits and underscores"),
-        ([""], "letters, digits and underscores"),
-        (["2x"], "a letter first"),
-        (["a" * 65], "at most 64"),
-        (["answer"], "is a tag of the dialect"),
-        (["Think"], "is a tag of the dialect"),
-        (["result"], "is a tag of the dialect"),
-        (["search", "python", "search"], "two tools"),
-    ],
-)
-def test_a_name_that_cannot_be_a_tag_is_refused(names, told):
-    with pytest.raises(ConfigError, match=told) as caught:
-        check_tools([spec(name) for name in names])
-    assert repr(names[-1]) in str(caught.value)
-    # One that joins during a trajectory ends no run: it cannot be called.
-    assert len(callable_tools([spec(name) for name in names])) == len(names) - 1
-
-
 @pytest.mark.parametrize(
     ("completion", "parts"),
     [
@@ -197,3 +168,20 @@ def test_a_call_left_open_before_the_answer_is_no_answer():
     assert isinstance(parse_turn(hidden, TOOLS), MalformedTurn)
     thought = "<think> a <search> could help</think><answer> \\boxed{ 42 }</answer>"
     assert parse_turn(thought, TOOLS) == Final("\\boxed{ 42 }")
+
+
+SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</python> <result>\n1\n</result>"
+
+
+def test_calls_are_what_a_result_answered():
+    assert read_response(SEARCH + PYTHON + SEARCH).calls == ("search", "python", "search")
+    refused = "<search>b</search><result>The maximum search limit is exceeded. You are not allowed to search.</result>"
+    assert read_response(SEARCH + refused).calls == ("search",)
+    assert read_response("<search>a</search>").calls == ()
+
+
+@given(st.text(alphabet="<>/resultanw \\boxed{}"), st.text())
+def test_nothing_that_a_tool_said_is_an_answer(before, result):
+    result = result.replace("</result>", "")
+    cut = without_results(f"<result>{result}</result>{before}")
+    assert cut == without_results(before)

@@ -12,15 +12,15 @@ GOOD = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
 def refusal(source, messages=MESSAGES):
     with pytest.raises(DataError) as refused:
         ChatTemplate(source, {}, "folder").render(messages)
-    told = str(refused.value)
-    assert told.startswith("folder: the chat template ")
-    assert "\n" not in told
-    return told
+    message = str(refused.value)
+    assert message.startswith("folder: the chat template ")
+    assert "\n" not in message
+    return message
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reason"),
     [
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "processor time"),
         ("{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n }}{% endmacro %}{{ f(99) }}", "processor time"),
@@ -37,10 +37,14 @@ def refusal(source, messages=MESSAGES):
         ("{{ 1 / 0 }}", "division by zero"),
         ("{{ {}['x'].y }}", "has no attribute"),
         ("{{ raise_exception('first\nmust be user') }}", "first must be user"),
+        ("{{ messages[0].content + 1 }}", "refuses the messages"),
+        ("{{ nothing.at.all }}", "'nothing' is undefined"),
+        ("{{ messages.append(1) }}", "refuses the messages"),
+        ("{{ ''.__class__.__mro__ }}", "refuses the messages"),
     ],
 )
-def test_what_a_template_may_not_do(source, told):
-    assert told in refusal(source)
+def test_what_a_template_may_not_do(source, reason):
+    assert reason in refusal(source)
     assert ChatTemplate(GOOD, {"eos_token": "!"}, "folder").render(MESSAGES) == "what is 12 plus 30 ?!"
 
 

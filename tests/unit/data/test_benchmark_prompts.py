@@ -3,7 +3,7 @@ from itertools import product
 
 import pytest
 
-from ramify.chat.tags import TAG_NAMES, callable_tools, parse_turn, split_completion
+from ramify.chat.tags import TAG_NAMES, parse_turn, split_completion
 from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
 from ramify.core.tree import Source
 from ramify.data.benchmarks import LANGUAGES, instructed, instructions
@@ -16,7 +16,7 @@ def spec(name: str, argument: str) -> ToolSpec:
     return ToolSpec(name, "A tool.", {"required": [argument]}, forks=True, timeout_seconds=1.0)
 
 
-SPECS = callable_tools([spec("search", "query"), spec("python", "code")])
+SPECS = {tool.name: tool for tool in (spec("search", "query"), spec("python", "code"))}
 
 
 @pytest.mark.parametrize(("tools", "language"), list(product(ALL_TOOLS, LANGUAGES)))

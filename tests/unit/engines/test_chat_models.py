@@ -1,4 +1,4 @@
-"""Chat models at hand: the policy itself, a function of the user's own."""
+"""Chat models: the policy itself, a function of the user's own, an endpoint."""
 
 import asyncio
 import threading
@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from hermes_folders import write_hermes_tokenizer
+from loopback import Reply, as_json, serve
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ServiceDownError
 from ramify.core.messages import Message, Problem
-from ramify.engines.chat_models import OwnChat, PolicyChat
+from ramify.engines.chat_models import OpenAIChat, OwnChat, PolicyChat
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
+from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.runtime.call_clock import CallClock, set_clock
 
@@ -31,16 +33,16 @@ def ask(model, messages=ASKED, max_tokens=50):
 
 
 def test_the_policy_answers_messages_without_its_reasoning(tokenizer_folder):
-    seen = []
+    contexts = []
 
     def play(context, seed):
-        seen.append((context, seed))
+        contexts.append((context, seed))
         return ScriptedTurn("<think> so </think> 42", ends=True)
 
     model = policy(tokenizer_folder, play)
     assert ask(model) == "42"
-    assert "be brief" in seen[0][0]
-    assert "12 plus 30" in seen[0][0]
+    assert "be brief" in contexts[0][0]
+    assert "12 plus 30" in contexts[0][0]
     assert model.usage.answers == 1
     assert model.usage.prompt_tokens > 10
     assert model.name == "policy 0"
@@ -83,10 +85,10 @@ class Keeps:
     """Keeps the requests."""
 
     def __init__(self, inner):
-        self.inner, self.info, self.asked = inner, inner.info, []
+        self.inner, self.info, self.requests = inner, inner.info, []
 
     async def generate(self, request):
-        self.asked.append(request)
+        self.requests.append(request)
         return await self.inner.generate(request)
 
 
@@ -99,7 +101,7 @@ def test_a_request_has_the_helpers_temperature_and_fits_the_context(tokenizer_fo
         engine = Keeps(ScriptedEngine(tokenizer, lambda c, s: ScriptedTurn("42", ends=True), prompt + room))
         model = PolicyChat(engine, renderer, 0)
         asyncio.run(model.complete(ASKED, max_tokens=50, temperature=temperature))
-        (request,) = engine.asked
+        (request,) = engine.requests
         assert (request.max_new_tokens, request.temperature) == (expected, temperature)
 
 
@@ -108,14 +110,14 @@ def test_without_a_system_message_in_the_template_the_instructions_come_before_t
     folder = write_hermes_tokenizer(tmp_path)
     loop = f"{{%- if m.role == 'system' -%}}{refusal}{{%- else -%}}{{{{- m.role + ':' + m.content -}}}}{{%- endif -%}}"
     (folder / "chat_template.jinja").write_text(f"{{%- for m in messages -%}}{loop}{{%- endfor -%}}")
-    seen = []
+    contexts = []
 
     def play(context, seed):
-        seen.append(context)
+        contexts.append(context)
         return ScriptedTurn("42", ends=True)
 
     assert ask(policy(folder, play)) == "42"
-    assert seen == ["user:be brief\n\nwhat is 12 plus 30 ?"]
+    assert contexts == ["user:be brief\n\nwhat is 12 plus 30 ?"]
 
 
 def test_for_a_tools_deadline_the_policys_time_is_time_in_a_queue(tokenizer_folder):
@@ -179,10 +181,10 @@ def test_one_that_blocks_holds_up_nobody_else():
         return "late"
 
     async def main():
-        asked = asyncio.create_task(own(mine).complete(ASKED, max_tokens=5, temperature=0.0))
+        pending = asyncio.create_task(own(mine).complete(ASKED, max_tokens=5, temperature=0.0))
         await asyncio.sleep(0.01)
         freed.set()
-        return await asked
+        return await pending
 
     assert asyncio.run(main()) == "late"
 
@@ -233,3 +235,162 @@ def test_the_end_token_is_no_part_of_the_answer(tokenizer_folder):
     end = ChatTokenizer(tokenizer_folder)
     text = ask(policy(tokenizer_folder, lambda c, s: replace(ScriptedTurn("42"), ends=True)))
     assert end.decode([end.eos_id]) not in text
+
+
+# an endpoint
+
+MESSAGES = (Message.of("system", "Be brief."), Message.of("user", "Capital of France?"))
+
+
+def reply(content, finish="stop", **message):
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": content, **message},
+        "finish_reason": finish,
+    }
+    return as_json({"choices": [choice], "usage": {"prompt_tokens": 12, "completion_tokens": 3}})
+
+
+def ask_endpoint(answer, key=None, times=1, whole=False, **settings):
+    """Return the last answer of the model or its error, the model's usage, and the requests that reached the server."""
+
+    async def main(url):
+        limits = HttpSettings(backoff_seconds=0.01, **settings)
+        model = OpenAIChat(
+            HttpClient("the model", limits, secrets=[key] if key else ()),
+            base_url=f"{url}/v1/",
+            model="small",
+            key=key,
+            extra={"top_p": 0.95, "model": "x"},
+            whole=whole,
+        )
+        assert model.name == "small"
+        for _ in range(times):
+            try:
+                outcome = await model.complete(MESSAGES, max_tokens=99, temperature=0.6)
+            except (RequestFailedError, ServiceDownError) as error:
+                outcome = error
+        await model.close()
+        await model.close()
+        return outcome, model.usage
+
+    with serve(answer) as server:
+        return *asyncio.run(main(server.url)), server.asked
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("content", ["half of", None])
+def test_a_cut_answer_is_a_failure_where_it_must_be_whole(content):
+    cut, usage, _ = ask_endpoint(lambda _: reply(content, finish="length"), whole=True)
+    assert cut.kind is FailureKind.CUT
+    assert usage.completion_tokens == 3
+    whole, _, _ = ask_endpoint(lambda _: reply("all of it"), whole=True)
+    assert whole == "all of it"
+
+
+@pytest.mark.integration
+def test_a_request_is_what_the_interface_documents():
+    text, usage, (request,) = ask_endpoint(lambda _: reply("Paris."), key="sk-test-key")
+    assert text == "Paris."
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.headers["authorization"] == "Bearer sk-test-key"
+    assert request.json() == {
+        "model": "small",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Capital of France?"},
+        ],
+        "max_tokens": 99,
+        "temperature": 0.6,
+        "top_p": 0.95,
+    }
+    assert (usage.answers, usage.prompt_tokens, usage.completion_tokens) == (1, 12, 3)
+
+
+@pytest.mark.integration
+def test_a_server_without_a_key_is_sent_none():
+    _, _, (request,) = ask_endpoint(lambda _: reply("Paris."))
+    assert "authorization" not in request.headers
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (" Paris. ", "Paris."),
+        (
+            [{"type": "text", "text": "Par"}, {"type": "other"}, "x", {"type": "text", "text": "is."}],
+            "Paris.",
+        ),
+        ("<think>It is </think>\n\nParis.", "Paris."),
+        ("France, so</think>Paris.", "Paris."),
+        ("Paris, see <think>.", "Paris, see <think>."),
+        ("Paris <think>a</think> b", "Paris <think>a</think> b"),
+        ("half \ud800", "half ?"),
+    ],
+)
+def test_the_text_is_found(content, text):
+    assert ask_endpoint(lambda _: reply(content))[0] == text
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda: as_json({}), "choices"),
+        (lambda: as_json({"choices": []}), "choices"),
+        (lambda: as_json({"choices": [{}]}), "choices"),
+        (lambda: as_json({"choices": "x"}), "choices"),
+        (lambda: as_json({"choices": [{"message": None}]}), "choices"),
+        (lambda: as_json({"error": {"message": "overloaded"}}), "choices"),
+        (lambda: as_json([1]), "choices"),
+        (lambda: reply(None), "no text"),
+        (lambda: reply("  "), "no text"),
+        (lambda: reply(7), "no text"),
+        (lambda: reply(None, reasoning_content="hm"), "reasoning and no text"),
+        (lambda: reply("<think>hm", finish="length"), "within max_tokens"),
+        (lambda: reply(None, finish="length", reasoning_content="hm"), "within max_tokens"),
+        (lambda: reply(None, refusal="I can't"), "refused"),
+        (lambda: reply("x", finish="content_filter"), "refused"),
+        (lambda: Reply(200, b"<html>", {"content-type": "text/html"}), "expected JSON"),
+    ],
+)
+def test_answers_without_a_text_are_typed(answer, reason):
+    failed, usage, _ = ask_endpoint(lambda _: answer())
+    assert failed.kind is FailureKind.MALFORMED
+    assert reason in failed.detail
+    assert usage.answers <= 1
+
+
+@pytest.mark.integration
+def test_usage_that_is_no_number_counts_nothing():
+    body = {
+        "choices": [{"message": {"content": "a"}}],
+        "usage": {"prompt_tokens": "x", "completion_tokens": None},
+    }
+    _, usage, _ = ask_endpoint(lambda _: as_json(body))
+    assert (usage.answers, usage.prompt_tokens, usage.completion_tokens) == (1, 0, 0)
+
+
+@pytest.mark.integration
+def test_a_refused_key_ends_the_run_without_being_shown():
+    failed, _, _ = ask_endpoint(lambda _: as_json({"error": "bad key sk-test-key"}, 401), key="sk-test-key")
+    assert isinstance(failed, ServiceDownError)
+    assert "sk-test-key" not in str(failed)
+
+
+@pytest.mark.integration
+def test_a_busy_server_is_asked_again():
+    replies = iter([as_json({}, 429), as_json({}, 503), reply("Paris.")])
+    text, _, requests = ask_endpoint(lambda _: next(replies))
+    assert (text, len(requests)) == ("Paris.", 3)
+
+
+@pytest.mark.integration
+def test_a_service_that_never_gives_a_choice_counts_as_down_and_one_whose_model_is_silent_does_not():
+    failed, _, requests = ask_endpoint(lambda _: as_json({}), times=4, failures_to_open=3)
+    assert isinstance(failed, ServiceDownError)
+    assert len(requests) == 3
+    failed, _, requests = ask_endpoint(lambda _: reply(None), times=4, failures_to_open=3)
+    assert failed.kind is FailureKind.MALFORMED
+    assert len(requests) == 4

@@ -68,17 +68,17 @@ def test_an_engine_that_overrides_nothing_passes_every_check():
 
 def test_what_engines_say_of_themselves():
     started = VllmEngineConfig(name="vllm", launch=True, dtype="float32")
-    given = VllmEngineConfig(name="vllm", urls=("http://localhost:1",), key_variable="MY_KEY")
+    addressed = VllmEngineConfig(name="vllm", urls=("http://localhost:1",), key_variable="MY_KEY")
     chat = OpenAIEngineConfig(name="openai", url="http://a", model="m", api="chat", key_variable="MY_KEY")
     assert LocalEngineConfig(name="local").loads_weights
-    assert (started.loads_weights, given.loads_weights, chat.loads_weights) == (True, False, False)
-    assert (started.uses_given_servers, given.uses_given_servers, chat.uses_given_servers) == (
+    assert (started.loads_weights, addressed.loads_weights, chat.loads_weights) == (True, False, False)
+    assert (started.uses_given_servers, addressed.uses_given_servers, chat.uses_given_servers) == (
         False,
         True,
         True,
     )
-    assert (given.service_key, chat.service_key, started.served_dtype) == ("MY_KEY", "MY_KEY", "float32")
-    assert (given.continues_turns, chat.continues_turns) == (True, False)
+    assert (addressed.service_key, chat.service_key, started.served_dtype) == ("MY_KEY", "MY_KEY", "float32")
+    assert (addressed.continues_turns, chat.continues_turns) == (True, False)
     assert TrainingEngineConfig(name="local", weights="copy").learner_weights == "copy"
     assert (LocalEngineConfig(name="local").learner_weights, started.learner_weights) == (None, None)
 
@@ -102,5 +102,5 @@ def test_servers_refuse_an_adapter_that_no_learner_hands_over(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     engine = VllmEngineConfig(name="vllm", launch=True)
     engine.refuse_model(tmp_path, hands_over=True)
-    with pytest.raises(ConfigError, match="merge it first"):
+    with pytest.raises(ConfigError, match="Merge it first"):
         engine.refuse_model(tmp_path, hands_over=False)

@@ -113,8 +113,8 @@ def test_a_continuation_feeds_only_what_is_new_and_a_branch_copies_its_parent(mo
     ]
 
 
-@pytest.mark.parametrize("kept", [0, 3])
-def test_what_a_rollback_keeps_is_not_fed_again(model, tokenizer, kept):
+@pytest.mark.parametrize("num_kept", [0, 3])
+def test_what_a_rollback_keeps_is_not_fed_again(model, tokenizer, num_kept):
     """A backtracked trajectory goes on from its prompt, or from inside the turn whose call failed."""
     engine = engine_of(model, tokenizer)
     prompt = tokenizer.encode("the capital of France is Paris , 12 plus 30 is 42")
@@ -124,13 +124,13 @@ def test_what_a_rollback_keeps_is_not_fed_again(model, tokenizer, kept):
         turn = await engine.generate(Request(prompt, stream(0), 7))
         await engine.generate(Request(prompt + turn.token_ids + failure, stream(1), 5))
         fed = engine.counters.prefilled
-        again = await engine.generate(Request(prompt + turn.token_ids[:kept], stream(2), 7))
+        again = await engine.generate(Request(prompt + turn.token_ids[:num_kept], stream(2), 7))
         return fed, engine.counters.prefilled, turn, again
 
     before, after, turn, again = asyncio.run(main())
     assert before == len(prompt) - 1 + len(failure)
     assert after == before
-    _, expected = learner_logprobs(model, prompt + turn.token_ids[:kept], again.token_ids)
+    _, expected = learner_logprobs(model, prompt + turn.token_ids[:num_kept], again.token_ids)
     np.testing.assert_allclose(again.logprobs, expected, atol=2e-5)
 
 
@@ -257,18 +257,18 @@ def test_a_closed_engine_says_so_to_those_who_wait_and_to_those_who_come(model, 
         await engine.close()
         return await asyncio.gather(*waiting, engine.generate(request), return_exceptions=True)
 
-    *told, late = asyncio.run(main())
-    assert all(isinstance(error, EngineError) for error in told)
+    *waited, late = asyncio.run(main())
+    assert all(isinstance(error, EngineError) for error in waited)
     assert isinstance(late, EngineError)
     assert "closed" in str(late)
 
 
 @pytest.mark.parametrize(
-    ("size", "new", "told"),
+    ("size", "new", "message"),
     [(290, 11, "290 tokens for 11 more.* 300 tokens"), (0, 5, "not 0 and 5"), (3, 0, "and 0")],
 )
-def test_a_request_that_cannot_be_served_is_refused_with_its_sizes(model, tokenizer, size, new, told):
-    with pytest.raises(EngineError, match=told):
+def test_a_request_that_cannot_be_served_is_refused_with_its_sizes(model, tokenizer, size, new, message):
+    with pytest.raises(EngineError, match=message):
         asyncio.run(engine_of(model, tokenizer).generate(Request((5,) * size, 1, new)))
 
 

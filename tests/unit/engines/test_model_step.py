@@ -10,8 +10,7 @@ import torch
 from model_folders import write_model
 from ramify.engines.decoder import Decoder
 from ramify.engines.model_step import Bucket, ModelStep, StaticStep, bucket_for, cache_shape
-from ramify.engines.slot_attention import DecodeRows, PrefillChunk, PrefixGroup
-from ramify.engines.slots import CacheShape, SlotTable
+from ramify.engines.slots import CacheShape, DecodeRows, PrefillChunk, PrefixGroup, SlotTable
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora

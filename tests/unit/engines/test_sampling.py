@@ -40,13 +40,13 @@ def test_frequencies_logprobs_and_impossible_tokens():
 def test_top_p_draws_from_the_smallest_set_of_likely_tokens_that_holds_it():
     count = 20000
     whole = torch.softmax(SCORES[0], -1)
-    for top_p, kept in ((0.6, [0]), (0.7, [0, 1]), (0.9, [0, 1, 3]), (0.999, [0, 1, 2, 3])):
-        assert whole[kept].sum() >= top_p > whole[kept[:-1]].sum() or len(kept) == 4
+    for top_p, nucleus in ((0.6, [0]), (0.7, [0, 1]), (0.9, [0, 1, 3]), (0.999, [0, 1, 2, 3])):
+        assert whole[nucleus].sum() >= top_p > whole[nucleus[:-1]].sum() or len(nucleus) == 4
         sampled = draw(SCORES[:1].expand(count, -1), range(count), rows=[0], top_p=top_p)
-        assert sorted(set(sampled.tokens.tolist())) == kept
-        expected = whole / whole[kept].sum()
+        assert sorted(set(sampled.tokens.tolist())) == nucleus
+        expected = whole / whole[nucleus].sum()
         frequencies = np.bincount(sampled.tokens, minlength=4) / count
-        np.testing.assert_allclose(frequencies[kept], expected[kept].numpy(), atol=0.012)
+        np.testing.assert_allclose(frequencies[nucleus], expected[nucleus].numpy(), atol=0.012)
         np.testing.assert_allclose(sampled.logprobs, expected.log()[sampled.tokens].numpy(), atol=1e-6)
         assert sampled.entropies[0] == draw(SCORES[:1], [0], rows=[0]).entropies[0]
     # A row beside it with top_p = 1 is drawn as ever.

@@ -39,7 +39,7 @@ def test_pairs_are_brackets_and_the_script_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("turns = 3", "expected [[turns]] tables"),
         ("turns = []", "without a gap, found []"),
@@ -52,10 +52,10 @@ def test_pairs_are_brackets_and_the_script_says_so(tmp_path):
         ("turns = [", "expected [[turns]] tables"),
     ],
 )
-def test_a_script_that_cannot_be_played_is_refused_when_it_is_read(tmp_path, text, told):
+def test_a_script_that_cannot_be_played_is_refused_when_it_is_read(tmp_path, text, message):
     path = tmp_path / "script.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_script(path, "\n</result>")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(str(path))

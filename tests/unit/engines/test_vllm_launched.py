@@ -1,30 +1,19 @@
 """A server that ramify starts: who can reach it, what it inherits, and how it is started again. A stand-in plays vLLM."""
 
-import asyncio
 import sys
+import tempfile
 from pathlib import Path
 
 import httpx
 import pytest
+from vllm_engines import engine_of, play, request_of, step
 
-import build
-from model_folders import write_model
 from other_user import refuses_another_user
-from ramify.assemble.vllm import build_vllm
-from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.records import Request, version_folder
-from ramify.engines.configs import VllmEngineConfig
+from ramify.core.errors import MachineError, ServiceDownError
 from ramify.engines.vllm.replica import ServerState
-from ramify.modeling.load import load_model
-from ramify.sampler.publisher import write_weights
 from vllm_stand_in import install
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("vllm") / "model", "qwen2")
 
 
 @pytest.fixture
@@ -35,33 +24,17 @@ def launch(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("JUDGE_API_KEY", "of-another-service")
     notes = []
-    section = VllmEngineConfig(
-        name="vllm",
+    engine = engine_of(
+        folder,
+        notes=notes,
+        hands_over=True,
+        run=tmp_path / "run",
         launch=True,
         python=Path(sys.executable),
-        dtype="float32",
         start_seconds=240.0,
         sleep=True,
     )
-    engine = build_vllm(section, ChatTokenizer(folder), 300, tmp_path / "run", notes.append, hands_over=True)
     return engine, tmp_path / "packages" / "failing.txt", notes
-
-
-def play(engine, work):
-    async def main():
-        try:
-            return await work(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(main())
-
-
-async def step(engine, folder, version):
-    weights = version_folder(engine.info().weights_folder, version)
-    write_weights(build.learner(load_model(folder)), weights, "float32")
-    await engine.load_weights(version)
-    return await engine.generate(Request((5, 9, 33, 60), 1, 4))
 
 
 def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(folder, launch):
@@ -90,14 +63,14 @@ def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(folder, launch
 def test_a_launched_server_is_for_this_run_alone(folder, launch):
     """Neither another user nor another program of this user can ask it for anything."""
     engine, _, _ = launch
-    seen = {}
+    observed = {}
 
     async def work(engine):
         await step(engine, folder, 1)
         process = engine._replicas[0].process
         socket = process.socket
         environment = Path(f"/proc/{process._running.pid}/environ").read_bytes().decode().split("\0")
-        seen.update(folder=socket.parent, names={line.partition("=")[0] for line in environment})
+        observed.update(folder=socket.parent, names={line.partition("=")[0] for line in environment})
         assert socket.parent.stat().st_mode & 0o777 == 0o700
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
             for path in ("/health", "/collective_rpc", "/sleep", "/v1/models"):
@@ -107,6 +80,42 @@ def test_a_launched_server_is_for_this_run_alone(folder, launch):
         assert refuses_another_user(socket)
 
     play(engine, work)
-    assert {"RAMIFY_SERVER_KEY", "VLLM_SERVER_DEV_MODE"} <= seen["names"]
-    assert not {"RANK", "JUDGE_API_KEY"} & seen["names"]
-    assert not seen["folder"].exists()
+    assert {"RAMIFY_SERVER_KEY", "VLLM_SERVER_DEV_MODE"} <= observed["names"]
+    assert not {"RANK", "JUDGE_API_KEY"} & observed["names"]
+    assert not observed["folder"].exists()
+
+
+@pytest.mark.usefixtures("quick_servers")
+def test_a_python_without_vllm_is_told(folder, tmp_path):
+    engine = engine_of(folder, launch=True)
+    with pytest.raises(
+        ServiceDownError, match=r"has no vLLM: install it there, or name .* engine\.python"
+    ) as failed:
+        play(engine, lambda e: e.generate(request_of(folder)))
+    assert "\n" not in str(failed.value)
+
+
+FAILING = """#!/bin/sh
+echo "(Worker pid=7) ERROR 11-23 09:31:45 [core.py:953] ValueError: Available memory is less than desired"
+exit 1
+"""
+
+
+@pytest.mark.usefixtures("quick_servers")
+def test_a_server_that_does_not_start_says_why(folder, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(FAILING)
+    python.chmod(0o755)
+    engine = engine_of(folder, launch=True, python=python)
+    with pytest.raises(
+        ServiceDownError, match=r"its process ended: ValueError: Available memory .*server-0\.log"
+    ):
+        play(engine, lambda e: e.generate(request_of(folder)))
+
+
+def test_a_server_that_cannot_be_started_is_told(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    section = {"launch": True, "python": tmp_path / "absent"}
+    with pytest.raises(MachineError, match=r"engine\.python: .*absent cannot be started"):
+        engine_of(folder, weights_dir=tmp_path / "weights", hands_over=True, **section)
+    assert not list(tmp_path.glob("**/ramify-*"))

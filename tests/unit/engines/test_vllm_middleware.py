@@ -80,10 +80,10 @@ def test_no_request_without_the_key_reaches_the_server(require_key, scope):
     else:
         assert messages == [{"type": "websocket.close", "code": 1008}]
     # Two Authorization headers are no key: which of them counts would depend on the reader.
-    one = [pair for pair in scope["headers"] if pair[0].lower() != b"authorization"]
-    messages, reached = ask(require_key, {**scope, "headers": [*one, RIGHT]})
+    others = [pair for pair in scope["headers"] if pair[0].lower() != b"authorization"]
+    messages, reached = ask(require_key, {**scope, "headers": [*others, RIGHT]})
     assert (messages, len(reached)) == ([], 1)
-    assert ask(require_key, {**scope, "headers": [*one, RIGHT, RIGHT]})[1] == []
+    assert ask(require_key, {**scope, "headers": [*others, RIGHT, RIGHT]})[1] == []
 
 
 def test_the_servers_own_start_passes(require_key):

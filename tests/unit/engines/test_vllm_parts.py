@@ -51,11 +51,11 @@ def test_the_longest_prefix_wins_and_then_the_least_load():
 
 
 def test_without_any_prefix_requests_spread():
-    places = [Place() for _ in range(3)]
+    servers = [Place() for _ in range(3)]
     for number in range(9):
-        chosen = least_work(places, blocks_of(tuple(range(number, number + 64))))
+        chosen = least_work(servers, blocks_of(tuple(range(number, number + 64))))
         chosen.in_flight += 1
-    assert [place.in_flight for place in places] == [3, 3, 3]
+    assert [server.in_flight for server in servers] == [3, 3, 3]
 
 
 def test_old_blocks_are_forgotten(monkeypatch):
@@ -103,7 +103,7 @@ def test_a_killed_runs_weights_are_removed_by_the_next_and_a_living_ones_stay(tm
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        MachineError, match=r"engine\.weights_dir: nothing can be written into .*name another folder"
+        MachineError, match=r"engine\.weights_dir: nothing can be written into .*Name another folder"
     ):
         WeightsFolder(tmp_path / "file" / "below")
 
@@ -116,7 +116,7 @@ def command(python, gpus="", **changes):
 def test_the_command_names_all_that_the_engine_relies_on():
     flags = ("--tensor-parallel-size", "2", "--middleware", "theirs.Own")
     words = command(Path("py"), flags=flags, sleep=True).arguments(Path("/run/s/server-0.sock"))
-    told = " ".join(words)
+    line = " ".join(words)
     for part in (
         "--model /models/m --served-model-name m --dtype bfloat16",
         "--max-model-len 4096 --max-logprobs 21",
@@ -125,7 +125,7 @@ def test_the_command_names_all_that_the_engine_relies_on():
         "--uds /run/s/server-0.sock",
         "--tensor-parallel-size 2",
     ):
-        assert part in told
+        assert part in line
     # vLLM asks the last one first.
     assert words[-4:] == ["--middleware", "theirs.Own", "--middleware", "ramify_auth.RequireKey"]
     assert not {"--host", "--port"} & set(words)

@@ -91,10 +91,10 @@ class Wire:
     """Notes what would have been sent, and fails for the addresses that are named dead."""
 
     def __init__(self, dead=()):
-        self.asked, self.dead = [], dead
+        self.sent, self.dead = [], dead
 
     async def send(self, request):
-        self.asked.append((request.connect_to, request.url))
+        self.sent.append((request.connect_to, request.url))
         if request.connect_to in self.dead:
             raise ConnectFailedError(FailureKind.CONNECTION, "no route")
 
@@ -131,31 +131,31 @@ def ask(url, answers, dead=()):
                 kinds.append(error.kind)
         return kinds
 
-    return asyncio.run(main()), wire.asked
+    return asyncio.run(main()), wire.sent
 
 
 def test_the_connection_goes_to_the_checked_address_for_the_named_host():
-    statuses, asked = ask("https://a.test:8443/x", [["93.184.215.14"]])
+    statuses, sent = ask("https://a.test:8443/x", [["93.184.215.14"]])
     assert statuses == [200]
-    assert asked == [("93.184.215.14", "https://a.test:8443/x")]
+    assert sent == [("93.184.215.14", "https://a.test:8443/x")]
 
 
 def test_a_name_that_moves_inside_is_refused_the_second_time():
-    statuses, asked = ask("http://a.test/", [["93.184.215.14"], ["127.0.0.1"], ["::1"]])
+    statuses, sent = ask("http://a.test/", [["93.184.215.14"], ["127.0.0.1"], ["::1"]])
     assert statuses == [200, FailureKind.FORBIDDEN, FailureKind.FORBIDDEN]
-    assert len(asked) == 1
+    assert len(sent) == 1
 
 
 def test_one_forbidden_address_of_several_is_enough():
-    statuses, asked = ask("http://a.test/", [["93.184.215.14", "10.0.0.1"]])
+    statuses, sent = ask("http://a.test/", [["93.184.215.14", "10.0.0.1"]])
     assert statuses == [FailureKind.FORBIDDEN]
-    assert asked == []
+    assert sent == []
 
 
 def test_a_dead_address_gives_way_to_the_next():
-    statuses, asked = ask("http://a.test/", [["2606:4700::1", "1.1.1.1"]], dead=["2606:4700::1"])
+    statuses, sent = ask("http://a.test/", [["2606:4700::1", "1.1.1.1"]], dead=["2606:4700::1"])
     assert statuses == [200]
-    assert [address for address, _ in asked] == ["2606:4700::1", "1.1.1.1"]
+    assert [address for address, _ in sent] == ["2606:4700::1", "1.1.1.1"]
 
 
 def test_names_without_an_address_fail_as_connections():
@@ -176,7 +176,7 @@ def test_every_spelling_of_this_machine_is_refused_by_the_real_resolver(host):
         return refused.value.kind
 
     assert asyncio.run(main()) is FailureKind.FORBIDDEN
-    assert wire.asked == []
+    assert wire.sent == []
 
 
 @pytest.fixture

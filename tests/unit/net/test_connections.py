@@ -48,10 +48,10 @@ def test_a_file_that_holds_none_is_named_by_its_variable(
 
 
 def test_a_unix_socket_is_asked_whatever_the_host(tmp_path) -> None:
-    asked = []
+    heads = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntrue")
         await writer.drain()
         writer.close()
@@ -67,5 +67,5 @@ def test_a_unix_socket_is_asked_whatever_the_host(tmp_path) -> None:
                 await client.close()
 
     assert asyncio.run(main()) is True
-    assert asked[0].startswith(b"GET /health HTTP/1.1\r\n")
-    assert b"host: engine\r\n" in asked[0].lower()
+    assert heads[0].startswith(b"GET /health HTTP/1.1\r\n")
+    assert b"host: engine\r\n" in heads[0].lower()

@@ -243,7 +243,7 @@ def test_cookies_are_not_kept() -> None:
 
     with script(Reply(200, headers={"set-cookie": "id=1; Path=/"})) as server:
         run(FAST, twice)
-    assert all("cookie" not in asked.headers for asked in server.asked)
+    assert all("cookie" not in request.headers for request in server.asked)
 
 
 @pytest.mark.parametrize(

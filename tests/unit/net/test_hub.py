@@ -135,12 +135,12 @@ def test_a_listing_that_is_wrong_names_nothing_on_this_machine(name, tmp_path):
 
 
 def test_headers_that_climb_are_not_read(tmp_path):
-    """What made huggingface_hub 1.33 write outside its cache."""
+    """They made huggingface_hub 1.33 write outside its cache."""
 
-    def instead(asked: Asked):
-        if asked.path.startswith("/api"):
+    def instead(request: Asked):
+        if request.path.startswith("/api"):
             return None
-        name = asked.path.rpartition(f"/{SHA}/")[2] or "model.safetensors"
+        name = request.path.rpartition(f"/{SHA}/")[2] or "model.safetensors"
         body = FILES.get(name, WEIGHTS)
         evil = {"ETag": f'"{tmp_path}/PWN"', "X-Linked-Etag": f'"{EVIL}"', "X-Repo-Commit": EVIL}
         return Reply(200, body, {**evil, "X-Linked-Size": "1"})
@@ -153,14 +153,16 @@ def test_headers_that_climb_are_not_read(tmp_path):
 
 def gives(body, status=200, name="model.safetensors"):
     """Answers with another body for a file."""
-    return lambda asked: Reply(status, body) if asked.path.endswith(name) and "/cdn/" in asked.path else None
+    return lambda request: (
+        Reply(status, body) if request.path.endswith(name) and "/cdn/" in request.path else None
+    )
 
 
 FLIPPED = bytes([WEIGHTS[0] ^ 1]) + WEIGHTS[1:]
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reason"),
     [
         (WEIGHTS[: len(WEIGHTS) // 2], f"{len(WEIGHTS) // 2} bytes of {len(WEIGHTS)}"),
         (FLIPPED, "its hash"),
@@ -169,10 +171,10 @@ FLIPPED = bytes([WEIGHTS[0] ^ 1]) + WEIGHTS[1:]
     ],
     ids=["half", "flipped", "longer", "empty"],
 )
-def test_a_file_that_is_not_the_listed_one_is_refused_and_removed(body, told, tmp_path):
+def test_a_file_that_is_not_the_listed_one_is_refused_and_removed(body, reason, tmp_path):
     error, _ = fetch(HubStandIn({"org/tiny": FILES}, instead=gives(body)), tmp_path)
     assert isinstance(error, HubFailedError)
-    assert (error.problem, told in error.detail) == (HubProblem.UNTRUSTED, True), error
+    assert (error.problem, reason in error.detail) == (HubProblem.UNTRUSTED, True), error
     assert not [path for path in all_files(tmp_path) if hashlib.sha256(WEIGHTS).hexdigest() in path]
     assert cached_snapshot(tmp_path, REPO) is None
     snapshot, _ = fetch(HubStandIn({"org/tiny": FILES}), tmp_path)
@@ -183,8 +185,8 @@ def cut_after(count):
     """The first answer for the weights ends after some bytes; all others are the hub's."""
     cuts = [count]
 
-    def instead(asked: Asked):
-        if "/cdn/" not in asked.path or not cuts:
+    def instead(request: Asked):
+        if "/cdn/" not in request.path or not cuts:
             return None
         head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(WEIGHTS)
         body = WEIGHTS[: cuts.pop()]
@@ -203,10 +205,10 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(tmp_path):
 def test_a_download_that_breaks_off_often_goes_on_while_it_grows(tmp_path):
     large = bytes(range(256)) * (40 * 2**10)  # 10 MiB, 1.5 at a time
 
-    def instead(asked: Asked):
-        if "/cdn/" not in asked.path:
+    def instead(request: Asked):
+        if "/cdn/" not in request.path:
             return None
-        start = int(asked.headers.get("range", "bytes=0-")[6:-1])
+        start = int(request.headers.get("range", "bytes=0-")[6:-1])
         head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (206 if start else 200, len(large) - start)
         return Reply(write=lambda stream: stream.write(head + large[start : start + 3 * 2**19]))
 
@@ -294,7 +296,7 @@ def drip(stream):
 def test_answers_without_an_end_do_end(write, where, tmp_path):
     began = time.monotonic()
     hub = HubStandIn(
-        {"org/tiny": FILES}, instead=lambda asked: Reply(write=write) if where in asked.path else None
+        {"org/tiny": FILES}, instead=lambda request: Reply(write=write) if where in request.path else None
     )
     error, _ = fetch(hub, tmp_path, seconds=0.5)
     assert isinstance(error, HubFailedError)
@@ -310,8 +312,8 @@ def test_answers_without_an_end_do_end(write, where, tmp_path):
 
 
 def test_redirects_end(tmp_path):
-    def instead(asked: Asked):
-        return Reply(302, headers={"location": f"{asked.path}x"}) if "/cdn/" in asked.path else None
+    def instead(request: Asked):
+        return Reply(302, headers={"location": f"{request.path}x"}) if "/cdn/" in request.path else None
 
     error, _ = fetch(HubStandIn({"org/tiny": FILES}, instead=instead), tmp_path)
     assert isinstance(error, HubFailedError)
@@ -366,8 +368,8 @@ def test_no_listing_writes_outside_the_cache_or_raises_anything_else(entries, co
     top = tmp_path_factory.mktemp("drawn")
     listing = json.loads(json.dumps({"sha": commit, "siblings": entries}))
 
-    def instead(asked: Asked):
-        return as_json(listing) if asked.path.startswith("/api") else Reply(200, b"{}")
+    def instead(request: Asked):
+        return as_json(listing) if request.path.startswith("/api") else Reply(200, b"{}")
 
     fetch(HubStandIn(instead=instead), top / "a" / "b" / "cache", choose=list)
     assert all(path.startswith("a/b/cache/models--org--tiny/") for path in all_files(top))

@@ -81,7 +81,10 @@ def read_generated(
     Raises:
         RequestFailedError: MALFORMED if it is no answer to `request`; SERVER if the server dropped the request.
     """
-    choice = _only_choice(prompt, answer)
+    choices = _objects(prompt, "choices", answer)
+    if len(choices) != 1:
+        raise answer.malformed(f"expected 1 entry in choices, got {len(choices)}")
+    choice = choices[0]
     reason = choice.get("finish_reason")
     if reason == "abort":  # by a restart, or by somebody else's pause
         raise RequestFailedError(FailureKind.SERVER, f"{answer.where}: the server dropped the request")
@@ -99,13 +102,6 @@ def read_generated(
     tops = tuple(_tops(e, request.top_k, vocab_size, answer) for e in content) if request.top_k else ()
     values = tuple(drawn_logprob(entry.get("logprob"), answer) for entry in content)
     return GenerateResponse(ids, values, tops, str(reason), _labels(choice, len(ids), answer))
-
-
-def _only_choice(read: Mapping[str, Json], answer: Answer) -> Mapping[str, Json]:
-    choices = _objects(read, "choices", answer)
-    if len(choices) != 1:
-        raise answer.malformed(f"expected 1 entry in choices, got {len(choices)}")
-    return choices[0]
 
 
 def _tops(entry: Mapping[str, Json], top_k: int, vocab_size: int, answer: Answer) -> tuple[float, ...]:

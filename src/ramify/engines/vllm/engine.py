@@ -14,6 +14,7 @@ A server that cannot be brought back, or answers wrongly, is given up. The other
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -26,11 +27,10 @@ from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request,
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS, top_k_bracket
 from ramify.engines.vllm.answers import GenerateRequest, GenerateResponse
-from ramify.engines.vllm.fit import Fit
 from ramify.engines.vllm.folder import WeightsFolder
 from ramify.engines.vllm.replica import LostServerError, Replica, ServerState
 from ramify.engines.vllm.routing import blocks_of, least_work
-from ramify.engines.vllm.weight_sync import WeightSync
+from ramify.engines.vllm.weight_sync import Fit, WeightSync
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _MOST_FAILURES = 10
@@ -93,7 +93,7 @@ class VllmEngine:
             self._sleeps,
         )
         self._sync = WeightSync(fit, self._info.weights_folder, self._wake_waiters, note)
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
         self._keepers: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         # Set when all servers were up for the first time: until then one that is given up ends the run.
@@ -139,7 +139,7 @@ class VllmEngine:
         return done
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first, by every server; they must agree. [T] -> [T - 1]
+        """Return the logprob of each token after the first, by every server; they must agree. [T] -> [T - 1]
 
         Raises:
             EngineError: Two servers differ by more than the engine states, or one does not answer; the engine is closed.
@@ -222,7 +222,7 @@ class VllmEngine:
                 self._note_lost(replica)
 
     def info(self) -> EngineInfo:
-        """Sizes and version."""
+        """Return the engine's capabilities."""
         return self._info
 
     async def close(self) -> None:
@@ -349,7 +349,7 @@ class VllmEngine:
         """
         if failed.kind is FailureKind.REFUSED:
             raise ServiceDownError(
-                f"{failed.detail}: the server refuses the key; look at engine.key_variable"
+                f"{failed.detail}: the server refuses the key. Look at engine.key_variable."
             )
         if not failed.kind.retriable:
             replica.count_wrong_answer(failed.detail)
@@ -386,7 +386,7 @@ class VllmEngine:
         )
 
     def _runs(self, labels: Sequence[tuple[str, int]], size: int) -> tuple[tuple[int, int], ...]:
-        """Versions of the first `size` tokens."""
+        """Return the versions of the first `size` tokens."""
         runs: list[tuple[int, int]] = []
         for label, count in labels:
             count = min(count, size)
@@ -394,8 +394,3 @@ class VllmEngine:
             if count:
                 runs.append((self._sync.version_of(label), count))
         return tuple(runs)
-
-    def _matcher(self, stops: tuple[str, ...]) -> StopMatcher:
-        if stops not in self._matchers:
-            self._matchers[stops] = StopMatcher(self._tokenizer.token_bytes, stops)
-        return self._matchers[stops]

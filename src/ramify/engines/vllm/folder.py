@@ -62,7 +62,7 @@ class WeightsFolder(LockedFolder):
             super().__init__(parent, "ramify-weights-")
         except OSError as error:
             raise MachineError(
-                f"engine.weights_dir: nothing can be written into {parent} ({error.strerror}); name another folder"
+                f"engine.weights_dir: nothing can be written into {parent} ({error.strerror}). Name another folder."
             ) from None
 
     def share(self) -> None:

@@ -91,7 +91,12 @@ class Command:
 
     def environment(self, socket: Path, key: str) -> Mapping[str, str]:
         """Return the variables of the process: this process's own without keys of services and what torchrun set."""
-        inherited = {name: value for name, value in os.environ.items() if not _is_trainers(name)}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            # VLLM_API_KEY may hold a key too: the server would ask for a second one.
+            if not (name in _TRAINERS or name.startswith(_TRAINERS_PREFIXES) or may_hold_key(name))
+        }
         own = {
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -106,15 +111,6 @@ class Command:
         if self.config.batch_invariant:
             own["VLLM_BATCH_INVARIANT"] = "1"
         return {**inherited, **own}
-
-
-def _is_trainers(variable: str) -> bool:
-    return (
-        variable in _TRAINERS
-        or variable.startswith(_TRAINERS_PREFIXES)
-        # VLLM_API_KEY among them: the server would ask for a second key.
-        or may_hold_key(variable)
-    )
 
 
 class ServerProcess:
@@ -166,8 +162,8 @@ class ServerProcess:
                 )
         except OSError as error:
             raise MachineError(
-                f"engine.python: {self._command.python} cannot be started: {error.strerror}; name the Python of an "
-                "environment with vLLM"
+                f"engine.python: {self._command.python} cannot be started: {error.strerror}. Name the Python of an "
+                "environment with vLLM."
             ) from None
 
     @property

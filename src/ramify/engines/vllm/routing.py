@@ -41,7 +41,7 @@ class CachedPrefixes:
 
 
 def blocks_of(token_ids: Sequence[int]) -> list[int]:
-    """A hash of each whole block of a context together with all before it."""
+    """Return a hash of each whole block of a context together with all before it."""
     hashes, before = [], 0
     for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         before = hash((before, tuple(token_ids[start : start + BLOCK_TOKENS])))

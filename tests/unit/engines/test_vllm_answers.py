@@ -9,22 +9,56 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from vllm_engines import GENERATE, answering, engine_of, play, request_of
 
-from loopback import as_json
-from model_folders import write_model
-from ramify.assemble.vllm import build_vllm
-from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import RamifyError
+from loopback import Reply, as_json
+from ramify.core.errors import EngineError, RamifyError
 from ramify.core.records import Request
-from ramify.engines.configs import VllmEngineConfig
-from ramify.engines.vllm import replica
 from vllm_stand_in import sent, stand_in
 from wrong_answers import wrong
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_servers")]
+
+
+WRONG = {
+    "no ids": (answering(token_ids=None), "expected token_ids"),
+    "no logprobs": (answering(logprobs=None), "expected a logprob for each of 1 tokens, got 0"),
+    "other tokens": (
+        answering(logprobs={"content": [{"token_id": 41, "logprob": -1.0}]}),
+        "expected a logprob for each",
+    ),
+    "no number": (
+        answering(logprobs={"content": [{"token_id": 40, "logprob": None}]}),
+        "expected a logprob that is a number",
+    ),
+    "no versions": (answering(weight_versions=None), "expected weight_versions"),
+    "half a prompt": (answering(prompt_tokens_less=2), r"it read \d+ tokens of a prompt of"),
+    "no choices": (
+        lambda request: as_json({"usage": {"prompt_tokens": len(request.json()["token_ids"])}}),
+        "choices",
+    ),
+    "no json": (lambda request: Reply(body=b"<html>"), "expected JSON"),
+    "refused": (lambda request: as_json({"error": {"message": "Token id 900 is out"}}, 400), "Token id 900"),
+    "no route": (lambda request: as_json({"detail": "Not Found"}, 404), "--enable-scale-out"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_an_answer_that_is_not_as_vllm_writes_it_ends_the_run_in_one_line(folder, kind):
+    fault, expected = WRONG[kind]
+    with stand_in(folder) as (here, server):
+        here.faults[GENERATE] = fault
+        with pytest.raises(EngineError, match=expected) as failed:
+            play(engine_of(folder, server), lambda e: e.generate(request_of(folder)))
+    assert "\n" not in str(failed.value)
+
+
+# drawn at random
+
 
 CAMPAIGN = int(os.environ.get("RAMIFY_WRONG_ANSWERS", "48"))
-GENERATE = "/inference/v1/generate"
+
+
 ROUTES = (
     *("/health", "/version", "/v1/models", "/server_info", "/weight_info", "/tokenize", "/is_sleeping"),
     *(
@@ -37,12 +71,9 @@ ROUTES = (
         "/wake_up",
     ),
 )
+
+
 VOCAB = 606
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("vllm") / "model", "qwen2")
 
 
 @pytest.fixture(scope="module")
@@ -51,29 +82,12 @@ def server(folder):
         yield pair
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(replica, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(replica, "WATCH_SECONDS", 0.1)
-    monkeypatch.setattr(replica, "HEALTH_SECONDS", 1.0)
-    monkeypatch.setattr("ramify.engines.vllm.engine._PAUSE_SECONDS", 0.001)
-
-
-def engine_of(folder, *servers, hands_over=False):
-    section = VllmEngineConfig(
-        name="vllm",
-        urls=tuple(s.url for s in servers),
-        dtype="float32",
-        start_seconds=0.5,
-        sleep=hands_over,
-        request_seconds=5.0,
-    )
-    out = folder.parent / "run"
-    return build_vllm(section, ChatTokenizer(folder), 300, out, lambda line: None, hands_over=hands_over)
+def failing_engine(folder, server, **section):
+    return engine_of(folder, server, start_seconds=0.5, request_seconds=5.0, **section)
 
 
 def tried(engine, work):
-    """What `work` returns; a typed error of one short line otherwise. Anything else is a failure of the test."""
+    """Return what `work` does; a typed error of one short line otherwise. Anything else is a failure of the test."""
 
     async def main():
         try:
@@ -107,9 +121,9 @@ def assert_sound(completion, request):
 def spoiled(here, route, draw):
     """Answer with a changed copy of what the server itself would."""
 
-    def fault(asked):
+    def fault(request):
         del here.faults[route]
-        reply = here.answer(asked)
+        reply = here.answer(request)
         here.faults[route] = fault
         return wrong(draw, reply)
 
@@ -129,11 +143,11 @@ def test_a_wrong_answer_to_a_request_is_refused_or_as_good_as_a_valid_one(folder
         spoiled(here, GENERATE, draw)
         before = len(sent(loopback, GENERATE))
         if draw.random() < 0.75:
-            result = tried(engine_of(folder, loopback), lambda e, request=request: e.generate(request))
+            result = tried(failing_engine(folder, loopback), lambda e, request=request: e.generate(request))
             if not isinstance(result, RamifyError):
                 assert_sound(result, request)
         else:
-            result = tried(engine_of(folder, loopback), lambda e, ids=ids: e.score(ids))
+            result = tried(failing_engine(folder, loopback), lambda e, ids=ids: e.score(ids))
             if not isinstance(result, RamifyError):
                 assert result.shape == (len(ids) - 1,)
                 assert np.isfinite(result).all()
@@ -164,12 +178,12 @@ def test_a_wrong_answer_of_another_route_is_one_line_or_does_no_harm(folder, ser
         draw = random.Random(f"route {number}")
         route = ROUTES[number % len(ROUTES)]
         # The stand-in reads weights; which ones is no matter here.
-        here.faults["/collective_rpc"] = lambda asked: loaded(here)
+        here.faults["/collective_rpc"] = lambda request: loaded(here)
         if route == "/collective_rpc":
-            here.faults[route] = lambda asked, draw=draw: wrong(draw, loaded(here))
+            here.faults[route] = lambda request, draw=draw: wrong(draw, loaded(here))
         else:
             spoiled(here, route, draw)
-        result = tried(engine_of(folder, loopback, hands_over=True), step)
+        result = tried(failing_engine(folder, loopback, hands_over=True, sleep=True), step)
         outcomes[route, type(result).__name__] += 1
         here.faults.clear()
         here.restart()

@@ -25,12 +25,12 @@ def renderer(tokenizer_folder):
 
 
 def ask(renderer, reply, key=None, ids=True, notes=None, **changes):
-    """What the engine makes of one reply, and what it asked after the probe; `ids`: the service takes token ids."""
+    """Return what the engine makes of one reply, and its requests after the probe; `ids`: the service takes token ids."""
     tokenizer = renderer.tokenizer
     request = Request(tokenizer.encode("<|im_start|>user\nwhat ?"), 2**62 + 5, 40, STOPS, temperature=0.5)
 
-    def answer(asked):
-        body = asked.json()
+    def answer(received):
+        body = received.json()
         if not body.get("echo"):
             return reply
         assert body["max_tokens"] == 1
@@ -66,10 +66,10 @@ def choice(text, reason="stop", **more):
 
 
 def test_the_wire_format(renderer):
-    _, (asked,) = ask(renderer, choice("hm", stop_reason=None), key="k-123")
-    assert asked.path == "/v1/completions"
-    assert asked.headers["authorization"] == "Bearer k-123"
-    assert asked.json() == {
+    _, (received,) = ask(renderer, choice("hm", stop_reason=None), key="k-123")
+    assert received.path == "/v1/completions"
+    assert received.headers["authorization"] == "Bearer k-123"
+    assert received.json() == {
         "model": "m",
         "prompt": list(renderer.tokenizer.encode("<|im_start|>user\nwhat ?")),
         "max_tokens": 40,
@@ -77,8 +77,8 @@ def test_the_wire_format(renderer):
         "stop": list(STOPS),
         "seed": (2**62 + 5) % 2**31,
     }
-    _, (asked,) = ask(renderer, choice("hm", stop_reason=None), top_p=0.95)
-    assert asked.json()["top_p"] == 0.95
+    _, (received,) = ask(renderer, choice("hm", stop_reason=None), top_p=0.95)
+    assert received.json()["top_p"] == 0.95
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_cut_turn_and_one_that_our_tokens_make_longer(renderer):
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
         (as_json({"choices": []}), "expected choices with a text"),
         (as_json({"choices": [{"message": {"content": "chat"}}]}), "expected choices with a text"),
@@ -122,15 +122,15 @@ def test_a_cut_turn_and_one_that_our_tokens_make_longer(renderer):
         (as_json({}, 500), "HTTP 500"),
     ],
 )
-def test_what_is_no_completion_ends_the_run_in_words(renderer, reply, told):
-    with pytest.raises(EngineError, match=told):
+def test_what_is_no_completion_ends_the_run_in_words(renderer, reply, message):
+    with pytest.raises(EngineError, match=message):
         ask(renderer, reply)
 
 
 def test_a_refused_key_is_told_and_not_shown(renderer):
-    with pytest.raises(ServiceDownError) as told:
+    with pytest.raises(ServiceDownError) as refused:
         ask(renderer, as_json({"error": "bad key k-456"}, 401), key="k-456")
-    assert "k-456" not in str(told.value)
+    assert "k-456" not in str(refused.value)
 
 
 def test_it_says_what_it_cannot_do(renderer):
@@ -172,8 +172,8 @@ def contexts(renderer):
 def test_a_service_that_takes_ids_gets_them(renderer):
     notes = []
     context = contexts(renderer)
-    _, (asked,) = ask(renderer, choice("hm", stop_reason=None), notes=notes, token_ids=context)
-    assert asked.json()["prompt"] == list(context)
+    _, (received,) = ask(renderer, choice("hm", stop_reason=None), notes=notes, token_ids=context)
+    assert received.json()["prompt"] == list(context)
     assert notes == ["engine 'openai': the service gets token ids"]
 
 
@@ -192,8 +192,8 @@ def test_in_text_no_role_is_forged(renderer, ids):
     """The service finds special tokens in a text, so only those that are tokens here may be found there."""
     notes = []
     context = contexts(renderer)
-    _, (asked,) = ask(renderer, choice("hm", stop_reason=None), ids=ids, notes=notes, token_ids=context)
-    prompt = asked.json()["prompt"]
+    _, (received,) = ask(renderer, choice("hm", stop_reason=None), ids=ids, notes=notes, token_ids=context)
+    prompt = received.json()["prompt"]
     real = [index for index in context if index in (1, 2)]
     assert [index for index in renderer.tokenizer.encode(prompt) if index in (1, 2)] == real == [1, 2, 1]
     assert prompt.replace("\u2060", "") == renderer.decode(context)
@@ -208,8 +208,8 @@ def test_what_comes_back_spells_tokens_and_holds_none(renderer):
 
 
 def test_many_requests_ask_once(renderer):
-    def answer(asked):
-        body = asked.json()
+    def answer(received):
+        body = received.json()
         return choice(renderer.decode(body["prompt"]) if body.get("echo") else "hm", stop_reason=None)
 
     async def run(url):
@@ -224,4 +224,4 @@ def test_many_requests_ask_once(renderer):
     notes = []
     with serve(answer) as server:
         asyncio.run(run(server.url))
-        assert sum(asked.json().get("echo", False) for asked in server.asked) == len(notes) == 1
+        assert sum(received.json().get("echo", False) for received in server.asked) == len(notes) == 1

@@ -1,0 +1,20 @@
+"""Fixtures of the tests of vLLM engines."""
+
+import pytest
+
+from model_folders import write_model
+from ramify.engines.vllm import replica
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("vllm") / "model", "qwen2")
+
+
+@pytest.fixture
+def quick_servers(monkeypatch):
+    """Servers are looked at often, and given up soon."""
+    monkeypatch.setattr(replica, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(replica, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(replica, "HEALTH_SECONDS", 1.0)
+    monkeypatch.setattr("ramify.engines.vllm.engine._PAUSE_SECONDS", 0.001)
