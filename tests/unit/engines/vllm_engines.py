@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from ramify.learner.served_weights import write_weights
+from ramify.sampler.publisher import write_weights
 
 import build
 from loopback import as_json
