@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -216,3 +218,11 @@ def test_weighted_normalization_equals_the_plain_one_for_equal_masses():
 def test_effective_leaves():
     assert effective_leaves(np.full(7, 0.5)) == pytest.approx(7)
     assert effective_leaves(leaf_masses(hand_tree())) == pytest.approx(2**2 / (2 / 36 + 2 / 9 + 1))
+
+
+def test_a_masked_trajectory_has_no_weight_in_a_loss_on_trajectories():
+    tree = hand_tree()
+    masked = replace(
+        training(tree, constant(tree, VALUES)), loss_mask=np.array([True, False, True, True, False])
+    )
+    assert path_credit([masked], Weighting()).weights.tolist() == [1, 0, 1, 1, 0]

@@ -258,3 +258,17 @@ def test_the_schedule_goes_by_steps_of_the_run(model, trees):
     assert run.learner.step == 2
     run.end_step(2)
     assert run.learner.step == 4
+
+
+def test_after_a_step_that_was_not_taken_the_next_is_checked_too(model, trees):
+    """The weights are still those that sampled."""
+    far = [
+        with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees[2:]
+    ]
+    rewards = rewards_of(trees)
+    for group in rewards[:2]:
+        group[:] = [Reward(3e38 * each.value, {}) for each in group]
+    run = learning(model, estimator=GroupRelative("repeat", scale="none"))
+    with pytest.raises(TrainingError, match="differ from the learner's"):
+        step(run, [*trees[:2], *far], rewards)
+    assert run.learner.skipped_in_a_row == 1

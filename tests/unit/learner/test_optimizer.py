@@ -146,3 +146,15 @@ def test_adapters_are_trained_and_nothing_else(settings):
     moved = {name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])}
     assert moved == {name for name in before if "lora_" in name}
     assert {key.partition(".")[2] for key in optimizers.state_tensors()} == moved
+
+
+def test_a_state_replaces_all_of_the_one_before(tmp_path):
+    model = tiny()
+    optimizers = Optimizers(model, OptimizerConfig(rate=0.01))
+    step(model, optimizers, seed=1)
+    kinds = ("step", "exp_avg", "exp_avg_sq")
+    part = {
+        f"{kind}.model.norm.weight": optimizers.state_tensors()[f"{kind}.model.norm.weight"] for kind in kinds
+    }
+    optimizers.load_state_tensors(stored(tmp_path, part))
+    assert optimizers.state_tensors().keys() == part.keys()

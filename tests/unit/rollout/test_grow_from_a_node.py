@@ -15,7 +15,7 @@ from ramify.core.tree import Source, StopReason, make_tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rollout.grow import grow_requests
-from ramify.rollout.plan import request_from
+from ramify.rollout.plan import request_from, state_after
 from scripted_agents import Backtracks, FoldsMemory, agent, grow_one
 
 RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
@@ -179,3 +179,13 @@ def test_a_start_beside_which_something_lies_is_no_tree(tokenizer_folder):
     start = next(node.id for node in recorded.nodes if node.results)
     with pytest.raises(ValueError, match="not all nodes lie above or below the start"):
         make_tree(recorded.problem, recorded.key, list(recorded.nodes), start=start)
+
+
+def test_what_the_path_spent_is_what_lies_below_the_prompt(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULE)
+    recorded = grow_one(parts)
+    for start in starts(recorded):
+        prompt, *below = path = recorded.path_to(recorded.by_id[start])
+        assert prompt.token_ids
+        spent = sum(len(node.token_ids) for node in below)
+        assert state_after(parts, recorded.problem, path).spent == spent
