@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 
 def test_prints_and_the_value_of_a_last_expression_are_shown(box):
     assert box.run("print('a')\n1 + 1").stdout == "a\n2\n"
@@ -25,10 +27,13 @@ def test_a_traceback_shows_the_snippet_alone(box):
     assert lines[-1].startswith("json.decoder.JSONDecodeError: ")
 
 
-def test_chained_errors_show_the_snippet_alone(box):
-    code = "import json\ntry:\n    json.loads('{')\nexcept ValueError as error:\n    raise KeyError(1) from error"
+@pytest.mark.parametrize(("chain", "text"), [(" from error", "direct cause"), ("", "During handling")])
+def test_chained_errors_show_the_snippet_alone(box, chain, text):
+    code = (
+        f"import json\ntry:\n    json.loads('{{')\nexcept ValueError as error:\n    raise KeyError(1){chain}"
+    )
     stderr = box.run(code).stderr
-    assert "direct cause" in stderr
+    assert text in stderr
     assert stderr.count("File ") == stderr.count('File "<snippet>"') == 2
 
 
@@ -133,3 +138,11 @@ def test_input_is_empty(box):
 def test_a_program_that_closes_its_streams_still_ends_well(box):
     assert box.run("import sys\nprint('x')\nsys.stdout.flush()\nsys.stdout.close()").stdout == "x\n"
     assert box.run("import os\nos.close(1)\nos.close(2)\n").status == "ok"
+
+
+def test_limits_are_read_of_oneself_alone(box):
+    """Named by its number, the program itself stands for any other."""
+    read = "import os, resource\nresource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)"
+    result = box.run(read)
+    assert result.status == ("error" if box.level else "ok"), result
+    assert box.level == 0 or result.stderr.endswith("PermissionError: [Errno 1] Operation not permitted\n")
