@@ -1,6 +1,7 @@
-"""Processes that work as the ranks of one group, over gloo on the loopback device: fresh interpreters, as torchrun's are."""
+"""Processes that work as the ranks of one group, over gloo on the loopback device: forks of one that has imported torch."""
 
 import datetime
+import multiprocessing
 import os
 import pickle
 
@@ -11,7 +12,8 @@ import torch.multiprocessing as mp
 
 def on_ranks(num_ranks, work, scratch, *arguments):
     """Return the results of `work(rank, *arguments)` on each rank; `scratch` is an empty folder."""
-    mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="spawn")
+    multiprocessing.set_forkserver_preload(["torch.distributed.fsdp", "transformers", "pytest"])
+    mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="forkserver")
     return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(num_ranks)]
 
 

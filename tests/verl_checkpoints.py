@@ -4,6 +4,7 @@ import pickletools
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -60,13 +61,25 @@ def whole_tensors(model):
 
 def write_sharded(save, model, mesh, scratch, *, kind="fsdp2", step=7):
     """A save folder with one step, whose shards `torch` wrote on as many ranks as the mesh has; returns the actor."""
-    actor = save / f"global_step_{step}" / "actor"
-    actor.mkdir(parents=True)
-    scratch.mkdir()
-    ranks = torch.Size(mesh).numel()
-    on_ranks(ranks, _save, scratch, str(model), str(actor), tuple(mesh), kind)
-    _write_settings(save, actor, model, step)
+    (actor,) = write_many_sharded([(save, model, mesh, kind)], scratch, step=step)
     return actor
+
+
+def write_many_sharded(saves, scratch, *, step=7):
+    """`write_sharded` for each (save, model, mesh, kind), by one group of processes; all meshes have as many ranks."""
+    (ranks,) = {torch.Size(mesh).numel() for _, _, mesh, _ in saves}
+    scratch.mkdir()
+    actors = [save / f"global_step_{step}" / "actor" for save, *_ in saves]
+    for actor in actors:
+        actor.mkdir(parents=True)
+    jobs = [
+        (str(m), str(actor), tuple(mesh), kind)
+        for actor, (_, m, mesh, kind) in zip(actors, saves, strict=True)
+    ]
+    on_ranks(ranks, _save_all, scratch, jobs)
+    for actor, (save, model, *_) in zip(actors, saves, strict=True):
+        _write_settings(save, actor, model, step)
+    return actors
 
 
 def write_plain(save, tensors, model, *, ranks=1, step=7):
@@ -87,17 +100,24 @@ def _write_settings(save, actor, model, step):
     (save / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
-def _save(rank, model_folder, actor, mesh_shape, kind):
+def _save_all(rank, jobs):
+    for job in jobs:
+        with pytest.MonkeyPatch.context() as patch:
+            _save(rank, patch, *job)
+
+
+def _save(rank, patch, model_folder, actor, mesh_shape, kind):
     names = ("fsdp",) if len(mesh_shape) == 1 else ("ddp", "fsdp")
     mesh = init_device_mesh("cpu", mesh_shape, mesh_dim_names=names)
     ranks = torch.Size(mesh_shape).numel()
     file = Path(actor, f"model_world_size_{ranks}_rank_{rank}.pt")
     if kind == "torch 2.4":
-        DeviceMesh.__getstate__ = lambda mesh: {
-            "device_type": "cpu",
-            "mesh": mesh.mesh,
-            "mesh_dim_names": names,
-        }
+        patch.setattr(
+            DeviceMesh,
+            "__getstate__",
+            lambda mesh: {"device_type": "cpu", "mesh": mesh.mesh, "mesh_dim_names": names},
+            raising=False,
+        )
     torch.save(_state(model_folder, mesh, kind), file)
     if kind == "torch 2.4":
         _rename(file)

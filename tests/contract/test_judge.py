@@ -294,6 +294,22 @@ def test_verdicts_that_nobody_was_asked_for_hide_no_dead_judge():
     assert isinstance(error, ServiceDownError)
 
 
+def test_blank_and_equal_answers_in_between_hide_no_dead_judge():
+    class Babbling:
+        name, usage = "babbling", TokenUsage()
+
+        async def complete(self, messages, *, max_tokens, temperature):
+            return "?"
+
+    async def main():
+        judge = Judge(Babbling(), config(attempts=1, failures_to_stop=3, skip_equal=True))
+        for answer in ["a", " ", "Paris"] * 3:
+            await judge(QUESTION, GOLDS, answer)
+
+    with pytest.raises(ServiceDownError, match="on 3 answers in a row"):
+        asyncio.run(main())
+
+
 def test_every_answer_is_counted_once():
     behaviours = {
         "isn't": ["That isn't correct"],

@@ -1,3 +1,5 @@
+import fcntl
+import os
 import signal
 
 import pytest
@@ -15,16 +17,36 @@ def ctrl_c_is_heard():
     signal.signal(signal.SIGINT, before)
 
 
+def write_once(tmp_path_factory, name, write):
+    """The folder `name`, into which `write` writes; the processes that share the tests out share it too."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tmp_path_factory.mktemp(name)
+        write(folder)
+        return folder
+    folder = tmp_path_factory.getbasetemp().parent / name
+    done = folder / "written"
+    with folder.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            folder.mkdir(exist_ok=True)
+            write(folder)
+            done.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def caller(tmp_path_factory, model_folder):
     """A model that calls tools and answers: a random one after a short cold start."""
-    recipe = write_task(tmp_path_factory.mktemp("caller"), model_folder, SFT)
-    settings = ("data.epochs=20", "learner.optimizer.rate=5e-3", "run.threads=1", "run.save_every=100")
-    assert main(["sft", str(recipe), *overrides(*settings)]) == 0
-    return recipe.parent / "run" / "checkpoints" / "step-000060"
+
+    def write(folder):
+        recipe = write_task(folder, model_folder, SFT)
+        settings = ("data.epochs=20", "learner.optimizer.rate=5e-3", "run.threads=1", "run.save_every=100")
+        assert main(["sft", str(recipe), *overrides(*settings)]) == 0
+
+    return write_once(tmp_path_factory, "caller", write) / "run" / "checkpoints" / "step-000060"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def forked(tmp_path_factory):
     """Run the command line in forks of one process, and kill them where a test says so."""
     runs = ForkedRuns(tmp_path_factory.mktemp("forked"))
@@ -35,9 +57,11 @@ def forked(tmp_path_factory):
 @pytest.fixture(scope="session")
 def smoke_quickstart(tmp_path_factory):
     """The folder of a finished smoke quick start of seed 1."""
-    out = tmp_path_factory.mktemp("quickstart") / "out"
-    assert main(["quickstart", "--smoke", "--seed", "1", "--out", str(out)]) == 0
-    return out
+
+    def write(folder):
+        assert main(["quickstart", "--smoke", "--seed", "1", "--out", str(folder / "out")]) == 0
+
+    return write_once(tmp_path_factory, "quickstart", write) / "out"
 
 
 @pytest.fixture

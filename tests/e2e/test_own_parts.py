@@ -1,12 +1,13 @@
 """`ramify train` with a branching rule, an estimator and a token loss from one file of the user's own."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 import own_parts
-from e2e_runs import TRAIN, overrides, ramify, start, wait_for_step, write_task
+from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -58,16 +59,14 @@ def test_a_run_with_parts_in_a_file_is_the_run_with_ramifys_own(task, tmp_path, 
     assert "functions" not in json.loads((tmp_path / "named" / "manifest.json").read_text())["made_from"]
 
 
-def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tmp_path):
+def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tmp_path, forked):
     expected, run = tmp_path / "whole", task.parent / "run"
     assert main(["train", str(task), *settings(), "-s", f"run.dir={expected}"]) == 0
-    process = start("train", task, *settings())
-    wait_for_step(process, run, 1)
-    process.kill()
-    process.communicate()
+    status, _, err = forked("train", task, *settings(), when=(f"{run}/metrics.jsonl", 1, signal.SIGKILL))
+    assert status == -signal.SIGKILL, err
     source = (tmp_path / "own_parts.py").read_text()
     (tmp_path / "own_parts.py").write_text(source + "\n")
-    status, _, err = ramify("train", task, *settings(), "--resume")
+    status, _, err = forked("train", task, *settings(), "--resume")
     assert status == 2
     assert "made_from" not in err
     assert "functions.algorithm.loss = " in err

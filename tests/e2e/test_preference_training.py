@@ -2,12 +2,13 @@
 
 import json
 import math
+import signal
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from e2e_runs import DPO, SECONDS, overrides, pairs, ramify, start, wait_for_step, write_lines, write_task
+from e2e_runs import DPO, overrides, pairs, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -45,16 +46,15 @@ def test_margin_and_accuracy_rise_from_zero(task, capsys, settings):
     assert adapter == bool(settings)
 
 
-def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path):
-    status, _, message = ramify("dpo", task, *LORA)
+def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path, forked):
+    status, _, message = forked("dpo", task, *LORA)
     assert status == 0, message
     whole = rows_of(task), weights_of(task)
     (task.parent / "run").rename(tmp_path / "whole")
-    process = start("dpo", task, *LORA)
-    wait_for_step(process, task.parent / "run", 5)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    status, _, message = ramify("dpo", task, *LORA, "--resume")
+    metrics = f"{task.parent}/run/metrics.jsonl"
+    status, _, message = forked("dpo", task, *LORA, when=(metrics, 5, signal.SIGKILL))
+    assert status == -signal.SIGKILL, message
+    status, _, message = forked("dpo", task, *LORA, "--resume")
     assert status == 0, message
     assert (rows_of(task), weights_of(task)) == whole
 

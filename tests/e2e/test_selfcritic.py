@@ -3,14 +3,13 @@
 import json
 import shutil
 import signal
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
-from e2e_runs import SECONDS, SELFCRITIC, SFT, overrides, ramify, read_lines, start, write_lines, write_task
+from e2e_runs import SELFCRITIC, SFT, overrides, read_lines, write_lines, write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import PAIR
@@ -202,8 +201,8 @@ def weights_and_files(run):
 
 
 @pytest.mark.integration
-def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path):
-    status, _, err = ramify("selfcritic", task, "-s", f"run.dir='{tmp_path / 'quiet'}'")
+def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path, forked):
+    status, _, err = forked("selfcritic", task, "-s", f"run.dir='{tmp_path / 'quiet'}'")
     assert status == 0, err
     run = tmp_path / "killed"
     places = [
@@ -216,14 +215,8 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path):
     ]
     for number, (position, sign) in enumerate(places):
         resume = ["--resume"] if number else []
-        process = start("selfcritic", task, "-s", f"run.dir='{run}'", *resume)
-        deadline = time.monotonic() + SECONDS
-        while process.poll() is None and not (run / position).exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(sign)
-        process.communicate(timeout=SECONDS)
-    status, _, err = ramify("selfcritic", task, "-s", f"run.dir='{run}'", "--resume")
+        forked("selfcritic", task, "-s", f"run.dir='{run}'", *resume, when=(f"{run / position}", 0, sign))
+    status, _, err = forked("selfcritic", task, "-s", f"run.dir='{run}'", "--resume")
     assert status == 0, err
     assert weights_and_files(run) == weights_and_files(tmp_path / "quiet")
 

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from chat_service import called, chat_service
-from e2e_runs import SECONDS, SYNTH, overrides, ramify, read_lines, start, write_lines, write_task
+from e2e_runs import SYNTH, overrides, read_lines, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.cli import main
 from ramify.config import shipped_recipes
@@ -162,25 +161,19 @@ def content(run):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, sign):
+def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, forked, sign):
     rows = [{"prompt": f"what is 12 plus {n} ?", "answer": n} for n in range(40)]
     write_lines(task.parent / "problems.jsonl", rows)
     library = task.parent / "hints.toml"
     library.write_text(ANYWHERE.format(letters=json.dumps(list("0123456789abcdefghijklmnopqrstuvwxyz"))))
     setting = ("-s", f"hints.library='{library}'")
-    status, _, err = ramify(*local(task, tmp_path / "quiet", *setting))
+    status, _, err = forked(*local(task, tmp_path / "quiet", *setting))
     assert status == 0, err
     run = tmp_path / "killed"
     for number, (wanted, lines) in enumerate((("direct", 5), ("tools", 30), ("hints", 3))):
-        process = start(*local(task, run, *setting, *(["--resume"] if number else [])))
-        deadline = time.monotonic() + SECONDS
-        file = run / "trees" / f"{wanted}.jsonl"
-        while process.poll() is None and not (file.is_file() and file.read_bytes().count(b"\n") >= lines):
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(sign)
-        process.communicate(timeout=SECONDS)
-    status, _, err = ramify(*local(task, run, *setting, "--resume"))
+        resume = ["--resume"] if number else []
+        forked(*local(task, run, *setting, *resume), when=(f"{run}/trees/{wanted}.jsonl", lines, sign))
+    status, _, err = forked(*local(task, run, *setting, "--resume"))
     assert status == 0, err
     assert content(run) == content(tmp_path / "quiet")
 

@@ -1,6 +1,6 @@
 """Paths, masses and statistics of a batch; credit, and the denominators of a loss."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -273,3 +273,11 @@ def test_a_shared_token_counts_by_paths_once_or_by_mass():
     assert [w.tolist() for w in token_weights(tree, "repeat")] == [[1, 1, 1], [1, 1, 1], []]
     assert [w.tolist() for w in token_weights(tree, "split")] == [[0.5, 0.5, 1], [0.5, 0.5, 1], []]
     assert [w.tolist() for w in token_weights(tree, "mass")] == [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], []]
+
+
+def test_a_masked_trajectory_has_no_weight_in_a_loss_on_trajectories():
+    tree = hand_tree()
+    masked = replace(
+        training(tree, constant(tree, VALUES)), loss_mask=np.array([True, False, True, True, False])
+    )
+    assert path_credit([masked], Weighting()).weights.tolist() == [1, 0, 1, 1, 0]

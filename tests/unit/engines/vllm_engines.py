@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from ramify.sampler.publisher import write_weights
 
 import build
 from loopback import as_json
@@ -14,6 +13,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import Request, version_folder
 from ramify.engines.configs import VllmEngineConfig
 from ramify.modeling.load import load_model
+from ramify.sampler.publisher import write_weights
 
 GENERATE = "/inference/v1/generate"
 IDS = [5, 9, 33, 60, 81, 12, 7, 7, 40, 101, 599, 0, 2, 17]

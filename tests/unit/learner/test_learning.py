@@ -348,3 +348,17 @@ def test_a_pass_leaves_no_gradient_behind():
     annotations_of(model, forest(1), AnnotationRequest(old="recompute"), reference=None, **SETTINGS)
     assert all(p.grad is None for p in model.parameters())
     assert torch.is_grad_enabled()
+
+
+def test_after_a_step_that_was_not_taken_the_next_is_checked_too(model, trees):
+    """The weights are still those that sampled."""
+    far = [
+        with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees[2:]
+    ]
+    rewards = rewards_of(trees)
+    for group in rewards[:2]:
+        group[:] = [Reward(3e38 * each.value, {}) for each in group]
+    run = learning(model, estimator=GroupRelative("repeat", scale="none"))
+    with pytest.raises(TrainingError, match="differ from the learner's"):
+        step(run, [*trees[:2], *far], rewards)
+    assert run.learner.skipped_in_a_row == 1

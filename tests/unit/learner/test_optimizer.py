@@ -210,3 +210,15 @@ def test_a_matrix_without_a_gradient_stays_and_a_zero_gradient_is_no_division_by
     assert torch.equal(still, torch.ones(3, 2))
     assert torch.equal(zero, torch.ones(3, 2))
     assert still not in optimizer.state
+
+
+def test_a_state_replaces_all_of_the_one_before(tmp_path):
+    model = tiny()
+    optimizers = Optimizers(model, OptimizerConfig(rate=0.01))
+    step(model, optimizers, seed=1)
+    kinds = ("step", "exp_avg", "exp_avg_sq")
+    part = {
+        f"{kind}.model.norm.weight": optimizers.state_tensors()[f"{kind}.model.norm.weight"] for kind in kinds
+    }
+    optimizers.load_state_tensors(stored(tmp_path, part))
+    assert optimizers.state_tensors().keys() == part.keys()

@@ -10,7 +10,7 @@ from ramify.algos.credit import Weighting, credit
 from ramify.core.errors import DataError
 from ramify.core.records import NodeAnnotations
 from ramify.core.tree import Cut, Source, make_tree
-from ramify.learner.pack import pack
+from ramify.learner.pack import cut_at_branches, pack
 from random_trees import (
     credited,
     node,
@@ -356,3 +356,10 @@ def test_credit_that_does_not_fit_the_tree_is_refused():
     bare = tree_of([node((), Source.PROMPT, []), node((0,), Source.POLICY, [4], leaf=True)])
     with pytest.raises(ValueError, match="nothing predicts"):
         pack(credited([bare], [supervised_credit(bare)]), 100)
+
+
+def test_a_piece_may_have_just_as_many_tokens_as_allowed():
+    tree = random_tree(np.random.default_rng(0), depth=3)
+    size = sum(len(n.token_ids) for n in tree.nodes)
+    assert len(list(cut_at_branches(tree, size))) == 1
+    assert len(list(cut_at_branches(tree, size - 1))) > 1

@@ -19,8 +19,8 @@ from verl_checkpoints import (
     rewrite,
     whole_tensors,
     with_mesh,
+    write_many_sharded,
     write_plain,
-    write_sharded,
     write_small_model,
 )
 
@@ -48,12 +48,18 @@ def require_equal(shards, tensors):
         assert torch.equal(shards.tensor(name, torch.float32), tensor), name
 
 
+@pytest.fixture(scope="module", params=MESHES, ids=str)
+def actors(request, tmp_path_factory, model):
+    """A step of each kind on the ranks of a mesh, which are started once."""
+    folder = tmp_path_factory.mktemp("verl")
+    saves = [(folder / kind, model, request.param, kind) for kind in KINDS]
+    return dict(zip(KINDS, write_many_sharded(saves, folder / "scratch"), strict=True))
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_are_joined_bit_for_bit(tmp_path, model, tensors, kind, mesh):
-    actor = write_sharded(tmp_path / "save", model, mesh, tmp_path / "scratch", kind=kind)
-    require_equal(shards_at(actor), tensors)
+def test_shards_are_joined_bit_for_bit(actors, tensors, kind):
+    require_equal(shards_at(actors[kind]), tensors)
 
 
 def test_shards_that_torch_2_4_wrote_are_joined():
@@ -65,10 +71,25 @@ def test_shards_that_torch_2_4_wrote_are_joined():
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory, model):
-    """A step of three ranks."""
+def on_three_ranks(tmp_path_factory, model):
+    """A step of the model, and one of a model with another vocabulary."""
     folder = tmp_path_factory.mktemp("verl")
-    return write_sharded(folder / "save", model, (3,), folder / "scratch", kind="tensors")
+    other = write_small_model(folder / "other", vocab_size=8)
+    saves = [(folder / name, m, (3,), "tensors") for name, m in (("save", model), ("wrong", other))]
+    return write_many_sharded(saves, folder / "scratch")
+
+
+@pytest.fixture(scope="module")
+def three(on_three_ranks):
+    return on_three_ranks[0]
+
+
+@pytest.fixture(scope="module")
+def on_one_rank(tmp_path_factory, model):
+    """A step of the model, and one with partial sums."""
+    folder = tmp_path_factory.mktemp("verl")
+    saves = [(folder / kind, model, (1,), kind) for kind in ("tensors", "partial")]
+    return write_many_sharded(saves, folder / "scratch")
 
 
 @pytest.fixture
@@ -109,9 +130,9 @@ def test_plain_tensors_are_taken_if_all_ranks_have_the_same(tmp_path, model, ten
 
 
 def test_copies_that_differ_are_refused(tmp_path, model, tensors):
-    actor = write_sharded(tmp_path / "save", model, (2, 2), tmp_path / "scratch", kind="tensors")
     other = write_small_model(tmp_path / "other", tied=False)
-    wrong = write_sharded(tmp_path / "wrong", other, (2, 2), tmp_path / "scratch_2", kind="tensors")
+    saves = [(tmp_path / name, m, (2, 2), "tensors") for name, m in (("save", model), ("wrong", other))]
+    actor, wrong = write_many_sharded(saves, tmp_path / "scratch")
     name = "model_world_size_4_rank_3.pt"
     (actor / name).write_bytes((wrong / name).read_bytes())
     with pytest.raises(DataError, match=r"rank_3\.pt: lm_head\.weight differs from rank 1"):
@@ -183,26 +204,23 @@ def test_other_content_is_refused(copied, content, message):
         shards_at(copied)
 
 
-def test_ranks_of_different_runs_are_refused(copied, tmp_path, model):
-    other = write_small_model(tmp_path / "other", vocab_size=8)
-    wrong = write_sharded(tmp_path / "wrong", other, (3,), tmp_path / "scratch", kind="tensors")
-    shard(copied, 1).write_bytes(shard(wrong, 1).read_bytes())
+def test_ranks_of_different_runs_are_refused(copied, on_three_ranks):
+    shard(copied, 1).write_bytes(shard(on_three_ranks[1], 1).read_bytes())
     with pytest.raises(
         DataError, match=r"rank_1\.pt: lm_head\.weight is \[8, 8\] float32 .* on rank 0 \[7, 8\]"
     ):
         shards_at(copied)
 
 
-def test_partial_sums_are_refused(tmp_path, model):
-    actor = write_sharded(tmp_path / "save", model, (1,), tmp_path / "scratch", kind="partial")
+def test_partial_sums_are_refused(on_one_rank):
     with pytest.raises(DataError, match="partial sums and strides are not read"):
-        shards_at(actor)
+        shards_at(on_one_rank[1])
 
 
-def test_a_mesh_of_fewer_ranks_than_files_is_refused(copied, tmp_path, model):
-    actor = write_sharded(tmp_path / "save", model, (1,), tmp_path / "scratch", kind="tensors")
+def test_a_mesh_of_fewer_ranks_than_files_is_refused(copied, on_one_rank):
+    whole = (on_one_rank[0] / "model_world_size_1_rank_0.pt").read_bytes()
     for rank in range(3):
-        shard(copied, rank).write_bytes((actor / "model_world_size_1_rank_0.pt").read_bytes())
+        shard(copied, rank).write_bytes(whole)
     with pytest.raises(DataError, match="spread over 1 ranks, but there are 3 files"):
         shards_at(copied)
 

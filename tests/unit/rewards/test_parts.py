@@ -196,3 +196,11 @@ def test_the_question_of_a_problem() -> None:
     infos = ({}, {"question": "Who?"}, {"question": 3})
     asked = [question_of(Problem("p", spoken, ("x",), info)) for info in infos]
     assert asked == ["Use tools. Who?", "Who?", "Use tools. Who?"]
+
+
+def test_what_the_base_does_not_count_stays_uncounted() -> None:
+    base = PartsReward(AnswerReward(AnswerRewardConfig(score="em")), [WeightedPart(JudgePart(silent_judge))])
+    reward = PartsReward(
+        base, [WeightedPart(FunctionPart(lambda completions: [1.0] * len(completions), "one"))]
+    )
+    assert [each.counts for each in run(reward, ended("5"))] == [False]

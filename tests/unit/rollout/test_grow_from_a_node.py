@@ -11,7 +11,7 @@ from ramify.algos.ops import leaf_masses, num_trained, token_weights
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.records import TrainingTree, behavior_annotations
 from ramify.core.tree import Source, StopReason, make_tree
-from ramify.rollout.plan import request_from
+from ramify.rollout.plan import request_from, state_after
 from scripted_agents import ALWAYS, Backtracks, FoldsMemory, agent, assert_traced, grow_one, grow_planned
 
 RULE = replace(ALWAYS, m=3)
@@ -166,3 +166,13 @@ def test_a_start_beside_which_something_lies_is_no_tree(tokenizer_folder):
     start = next(node.id for node in recorded.nodes if node.results)
     with pytest.raises(ValueError, match="not all nodes lie above or below the start"):
         make_tree(recorded.problem, recorded.key, list(recorded.nodes), start=start)
+
+
+def test_what_the_path_spent_is_what_lies_below_the_prompt(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULE)
+    recorded = grow_one(parts)
+    for start in starts(recorded):
+        prompt, *below = path = recorded.path_to(recorded.by_id[start])
+        assert prompt.token_ids
+        spent = sum(len(node.token_ids) for node in below)
+        assert state_after(parts, recorded.problem, path).spent == spent

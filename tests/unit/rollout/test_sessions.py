@@ -10,6 +10,7 @@ from ramify.core.messages import ToolStatus
 from ramify.core.tree import StopReason
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
+from ramify.rollout.sessions import SessionKeeper
 from scripted_agents import ALWAYS, SEARCH, SlowTool, WrappedEngine, agent, grow, plays, problem, with_engine
 
 RULE = ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3)
@@ -243,3 +244,28 @@ def test_an_error_of_ours_while_opening_stops_the_run(tokenizer_folder):
         grow(parts)
     assert [tool.open_sessions for tool in tools.values()] == [0, 0]
     assert parts.live.value == 0
+
+
+def test_a_session_that_opens_after_the_end_is_closed():
+    class Slow:
+        seconds = None
+
+        async def open(self, problem, seed):
+            await ready.wait()
+            return self
+
+        async def close(self):
+            closed.append(self)
+
+    ready, closed = asyncio.Event(), []
+
+    async def main():
+        keeper = SessionKeeper(Slow(), problem(), 0)
+        opening = asyncio.create_task(keeper.open())
+        await asyncio.sleep(0)
+        await keeper.close_all()
+        ready.set()
+        await opening
+
+    asyncio.run(main())
+    assert len(closed) == 1

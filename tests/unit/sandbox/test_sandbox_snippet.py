@@ -29,10 +29,13 @@ def test_a_traceback_shows_the_snippet_alone(box):
     assert lines[-1].startswith("json.decoder.JSONDecodeError: ")
 
 
-def test_chained_errors_show_the_snippet_alone(box):
-    code = "import json\ntry:\n    json.loads('{')\nexcept ValueError as error:\n    raise KeyError(1) from error"
+@pytest.mark.parametrize(("chain", "text"), [(" from error", "direct cause"), ("", "During handling")])
+def test_chained_errors_show_the_snippet_alone(box, chain, text):
+    code = (
+        f"import json\ntry:\n    json.loads('{{')\nexcept ValueError as error:\n    raise KeyError(1){chain}"
+    )
     stderr = box.run(code).stderr
-    assert "direct cause" in stderr
+    assert text in stderr
     assert stderr.count("File ") == stderr.count('File "<snippet>"') == 2
 
 

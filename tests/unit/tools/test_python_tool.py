@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.protocols import SandboxResult, SandboxStatus
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.pool import ProcessSandbox, open_sandbox
 from ramify.tools.configs import PythonConfig
@@ -257,3 +258,23 @@ def test_the_model_is_told_what_is_kept(bench):
         "of earlier calls are there"
         in PythonTool(bench.sandbox, PythonConfig(stateful=True)).spec.description
     )
+
+
+def test_programs_behind_one_that_is_forgotten_are_run_again():
+    """A program that is run again may fail at any time, for example when all together take too long."""
+    replayed = []
+
+    class Forgetful:
+        async def run(self, code, timeout_seconds, cells=()):
+            replayed.append(cells)
+            if code == "z":
+                return SandboxResult(SandboxStatus.ERROR, "", "no", 2, failed_cell=1)
+            return SandboxResult(SandboxStatus.OK, "", "", 2)
+
+    async def main():
+        session = await PythonTool(Forgetful(), PythonConfig(stateful=True)).open(PROBLEM)
+        for code in ("a", "b", "c", "z", "d"):
+            await run(session, code)
+
+    asyncio.run(main())
+    assert replayed[-2:] == [("a", "b", "c"), ("a", "c")]

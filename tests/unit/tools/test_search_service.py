@@ -349,3 +349,21 @@ def test_no_more_places_than_there_are() -> None:
 
     asyncio.run(main())
     assert (now, most) == (0, 4)
+
+
+def test_who_leaves_before_a_turn_gives_nothing_back() -> None:
+    order: list[str] = []
+
+    async def main() -> None:
+        turns = FairTurns(1)
+        async with turns.slot("first", 0):
+            (leaving,) = await queue(turns, order, [("a", "a1", "a")])
+            leaving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await leaving
+            (waiting,) = await queue(turns, order, [("b", "b1", "b")])
+            order.append("first")
+        await waiting
+
+    asyncio.run(main())
+    assert order == ["first", "b"]
