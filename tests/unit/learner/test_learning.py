@@ -8,7 +8,7 @@ import torch
 
 import build
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import TrainingError
 from ramify.core.records import Reward

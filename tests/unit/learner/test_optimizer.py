@@ -213,7 +213,7 @@ def test_a_matrix_without_a_gradient_stays_and_a_zero_gradient_is_no_division_by
 
 
 def test_a_state_replaces_all_of_the_one_before(tmp_path):
-    model = tiny()
+    model = build.tiny_model()
     optimizers = Optimizers(model, OptimizerConfig(rate=0.01))
     step(model, optimizers, seed=1)
     kinds = ("step", "exp_avg", "exp_avg_sq")

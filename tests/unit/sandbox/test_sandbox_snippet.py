@@ -268,3 +268,11 @@ def test_what_earlier_programs_said_is_dropped_whatever_they_did_to_their_stream
 def test_what_an_earlier_program_pointed_its_output_to_is_there_again(box):
     cell = "import os\nfile = open('notes', 'w')\nos.dup2(file.fileno(), 1)\nprint('said')"
     assert after(box, (cell, "print('said too')"), "print(open('notes').read())").stdout == "said\n\n"
+
+
+def test_limits_are_read_of_oneself_alone(box):
+    """Named by its number, the program itself stands for any other."""
+    read = "import os, resource\nresource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)"
+    result = box.run(read)
+    assert result.status == ("error" if box.level else "ok"), result
+    assert box.level == 0 or result.stderr.endswith("PermissionError: [Errno 1] Operation not permitted\n")
