@@ -10,20 +10,42 @@ can read, and comparisons that run out of CPU time, count as unequal; `unread` a
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from ramify.rewards.math_forms import Equation, Form, Formula, Items, NamedValue, Text, read_form
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
-from ramify.rewards.math_text import Unit, clean
+from ramify.rewards.math_text import DENIED, Unit, clean
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
 from ramify.rewards.math_workers import Symbolic, shared_worker
+from ramify.rewards.words import same_clock_time
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
 _FROM_TO = re.compile(r"\d to \d")
-_LABEL = re.compile(r"\s*[A-F][.:]\s+(?=\S)")
+_LABEL = re.compile(r"\s*\(?(?:[A-J][.:)]|[a-j]\))\s+(?=\S)")
+_MARKUP = re.compile(r"\\(?:text|math)[a-z]*\s*|\\boxed|\\[ ,;:!()\[\]]|\\q?quad(?![a-z])|[{}$*`\"~]+")
+_CHOICE = re.compile(
+    r"\s*(?P<lead>(?:[a-z ,']*?\b(?:answer|option|choice|letter|alternative|choose|pick|select)|it)(?: is|'s)?\s*:?\s*)?"
+    r"(?P<open>[(\[])?\s*(?P<letter>[a-z])(?P<mark>\s*[)\]][.:]?|[.:](?=[\s\d\\(-]|$))?(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A letter of a choice: "C", "(C)", "C. 14", "Option C", "The answer is C because .."."""
+_GOES_ON = re.compile(
+    r"[.,;!\s]*|\s+is (?:the )?(?:correct|right|best|answer)\b.*|,?\s+(?:because|since)\b.*|\s+(?:\([^()]{2,}\)|[\u2013\u2014]\s.*)",
+    re.DOTALL,
+)
+"""Text after a letter without a mark."""
+_REASON = re.compile(r"\b(?:because|since)\b")
+_INITIALS = re.compile(r"^(?:[A-Z]\.\s*)+(?=[A-Z][a-z])")
+_MAX_CHOICE = 500
+_FURTHER = re.compile(
+    r"^[A-Z]\.\s|(?:^|[\s,;/&])\(?[A-Ja-j]\)|(?:^|[\s,;/&])[A-J]:(?:\s|$)|(?:^|[.;,/&\n]\s*|\d\s+|\b(?:or|not)\s+|(?<! [A-J] )\band\s+)"
+    r"[A-J](?:\.(?:\s|$)|\s*[,;/]|\s*$)|\b(?:option|choice)s?\s+\(?[A-J]\b|\b(?:wrong|incorrect)\b|^\s*(?:is|was)\s+(?:not|false)\b"
+)
+"""A further letter, or a denial: then the answer chooses none."""
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\w+\}")
@@ -101,12 +123,17 @@ def compare(prediction: str, gold: str) -> Symbolic:
 def _decide(prediction: str, gold: str) -> bool | None:
     if prediction.strip() == gold.strip():
         return bool(gold.strip())
+    same_choice = _same_choice(prediction, gold)
+    if same_choice is not None:
+        return same_choice
     try:
         left, right = clean(prediction), clean(gold)
         if not left or not right:
             return False
         if _unspaced(left) == _unspaced(right):
             return True
+        if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
+            return same_time
         if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
             return False
         written, wanted = _form(prediction), _form(gold)
@@ -117,6 +144,48 @@ def _decide(prediction: str, gold: str) -> bool | None:
     # The answer is untrusted text: no error that it causes here may end an evaluation.
     except Exception:  # noqa: BLE001
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A letter as it is written, whether a mark follows it, what else follows it, and whether it is the whole text."""
+
+    letter: str
+    is_marked: bool
+    content: str
+    is_alone: bool
+
+
+def _same_choice(prediction: str, gold: str) -> bool | None:
+    """Compare the letters of two choices; None if values decide. A list of letters is no choice."""
+    wanted = _choice(gold)
+    if wanted is None or (wanted.content and not (wanted.is_marked and wanted.letter.isupper())):
+        return None
+    written = _choice(prediction)
+    if written is None or (wanted.is_alone and wanted.letter.islower() and written.is_alone):
+        return None  # the second are symbols
+    if written.letter.upper() != wanted.letter.upper():
+        return False
+    return None if wanted.content and written.content and written.is_marked else True
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _choice(text: str) -> _Choice | None:
+    match = _CHOICE.fullmatch(_MARKUP.sub("", text)) if len(text) <= _MAX_CHOICE else None
+    if match is None:
+        return None
+    lead, opening, letter, mark, rest = match.groups()
+    if not "A" <= letter <= ("Z" if lead or mark else "J") and not "a" <= letter <= "j":
+        return None
+    if mark is None and not _GOES_ON.fullmatch(rest):
+        return None
+    further = _REASON.split(rest.strip())[0]
+    if mark and ")" in mark:
+        further = _INITIALS.sub("", further)
+    if _FURTHER.search(further) or DENIED.search(lead or ""):
+        return None
+    content = rest.strip(" .,;!")
+    return _Choice(letter, bool(mark), content, not (lead or opening or mark or content))
 
 
 def same_form(written: Form, wanted: Form) -> bool:
@@ -211,6 +280,8 @@ def _as_text(form: Form) -> str:
 
 def _same_formula(written: Formula, wanted: Formula) -> bool:
     left, right = written.unit, wanted.unit
+    if any(_is_nothing_of(form.term) for form in (written, wanted)) and written != wanted:
+        return False
     if _is_factored(wanted.term) and isinstance(written.term, Sum):
         return False
     if left and right:
@@ -232,6 +303,11 @@ _PERCENT = Unit("%", Fraction(1, 100))
 
 def _times(term: Term, unit: Unit) -> Term:
     return term if unit.factor == 1 else Product((term, Number(unit.factor)))
+
+
+def _is_nothing_of(term: Term) -> bool:
+    """Return True for letters times a plain 0: "Boeing 0" is not 0."""
+    return isinstance(term, Product) and Number(Fraction(0)) in term.factors and bool(symbols_of(term))
 
 
 def _is_factored(term: Term) -> bool:
