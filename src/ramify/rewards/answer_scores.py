@@ -60,7 +60,6 @@ _ANYWHERE = frozenset(_HEDGES.split())
 _SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*[oO]r\b)\s*")
 _OTHERS = frozenset({"junior", "senior", "ii", "iii", "iv"})
 """After a name, these mean another person."""
-_CLOCK_WORDS = frozenset({"at", "noon", "midnight"})
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
 _PROSE = re.compile(r"[\w\s.,;:'\"?()-]*")
@@ -95,12 +94,13 @@ _CAPITALS = re.compile(r"[A-Z][^\W\d_]*")
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """Return 1.0 if the normalised prediction equals a normalised gold, else 0.0. An empty normalised text equals only itself."""
-    return float(any(_matches(prediction, gold) for gold in golds))
-
-
-def _matches(prediction: str, gold: str) -> bool:
-    written, wanted = normalised(prediction), normalised(gold)
-    return written == wanted and (written != "" or _bare(prediction) == _bare(gold))
+    return float(
+        any(
+            normalised(prediction) == normalised(gold)
+            and (normalised(gold) != "" or _bare(prediction) == _bare(gold))
+            for gold in golds
+        )
+    )
 
 
 def _bare(text: str) -> str:
@@ -171,10 +171,8 @@ def _lenient_f1(prediction: str, gold: str) -> float:
     if len(wanted) == 1 and wanted[0] in _VERDICTS and (verdict := _VERDICT.match(prediction)):
         return float(verdict[1].lower() == wanted[0])
     score = overlap(written, wanted)
-    if score < 1 and wanted and (wanted[0].isdecimal() or wanted[0] in _CLOCK_WORDS):
-        same_time = same_clock_time(prediction, gold)
-        if same_time is not None:
-            return float(same_time)
+    if score < 1 and (same_time := same_clock_time(prediction, gold)) is not None:
+        return float(same_time)
     run_together = joined(prediction), joined(gold)
     if score < 1 and run_together != (prediction, gold):
         return max(score, overlap(*map(words, run_together)))

@@ -33,6 +33,7 @@ _CHOICE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """A letter of a choice: "C", "(C)", "C. 14", "Option C", "The answer is C because .."."""
+_LETTER_FIRST = re.compile(r"(?:\\(?:text|math)[a-z]*|[\s({\[$*\"])*[A-Za-z](?![A-Za-z0-9_^\\])")
 _GOES_ON = re.compile(
     r"[.,;!\s]*|\s+is (?:the )?(?:correct|right|best|answer)\b.*|,?\s+(?:because|since)\b.*|\s+(?:\([^()]{2,}\)|[\u2013\u2014]\s.*)",
     re.DOTALL,
@@ -158,7 +159,7 @@ class _Choice:
 
 def _same_choice(prediction: str, gold: str) -> bool | None:
     """Compare the letters of two choices; None if values decide. A list of letters is no choice."""
-    wanted = _choice(gold)
+    wanted = _choice(gold) if _LETTER_FIRST.match(gold) else None
     if wanted is None or (wanted.content and not (wanted.is_marked and wanted.letter.isupper())):
         return None
     written = _choice(prediction)
@@ -199,7 +200,8 @@ def same_form(written: Form, wanted: Form) -> bool:
     if isinstance(written, Text) or isinstance(wanted, Text):
         return _as_text(written) == _as_text(wanted) != ""
     if isinstance(written, Formula) and isinstance(wanted, Formula):
-        return _same_formula(written, wanted)
+        nothing = _is_nothing_of(written.term) or _is_nothing_of(wanted.term)
+        return written == wanted if nothing else _same_formula(written, wanted)
     return _same_items(written, wanted)
 
 
@@ -280,8 +282,6 @@ def _as_text(form: Form) -> str:
 
 def _same_formula(written: Formula, wanted: Formula) -> bool:
     left, right = written.unit, wanted.unit
-    if any(_is_nothing_of(form.term) for form in (written, wanted)) and written != wanted:
-        return False
     if _is_factored(wanted.term) and isinstance(written.term, Sum):
         return False
     if left and right:
@@ -305,9 +305,12 @@ def _times(term: Term, unit: Unit) -> Term:
     return term if unit.factor == 1 else Product((term, Number(unit.factor)))
 
 
+_ZERO = Number(Fraction(0))
+
+
 def _is_nothing_of(term: Term) -> bool:
     """Return True for letters times a plain 0: "Boeing 0" is not 0."""
-    return isinstance(term, Product) and Number(Fraction(0)) in term.factors and bool(symbols_of(term))
+    return isinstance(term, Product) and _ZERO in term.factors and bool(symbols_of(term))
 
 
 def _is_factored(term: Term) -> bool:

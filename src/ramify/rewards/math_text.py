@@ -65,10 +65,6 @@ _REPLACED = [
         (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*\.?", ""),
         (r"\\[lr]?[vV]ert|\\mid", "|"),
         (r"\\[dtc]frac", r"\\frac"),
-        (r"\\[lc]?dots[bcimo]?(?![A-Za-z])|\.\s?\.\s?\.", r"\\dots "),
-        # At the end of a number dots say that it goes on, behind a list that the list does.
-        (r"^([^,]*[\w}])\s*\\dots[\s.]*$", r"\1"),
-        (r"(?<=[\w}])\s*\\dots(?=\s*(?:,|\\?[})\]]|$))", r", \\dots"),
         (
             r"\\(?:math(?:rm|bf|it|sf|tt)|boldsymbol|operatorname|underline|therefore|boxed|fbox)(?![A-Za-z])",
             "",
@@ -90,6 +86,15 @@ _REPLACED = [
         (r"\\%|%", '"%"'),
         (r"(?<=\d)[eE]([+-]?\d+)(?!\w)", r"*10^{\1}"),
         (r"\s+", " "),
+    )
+]
+_ELLIPSES = [
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"\\[lc]?dots[bcimo]?(?![A-Za-z])|\.{3}", r"\\dots "),
+        # At the end of a number dots say that it goes on, behind a list that the list does.
+        (r"^([^,]*[\w}])\s*\\dots[\s.]*$", r"\1"),
+        (r"(?<=[\w}])\s*\\dots(?=\s*(?:,|\\?[})\]]|$))", r", \\dots"),
     )
 ]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
@@ -213,9 +218,10 @@ def clean(text: str) -> str:
     text = _EMPHASIS.sub(r"\1", text.replace('"', "").replace("`", ""))
     if "\\" in text:
         text = _REPEATING.sub(_repeated, _ROMAN.sub(_unit, _TEXT.sub(_words, text)))
-    for pattern, replacement in _REPLACED:
+    for pattern, replacement in (*_ELLIPSES, *_REPLACED) if "dots" in text or ".." in text else _REPLACED:
         text = pattern.sub(replacement, text)
-    text = _HUNDRED_AND.sub(r"\1 ", text)
+    if " and " in text:
+        text = _HUNDRED_AND.sub(r"\1 ", text)
     text = text.strip().rstrip(".?").strip()
     if (lead := _STATED.match(text)) and not DENIED.search(lead.group()):
         text = text[lead.end() :]

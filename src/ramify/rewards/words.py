@@ -38,6 +38,8 @@ _CLOCK = re.compile(
     r"(?:at )?(\d{1,2})(?:([:.])(\d\d))?(?::(\d\d))? ?(?:([ap])\.? ?m\.?|(o'?clock))?\.?"
     r"|(?:at )?(?:12(?::00)? )?(noon|midnight)\.?"
 )
+_CLOCK_HINT = re.compile(r"\d *(?::|\\[!:]|o'?clock|\\text|[ap]\.? ?m\b)|noon|midnight", re.IGNORECASE)
+_MAX_CLOCK = 60
 _IN_CLOCK = re.compile(r"\\(?:text|mbox|mathrm)\b\s*|\\[!,;: ]|[${}\"~]")
 _LETTERS = str.maketrans(
     {
@@ -155,6 +157,8 @@ def same_clock_time(written: str, wanted: str) -> bool | None:
 
     "am" or "pm" may be left out: 3:30 = 3:30 pm.
     """
+    if len(wanted) > _MAX_CLOCK or not _CLOCK_HINT.search(wanted):
+        return None
     left, right = _clock(written), _clock(wanted)
     if left is None or right is None or not (left[2] or right[2]):
         return None
@@ -165,7 +169,7 @@ def same_clock_time(written: str, wanted: str) -> bool | None:
 
 def _clock(text: str) -> tuple[tuple[int, ...], str, bool] | None:
     """Return hour, minute and second as written, "a", "p" or "", and whether the text can only be a time of day."""
-    if len(text) > 60:
+    if len(text) > _MAX_CLOCK:
         return None
     match = _CLOCK.fullmatch(re.sub(" ?: ?", ":", " ".join(_IN_CLOCK.sub(" ", text.lower()).split())))
     if match is None:
