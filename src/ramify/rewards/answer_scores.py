@@ -60,6 +60,8 @@ _ANYWHERE = frozenset(_HEDGES.split())
 _SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*[oO]r\b)\s*")
 _OTHERS = frozenset({"junior", "senior", "ii", "iii", "iv"})
 """After a name, these mean another person."""
+_CLOCK_WORDS = frozenset({"am", "pm", "noon", "midnight", "oclock", "meter"})
+"""Words of times of day; "p.m." is read as "p meter"."""
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
 _PROSE = re.compile(r"[\w\s.,;:'\"?()-]*")
@@ -94,10 +96,10 @@ _CAPITALS = re.compile(r"[A-Z][^\W\d_]*")
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """Return 1.0 if the normalised prediction equals a normalised gold, else 0.0. An empty normalised text equals only itself."""
+    written = normalised(prediction)
     return float(
         any(
-            normalised(prediction) == normalised(gold)
-            and (normalised(gold) != "" or _bare(prediction) == _bare(gold))
+            written == normalised(gold) and (written != "" or _bare(prediction) == _bare(gold))
             for gold in golds
         )
     )
@@ -171,8 +173,9 @@ def _lenient_f1(prediction: str, gold: str) -> float:
     if len(wanted) == 1 and wanted[0] in _VERDICTS and (verdict := _VERDICT.match(prediction)):
         return float(verdict[1].lower() == wanted[0])
     score = overlap(written, wanted)
-    if score < 1 and (same_time := same_clock_time(prediction, gold)) is not None:
-        return float(same_time)
+    if score < 1 and not (_CLOCK_WORDS.isdisjoint(wanted) and _CLOCK_WORDS.isdisjoint(written)):
+        same_time = same_clock_time(prediction, gold)
+        score = score if same_time is None else float(same_time)
     run_together = joined(prediction), joined(gold)
     if score < 1 and run_together != (prediction, gold):
         return max(score, overlap(*map(words, run_together)))

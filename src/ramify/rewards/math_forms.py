@@ -92,7 +92,7 @@ _NAME = re.compile(
 _NAMES = re.compile(
     r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
 )
-_LABEL = re.compile(r"\(?(?:[A-J][.:)]|[a-j]\))\s+(?=\S)")
+LABEL = re.compile(r"\(?(?:[A-J][.:)]|[a-j]\))\s+(?=\S)")
 """The label of a choice, as in "B. 5"."""
 _REALS = re.compile(r"\\mathbb\s*\{?R\}?(?:\s*(?:\\setminus|\\backslash|-)\s*\\?\{(.+?)\\?\})?")
 _UNEQUAL = re.compile(r"\s*[A-Za-z]\s*\\ne(?![A-Za-z])")
@@ -127,7 +127,7 @@ def read_form(text: str) -> Form:
     if len(parts) > 1:
         several = _several(parts, "" if ";" not in text else "{}")
         return several if ";" in text else _intersection(several) or several
-    text = _LABEL.sub("", parts[0].strip(), count=1) if parts else ""
+    text = LABEL.sub("", parts[0].strip(), count=1) if parts else ""
     if not text:
         raise UnreadableError("nothing")
     sides = _relation_sides(text)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.rewards.math_equal import (
+    Symbolic,
     compare,
     decide,
     is_mathematical,
@@ -13,7 +14,6 @@ from ramify.rewards.math_equal import (
     timeout,
     unread,
 )
-from ramify.rewards.math_workers import Symbolic
 
 EQUAL = {
     "numbers": [

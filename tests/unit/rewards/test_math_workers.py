@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from ramify.rewards.math_workers import MathWorker, Symbolic
+from ramify.rewards.math_equal import MathWorker, Symbolic
 
 pytestmark = pytest.mark.integration
 
