@@ -110,14 +110,10 @@ class Arithmetic:
             bits = max(base.numerator.bit_length(), base.denominator.bit_length())
             if exponent.denominator == 1 and bits * abs(exponent) <= _MAX_BITS:
                 return base**exponent.numerator
-            if base >= 0 and exponent.denominator > 1:
-                root = _exact_root(base, exponent.denominator)
-                if root is not None:
-                    return self._power(root, Fraction(exponent.numerator))
         if base == 0 and exponent.real <= 0:
             raise UndecidedError("division by zero")
         # The inverse of a small power is computed, since e^{-1000} must be too large where e^{1000} is, and not 0.
-        if base != 0 and (abs(base) < 1) is not (exponent.real < 0):
+        if base != 0 and (abs(self.number(base)) < 1) is not (exponent.real < 0):
             return 1 / self._bounded(self.number(base) ** self.number(-exponent))
         return self._bounded(self.number(base) ** self.number(exponent))
 
@@ -198,7 +194,10 @@ def same_value(left: Term, right: Term) -> bool:
     Raises:
         UndecidedError: A value is undefined.
     """
-    return all(_agree(point.pair, point.values, is_same=left == right) for point in _points(left, right))
+    return all(
+        _agree(left, right, point, at_reals=number >= _POSITIVE_POINTS)
+        for number, point in enumerate(_points(left, right))
+    )
 
 
 def same_up_to_factor(left: Term, right: Term) -> bool:
@@ -207,27 +206,12 @@ def same_up_to_factor(left: Term, right: Term) -> bool:
     Raises:
         UndecidedError: A value is undefined.
     """
-    points = [point for point in _points(left, right) if point.pair != (0, 0)]
-    if not points or any(0 in point.pair for point in points):
-        return False
-    first, *others = points
-
-    def crosswise(pair: _Pair, start: _Pair) -> _Pair:
-        match (*pair, *start):
-            case (None, *_) | (_, None, *_) | (_, _, None, _) | (_, _, _, None):
-                return None, None
-            case (a, b, c, d):
-                return a * d, b * c
-
-    def precise_pair(point: _Point, arithmetic: Arithmetic) -> _Pair:
-        return crosswise(point.values(arithmetic), first.values(arithmetic))
-
-    return len(others) > 0 and all(
-        _agree(
-            crosswise(point.pair, first.pair), functools.partial(precise_pair, point), is_same=left == right
-        )
-        for point in others
-    )
+    for point in _points(left, right):
+        values = FLOATS.value(left, point), FLOATS.value(right, point)
+        if values != (0, 0):
+            crosswise = Product((left, _at(right, point))), Product((right, _at(left, point)))
+            return bool(point) and 0 not in values and same_value(*crosswise)
+    return False
 
 
 def exact_value(term: Term) -> Fraction | None:
@@ -252,28 +236,26 @@ def symbols_of(term: Term) -> frozenset[str]:
             return frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """Both formulas at one point, and their values in floats."""
+def _at(term: Term, point: Assignment) -> Term:
+    """Return the term with numbers in place of its symbols."""
+    match term:
+        case Symbol(name):
+            return Number(point[name]) if name in point else term
+        case Sum(parts) | Product(parts):
+            return type(term)(tuple(_at(part, point) for part in parts))
+        case Power(base, exponent):
+            return Power(_at(base, point), _at(exponent, point))
+        case Call(name, parts):
+            return Call(name, tuple(_at(part, point) for part in parts))
+        case _:
+            return term
 
-    left: Term
-    right: Term
-    assignment: Assignment
-    pair: _Pair
 
-    def values(self, arithmetic: Arithmetic) -> _Pair:
-        return arithmetic.value(self.left, self.assignment), arithmetic.value(self.right, self.assignment)
-
-
-def _points(left: Term, right: Term) -> Iterator[_Point]:
+def _points(left: Term, right: Term) -> Iterator[Assignment]:
+    """Yield the points at which formulas are compared: some positive ones, and others with negative numbers."""
     names = sorted(symbols_of(left) | symbols_of(right))
     for point in range(_POINTS if names else 1):
-        assignment = {name: _coordinate(name, point) for name in names}
-        a, b = FLOATS.value(left, assignment), FLOATS.value(right, assignment)
-        if point < _POSITIVE_POINTS or (
-            a is not None and b is not None and FLOATS.is_real(a) and FLOATS.is_real(b)
-        ):
-            yield _Point(left, right, assignment, (a, b))
+        yield {name: _coordinate(name, point) for name in names}
 
 
 def _coordinate(name: str, point: int) -> Fraction:
@@ -282,13 +264,20 @@ def _coordinate(name: str, point: int) -> Fraction:
     return -size if point >= _POSITIVE_POINTS and digest & 4096 else size
 
 
-def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair], *, is_same: bool) -> bool:
-    """Return True if two values are equal; `values` recomputes them in a given precision.
+def _agree(left: Term, right: Term, point: Assignment, *, at_reals: bool) -> bool:
+    """Return True if two formulas are equal at a point or, with `at_reals`, not both real.
 
-    If they are too large for every precision, the answer is `is_same`: rounded, 2^{-20000} and 2^{-20001} are both 0.
+    If they are too large for every precision, they must be the same: rounded, 2^{-20000} and 2^{-20001} are both 0.
     """
-    if isinstance(pair[0], Fraction) and isinstance(pair[1], Fraction):
-        return pair[0] == pair[1]
+
+    def values(arithmetic: Arithmetic) -> _Pair:
+        return arithmetic.value(left, point), arithmetic.value(right, point)
+
+    pair = a, b = values(FLOATS)
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return a == b
+    if at_reals and not (_is_real(a) and _is_real(b)):
+        return True
     # Floats alone prove nothing: there (10^16 + sqrt 2) - 10^16 is 2.
     if _are_far_apart(pair) and _are_far_apart(values(precise(_COARSE, _COARSE))):
         return False
@@ -301,7 +290,11 @@ def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair], *, is_same: bool)
             return True
         before = _difference_and_size(values(coarse), coarse)
         return before is not None and bool(difference[0] <= (_FALLEN * before[0] if before[0] else _SAME))
-    return is_same
+    return left == right
+
+
+def _is_real(value: Value | None) -> bool:
+    return value is not None and FLOATS.is_real(value)
 
 
 def _are_far_apart(pair: _Pair) -> bool:
@@ -319,23 +312,6 @@ def _difference_and_size(pair: _Pair, arithmetic: Arithmetic) -> tuple[Any, Any]
         return None
     a, b = map(arithmetic.number, pair)
     return abs(a - b), max(abs(a), abs(b))
-
-
-def _exact_root(value: Fraction, degree: int) -> Fraction | None:
-    if degree > _MAX_BITS:
-        return None
-    above, below = (_integer_root(number, degree) for number in (value.numerator, value.denominator))
-    return None if above is None or below is None else Fraction(above, below)
-
-
-def _integer_root(number: int, degree: int) -> int | None:
-    if degree == 2:
-        near = math.isqrt(number)
-    elif number.bit_length() < 900:
-        near = round(number ** (1 / degree))
-    else:
-        return None
-    return near if near**degree == number else None
 
 
 def _integer_function(name: str, arguments: Sequence[Value]) -> Value:

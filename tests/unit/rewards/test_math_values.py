@@ -121,5 +121,5 @@ def test_floats_and_digits_tell_the_same(text: str) -> None:
 
 
 def test_rational_values_are_exact() -> None:
-    assert exact_value(read_term("\\sqrt{\\frac{4}{9}}+0.1")) == Fraction(23, 30)
+    assert exact_value(read_term("(\\frac{2}{3})^{2}+0.1")) == Fraction(49, 90)
     assert exact_value(read_term("\\sqrt2")) is None
