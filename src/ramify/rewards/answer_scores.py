@@ -312,13 +312,13 @@ def _after_lead(text: str) -> str:
 
 def _is_value(prediction: str, number: str) -> bool:
     """Return True unless a number is only part of a name ("Apollo 11", "30 Rock", "F16"), or only bounds or changes the value."""
-    places = [
+    matches = [
         *re.finditer(rf"(?<![A-Za-z0-9_-]){re.escape(number)}(?![A-Za-z0-9_-])", prediction, re.IGNORECASE)
     ]
     around = [
-        (prediction[: place.start()].split()[-2:], prediction[place.end() :].split()[:1]) for place in places
+        (prediction[: match.start()].split()[-2:], prediction[match.end() :].split()[:1]) for match in matches
     ]
-    if not places:
+    if not matches:
         return number.lower() not in prediction.lower()
     return any(_is_value_between(before, after) for before, after in around)
 

@@ -9,7 +9,7 @@ from ramify.rewards.math_text import DENIED
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]*\s*|\\boxed|\\[ ,;:!()\[\]]|\\q?quad(?![a-z])|[{}$*`\"~]+")
 _CHOICE = re.compile(
     r"\s*(?P<lead>(?:[a-z ,']*?\b(?:answer|option|choice|letter|alternative|choose|pick|select)|it)(?: is|'s)?\s*:?\s*)?"
-    r"(?P<open>[(\[])?\s*(?P<letter>[a-z])(?P<mark>\s*[)\]][.:]?|[.:](?=[\s\d\\(-]|$))?(?P<rest>.*)",
+    r"(?P<open>[(\[])?\s*(?P<letter>[a-z])(?P<mark>\s*[)\]][.:]?|[.:](?=[\s\d\\(-]|$))?(?P<remainder>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 """A letter of a choice: "C", "(C)", "C. 14", "Option C", "The answer is C because .."."""
@@ -57,15 +57,15 @@ def _choice(text: str) -> _Choice | None:
     match = _CHOICE.fullmatch(_MARKUP.sub("", text)) if len(text) <= _MAX_CHOICE else None
     if match is None:
         return None
-    lead, opening, letter, mark, rest = match.groups()
+    lead, opening, letter, mark, remainder = match.groups()
     if not "A" <= letter <= ("Z" if lead or mark else "J") and not "a" <= letter <= "j":
         return None
-    if mark is None and not _GOES_ON.fullmatch(rest):
+    if mark is None and not _GOES_ON.fullmatch(remainder):
         return None
-    further = _REASON.split(rest.strip())[0]
+    further = _REASON.split(remainder.strip())[0]
     if mark and ")" in mark:
         further = _INITIALS.sub("", further)
     if _FURTHER.search(further) or DENIED.search(lead or ""):
         return None
-    content = rest.strip(" .,;!")
+    content = remainder.strip(" .,;!")
     return _Choice(letter, bool(mark), content, not (lead or opening or mark or content))

@@ -14,9 +14,9 @@ SLOW = r"\sum_{k=1}^{400} \frac{1}{k(k+1)}", r"\frac{400}{401}"
 
 @pytest.fixture(scope="module")
 def worker():
-    made = MathWorker(cpu_seconds=2.0)
-    yield made
-    made.close()
+    comparer = MathWorker(cpu_seconds=2.0)
+    yield comparer
+    comparer.close()
 
 
 def test_formulas_are_compared(worker: MathWorker) -> None:
