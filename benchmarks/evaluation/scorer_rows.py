@@ -41,8 +41,7 @@ def mathematics() -> Sequence[Row]:
     """
     from math_verify import parse, verify
 
-    from ramify.rewards.math_equal import decide, math_equal
-    from ramify.rewards.math_workers import shared_worker
+    from ramify.rewards.math_equal import decide, math_equal, shared_worker
 
     def peer(prediction: str, gold: str) -> None:
         verify(

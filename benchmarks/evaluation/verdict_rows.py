@@ -99,7 +99,7 @@ def notations() -> Sequence[Row]:
 
 def steady() -> Sequence[Row]:
     """Row 12.steady: verdicts of one slow pair and one endless pair, while other processes keep every core busy."""
-    from ramify.rewards.math_workers import MathWorker
+    from ramify.rewards.math_equal import MathWorker
 
     stop = multiprocessing.Event()
     busy = [multiprocessing.Process(target=_spin, args=(stop,), daemon=True) for _ in range(4)]

@@ -9,12 +9,14 @@ r"""Scores of an answer by name. Each takes the prediction and the accepted answ
 | math_equal | equal by value |
 | unread, timeout | 1 if a mathematical answer could not be read, or its comparison ran out of CPU time or memory |
 
-em and f1 are reproduced to the last digit. Exact match is that of SQuAD (arXiv 1606.05250). F1 is that of HotpotQA
-(arXiv 1809.09600): SQuAD's, except that "yes", "no" and "noanswer" score 0 unless both sides are the same. ARPO trains with
-this F1 (arXiv 2507.19849). Both delete all punctuation, so neither tells 5 from -5.
+f1 is reproduced to the last digit, and em but for texts of which nothing is left. Exact match is that of SQuAD (arXiv
+1606.05250), where "." and "the" would equal the choice "A". F1 is that of HotpotQA (arXiv 1809.09600): SQuAD's, except that
+"yes", "no" and "noanswer" score 0 unless both sides are the same. ARPO trains with this F1 (arXiv 2507.19849). Both delete
+all punctuation, so neither tells 5 from -5.
 
 The best of the golds counts. In `answer`, `lenient` and `acc` each gold is compared by the measure that fits it, `\text{..}`
-around it is ignored, and a text always equals itself.
+around it is ignored, and a text always equals itself. A number also counts in a short statement ("in 1867"), and a gold in
+words that has a number also in another notation ("5 million", 5,000,000).
 """
 
 import ast
@@ -28,7 +30,7 @@ from typing import TypeAlias
 
 from ramify.rewards import math_equal as mathematics
 from ramify.rewards.extract import plain
-from ramify.rewards.words import MAX_CHARS, joined, words
+from ramify.rewards.words import MAX_CHARS, MONTHS, NUMBER_WORDS, is_number, joined, same_clock_time, words
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -58,15 +60,54 @@ _ANYWHERE = frozenset(_HEDGES.split())
 _SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*[oO]r\b)\s*")
 _OTHERS = frozenset({"junior", "senior", "ii", "iii", "iv"})
 """After a name, these mean another person."""
+_CLOCK_WORDS = frozenset({"am", "pm", "noon", "midnight", "oclock", "meter"})
+"""Words of times of day; "p.m." is read as "p meter"."""
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
 _PROSE = re.compile(r"[\w\s.,;:'\"?()-]*")
 """Text without any mathematical sign."""
+_LINKS = """
+in at is was were are be been has have had since by about around approximately roughly circa exactly only just year aged there
+lasted contains won wrote scored weighs costs measures equals became reached totaled ad
+"""
+_TOTAL = (
+    "number|total|age|value|sum|average|score|population|length|height|width|distance|weight|area|price|cost"
+)
+_LEAD = re.compile(
+    rf"(?P<lead>(?:[^\W\d_](?:[^\W\d_]|['-])*[ ,]+)*?)(?:{'|'.join(_LINKS.split())}|(?:{_TOTAL}) of)\s+"
+    rf"(?=[-$\d]|\.\d|(?:{'|'.join(sorted(NUMBER_WORDS))})\b)",
+    re.IGNORECASE,
+)
+"""Words before a number up to one that cannot be part of its name: "It was founded in 1867", but not "Apollo 11"."""
+_TAIL = re.compile(
+    r"(?:\s+(?:A\.?D\.?|C\.?E\.?|in (?:all|total)|altogether|overall)|,?\s+(?:when|because|since)\b[^\d]*)?[.\s]*\Z"
+)
+_RESTATED = re.compile(r"(?P<outside>.*\S)\s*\((?P<inside>[^()]*)\)[.\s]*", re.DOTALL)
+_CHANGE = """
+less more over under before after between least most almost nearly minus negative half double twice than until fewer greater
+up beyond below above
+"""
+_CHANGES = frozenset(_CHANGE.split())
+"""Words before a number after which it is not the value."""
+_NOT_A_NAME = frozenset({*_LINKS.split(), *MONTHS, "the", "a", "an", "number", "total", "ce", "born"})
+_ON_THE_CLOCK = frozenset({"am", "pm", "bc", "bce"})
+_CAPITALS = re.compile(r"[A-Z][^\W\d_]*")
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """Return 1.0 if the normalised prediction equals a normalised gold, else 0.0."""
-    return float(any(normalised(prediction) == normalised(gold) for gold in golds))
+    """Return 1.0 if the normalised prediction equals a normalised gold, else 0.0. An empty normalised text equals only itself."""
+    written = normalised(prediction)
+    return float(
+        any(
+            written == normalised(gold) and (written != "" or _bare(prediction) == _bare(gold))
+            for gold in golds
+        )
+    )
+
+
+def _bare(text: str) -> str:
+    """Return a text of articles in lower case without punctuation, and one of punctuation as it is."""
+    return " ".join(text.lower().translate(_NO_PUNCTUATION).split()) or text.strip()
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
@@ -132,6 +173,9 @@ def _lenient_f1(prediction: str, gold: str) -> float:
     if len(wanted) == 1 and wanted[0] in _VERDICTS and (verdict := _VERDICT.match(prediction)):
         return float(verdict[1].lower() == wanted[0])
     score = overlap(written, wanted)
+    if score < 1 and not (_CLOCK_WORDS.isdisjoint(wanted) and _CLOCK_WORDS.isdisjoint(written)):
+        same_time = same_clock_time(prediction, gold)
+        score = score if same_time is None else float(same_time)
     run_together = joined(prediction), joined(gold)
     if score < 1 and run_together != (prediction, gold):
         return max(score, overlap(*map(words, run_together)))
@@ -205,11 +249,94 @@ def _by_gold(words: AnswerScore, *, numbers_are_words: bool = False) -> AnswerSc
             return 1.0
         formulas = [gold for gold in golds if mathematics.is_mathematical(gold)]
         others = [gold for gold in golds if not mathematics.is_mathematical(gold)]
+        if any(_says_number(prediction, gold) for gold in others):
+            return 1.0
+        statement = _stated_number(prediction) if formulas else None
+        if statement and mathematics.math_equal(statement, formulas):
+            return 1.0
         if numbers_are_words and _PROSE.fullmatch(prediction) and not mathematics.is_mathematical(prediction):
             others += filter(str.isdecimal, formulas)
+            prediction = prediction[:MAX_CHARS]
+            others = [
+                gold
+                for gold in others
+                if len(gold) > _LONG or not is_number(gold) or _is_value(prediction, gold)
+            ]
         return max(mathematics.math_equal(prediction, formulas), words(prediction, others))
 
     return score
+
+
+def _says_number(prediction: str, gold: str) -> bool:
+    """Return True if a gold in words that has a number is the answer in another notation."""
+    if max(len(prediction), len(gold)) > _LONG:
+        return False
+    if not _has_number(gold):
+        return bool(same_clock_time(prediction, gold))
+    if not is_number(gold):
+        return lenient_f1(prediction, [gold]) == 1.0
+    texts = (prediction, _stated_number(prediction) or prediction)
+    return any(
+        mathematics.math_equal_quickly(text, [gold]) or (is_number(text) and words(text) == words(gold))
+        for text in texts
+    )
+
+
+def _has_number(text: str) -> bool:
+    return any(token[-1].isdecimal() for token in words(text))
+
+
+def _stated_number(prediction: str) -> str | None:
+    """Return the number of a short statement ("It was in 1867.", "30 (thirty)"); None if it has none, or denies or changes it."""
+    if len(prediction) > _LONG:
+        return None
+    text = prediction.strip()
+    if restated := _RESTATED.fullmatch(text):
+        outside, inside = _after_lead(restated["outside"]), restated["inside"]
+        is_same = (
+            mathematics.math_equal_quickly(inside, [outside]) == 1.0
+            if _has_number(inside)
+            else _PROSE.fullmatch(inside) is not None and _AROUND.isdisjoint(words(inside))
+        )
+        return outside if is_same and _has_number(outside) else None
+    statement = _after_lead(text)
+    return None if statement == text else statement
+
+
+def _after_lead(text: str) -> str:
+    lead = _LEAD.match(text)
+    if lead and (_AROUND | _CHANGES).isdisjoint(words(lead["lead"])):
+        text = text[lead.end() :]
+    return _TAIL.sub("", text)
+
+
+def _is_value(prediction: str, number: str) -> bool:
+    """Return True unless a number is only part of a name ("Apollo 11", "30 Rock", "F16"), or only bounds or changes the value."""
+    matches = [
+        *re.finditer(rf"(?<![A-Za-z0-9_-]){re.escape(number)}(?![A-Za-z0-9_-])", prediction, re.IGNORECASE)
+    ]
+    around = [
+        (prediction[: match.start()].split()[-2:], prediction[match.end() :].split()[:1]) for match in matches
+    ]
+    if not matches:
+        return number.lower() not in prediction.lower()
+    return any(_is_value_between(before, after) for before, after in around)
+
+
+def _is_value_between(before: Sequence[str], after: Sequence[str]) -> bool:
+    named = before[:1] if before[-1:] == ["of"] else before[-1:]
+    following = [word.rstrip(".,;:").replace(".", "").lower() for word in after]
+    return (
+        not any(map(_is_name, (*named, *after)))
+        and _CHANGES.isdisjoint(word.lower() for word in before)
+        and _ON_THE_CLOCK.isdisjoint(following)
+        and NUMBER_WORDS.isdisjoint(following)
+    )
+
+
+def _is_name(word: str) -> bool:
+    """Return True for a word with a capital letter that is no month, link or participle ("July", "In", "Founded")."""
+    return bool(_CAPITALS.fullmatch(word)) and not (word.lower() in _NOT_A_NAME or word.endswith("ed"))
 
 
 SCORES: Mapping[str, AnswerScore] = MappingProxyType(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards.answer_scores import normalised
 from ramify.rewards.compat_arpo import Scores
-from ramify.rewards.math_workers import Symbolic, shared_worker
+from ramify.rewards.math_equal import Symbolic, shared_worker
 
 END_OF_TURN = "<|im_end|>"
 _ASSISTANT = ("<|im_start|>assistant\n", "Assistant:")

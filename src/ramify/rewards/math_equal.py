@@ -5,30 +5,61 @@ r"""Equality of mathematical answers.
 Signs, the case of symbols, brackets and the order inside brackets matter. Text rules come first, then values at points
 (`math_values`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
 can read, and comparisons that run out of CPU time, count as unequal; `unread` and `timeout` report them.
+
+That process forks for every comparison, since one may never end, or use up all memory, and none may meet what another left
+behind. The limit is on CPU time, so a pair gets the same verdict however busy the machine is.
 """
 
 import functools
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from fractions import Fraction
+from typing import Literal
 
-from ramify.rewards.math_forms import Equation, Form, Formula, Items, NamedValue, Text, read_form
+from ramify.rewards.choices import same_choice
+from ramify.rewards.math_forms import LABEL, Equation, Form, Formula, Items, NamedValue, Text, read_form
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
 from ramify.rewards.math_text import Unit, clean
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
-from ramify.rewards.math_workers import Symbolic, shared_worker
+from ramify.rewards.words import same_clock_time
+from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
 _FROM_TO = re.compile(r"\d to \d")
-_LABEL = re.compile(r"\s*[A-F][.:]\s+(?=\S)")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\w+\}")
 _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
 """What math-verify would read only in part or wrongly: words, adjacent numbers, two decimal points, quotes, factorial bombs."""
+_MAX_SYMBOLIC = 2000
+_WARM_UP = (
+    (r"\frac{x^2-1}{x-1}+\sqrt{8}", r"x+1+2\sqrt{2}"),
+    (r"\left\{1,\pi\right\}", r"\left\{\pi,1\right\}"),
+    (r"(1, 2] \cup [3, \infty)", r"[3, \infty) \cup (1, 2]"),
+    (r"\sin(x) \le 2", r"2 \ge \sin(x)"),
+    (r"\sum_{k=1}^{9} k^2", "285"),
+    (r"\int_0^1 x dx", "0.5"),
+    (r"\lim_{x \to 0} \frac{\sin x}{x}", "1"),
+    (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \end{pmatrix}"),
+)
+"""Comparisons that load everything once, so that the forked ones need not."""
+
+
+class Symbolic(StrEnum):
+    """The outcome of a comparison."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNREAD = "unread"
+    """One side is not a formula, or is too long."""
+    TIMEOUT = "timeout"
+    """It ran out of CPU time."""
+    KILLED = "killed"
+    """It ended for another reason, such as running out of memory."""
 
 
 def math_equal(prediction: str, golds: Sequence[str]) -> float:
@@ -60,7 +91,7 @@ def is_mathematical(gold: str) -> bool:
     """
     if len(gold) > _MAX_CHARS:
         return False
-    form, text = _form(gold), _LABEL.sub("", clean(gold))
+    form, text = _form(gold), LABEL.sub("", clean(gold))
     if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text) or _FROM_TO.search(text):
         return form is None and "\\" in gold
     letters = re.findall("[A-Za-z]+", text)
@@ -101,12 +132,16 @@ def compare(prediction: str, gold: str) -> Symbolic:
 def _decide(prediction: str, gold: str) -> bool | None:
     if prediction.strip() == gold.strip():
         return bool(gold.strip())
+    if (is_chosen := same_choice(prediction, gold)) is not None:
+        return is_chosen
     try:
         left, right = clean(prediction), clean(gold)
         if not left or not right:
             return False
         if _unspaced(left) == _unspaced(right):
             return True
+        if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
+            return same_time
         if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
             return False
         written, wanted = _form(prediction), _form(gold)
@@ -130,7 +165,8 @@ def same_form(written: Form, wanted: Form) -> bool:
     if isinstance(written, Text) or isinstance(wanted, Text):
         return _as_text(written) == _as_text(wanted) != ""
     if isinstance(written, Formula) and isinstance(wanted, Formula):
-        return _same_formula(written, wanted)
+        nothing = _is_nothing_of(written.term) or _is_nothing_of(wanted.term)
+        return written == wanted if nothing else _same_formula(written, wanted)
     return _same_items(written, wanted)
 
 
@@ -234,6 +270,14 @@ def _times(term: Term, unit: Unit) -> Term:
     return term if unit.factor == 1 else Product((term, Number(unit.factor)))
 
 
+_ZERO = Number(Fraction(0))
+
+
+def _is_nothing_of(term: Term) -> bool:
+    """Return True for letters times a plain 0: "Boeing 0" is not 0."""
+    return isinstance(term, Product) and _ZERO in term.factors and bool(symbols_of(term))
+
+
 def _is_factored(term: Term) -> bool:
     """Return True if a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
     factors = term.factors if isinstance(term, Product) else (term,)
@@ -302,3 +346,71 @@ def _same_in_any_order(left: Sequence[Form], right: Sequence[Form]) -> bool:
             return False
         del unmatched[position]
     return not unmatched
+
+
+class MathWorker:
+    """Compares formulas one at a time; threads wait for each other. The process starts with the first comparison.
+
+    Args:
+        cpu_seconds: CPU time of one comparison.
+        memory_bytes: Address space of one comparison.
+    """
+
+    def __init__(self, *, cpu_seconds: float = 4.0, memory_bytes: int = 1 << 30) -> None:
+        """Start no process yet."""
+        limits = Limits(cpu_seconds=cpu_seconds, memory_bytes=memory_bytes, answer_bytes=100)
+        self._process = LimitedProcesses("ramify.rewards.math_equal", limits)
+        self._cached = functools.lru_cache(maxsize=1 << 12)(self.ask)
+
+    def compare(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
+        """Compare two formulas: "latex" without delimiters, or "bare" text in which math-verify looks for mathematics."""
+        if max(len(prediction), len(gold)) > _MAX_SYMBOLIC:
+            return Symbolic.UNREAD
+        return self._cached(prediction, gold, how)
+
+    def ask(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
+        """Compare without the cache."""
+        try:
+            return Symbolic(self._process.ask([prediction, gold, how]))
+        except UnansweredError as error:
+            return Symbolic.TIMEOUT if error.ending is Ending.CPU_TIME else Symbolic.KILLED
+
+    def close(self) -> None:
+        """End the process and its current comparison. It also ends when this process ends."""
+        self._process.close()
+
+
+@functools.cache
+def shared_worker() -> MathWorker:
+    """Return the worker that all scores of this program share."""
+    return MathWorker()
+
+
+def _verdict(prediction: str, gold: str, how: str) -> Symbolic:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    # By default math-verify also looks for plain numbers if it cannot read the formula.
+    kinds = [LatexExtractionConfig()] if how == "latex" else [LatexExtractionConfig(), ExprExtractionConfig()]
+    if how == "latex":
+        prediction, gold = f"${prediction}$", f"${gold}$"
+    try:
+        # No time limits of math-verify: they need signals and count wall time.
+        left, right = (parse(text, kinds, parsing_timeout=None) for text in (prediction, gold))
+        if not left or not right:
+            return Symbolic.UNREAD
+        # math-verify expects the gold first. Tool-Star, whose code "bare" reproduces, passes the prediction first.
+        first, second = (left, right) if how == "bare" else (right, left)
+        return Symbolic.EQUAL if verify(first, second, timeout_seconds=None) else Symbolic.DIFFERENT
+    except MemoryError:  # says nothing about the formula
+        raise
+    except Exception:  # noqa: BLE001 - a formula that breaks the libraries is not equal
+        return Symbolic.UNREAD
+
+
+def _warm_up() -> None:
+    for pair in _WARM_UP:
+        _verdict(*pair, "latex")
+
+
+if __name__ == "__main__":
+    serve(lambda request, _: _verdict(*request), forks=True, warm_up=_warm_up)

@@ -1,5 +1,6 @@
 r"""The forms of a mathematical answer: a formula, several ordered or unordered ones, a matrix, an equation, or words."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,8 +92,12 @@ _NAME = re.compile(
 _NAMES = re.compile(
     r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
 )
-_LABEL = re.compile(r"[A-F][.:]\s+(?=\S)")
+LABEL = re.compile(r"\(?(?:[A-J][.:)]|[a-j]\))\s+(?=\S)")
 """The label of a choice, as in "B. 5"."""
+_REALS = re.compile(r"\\mathbb\s*\{?R\}?(?:\s*(?:\\setminus|\\backslash|-)\s*\\?\{(.+?)\\?\})?")
+_UNEQUAL = re.compile(r"\s*[A-Za-z]\s*\\ne(?![A-Za-z])")
+_SIZE = re.compile(r"\|\s*[A-Za-z]\s*([+-][^|]*)?\|")
+_MIRRORED = str.maketrans("()[]", ")(][")
 _ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
 _DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
 """Degrees after a number or name inside a formula of angles; after a whole formula they are its unit."""
@@ -117,9 +122,12 @@ def read_form(text: str) -> Form:
         return _formula(text.replace(",", ""))
     text = _GROUPED_WITH_UNIT.sub(lambda match: match.group().replace(",", ""), text)
     parts = _parts(text)
+    if _UNEQUAL.match(text) and ";" not in text:
+        return _reals_without([_UNEQUAL.sub("", part) for part in parts])
     if len(parts) > 1:
-        return _several(parts, "" if ";" not in text else "{}")
-    text = _LABEL.sub("", parts[0].strip(), count=1) if parts else ""
+        several = _several(parts, "" if ";" not in text else "{}")
+        return several if ";" in text else _intersection(several) or several
+    text = LABEL.sub("", parts[0].strip(), count=1) if parts else ""
     if not text:
         raise UnreadableError("nothing")
     sides = _relation_sides(text)
@@ -192,24 +200,79 @@ def _combines_names(term: Term, *, alone: bool = True) -> bool:
 
 
 def _interval(members: list[str], relations: list[str]) -> Form:
-    """Return the interval of `a < x <= b`, `x <= b` or `b >= x`; a missing bound is infinite."""
+    """Return the interval, or the union of intervals, of `a < x <= b`, `b >= x` or `|x - 3| < 2`; a missing bound is infinite."""
     if relations[0] in (">", "\\ge"):
         members, relations = members[::-1], [_TURNED[relation] for relation in relations[::-1]]
     if any(relation in (">", "\\ge") for relation in relations):
         raise UnreadableError("an inequality that turns")
     if len(members) == 2:
-        if _NAME.fullmatch(members[0]):
+        if _is_unknown(members[0]):
             members, relations = [f"-{_INFINITY}", *members], ["<", *relations]
-        elif _NAME.fullmatch(members[1]):
+        elif _is_unknown(members[1]):
             members, relations = [*members, _INFINITY], [*relations, "<"]
-    if len(members) != 3 or "|" in members[1] or not _NAME.fullmatch(members[1]):
+    if len(members) != 3 or not _is_unknown(members[1]):
         raise UnreadableError("an inequality of formulas")
     brackets = ("(" if relations[0] == "<" else "[") + (")" if relations[1] == "<" else "]")
-    return Items(brackets, (read_form(members[0]), read_form(members[2])), is_interval=True)
+    if "|" not in members[1]:
+        return Items(brackets, (read_form(members[0]), read_form(members[2])), is_interval=True)
+    center, (low, high) = _center(members[1]), (members[0], members[2])
+    if low == f"-{_INFINITY}":
+        bracket = brackets[1]
+        return _around(center, f"-({high})", high, ("[" if bracket == "]" else "(") + bracket)
+    right = _around(center, low, high, brackets)
+    mirrored = brackets[::-1].translate(_MIRRORED)
+    return Items("{}", (_around(center, f"-({high})", f"-({low})", mirrored), right))
+
+
+def _is_unknown(text: str) -> bool:
+    return _SIZE.fullmatch(text) is not None or ("|" not in text and _NAME.fullmatch(text) is not None)
+
+
+def _center(size: str) -> str:
+    match = _SIZE.fullmatch(size)
+    return "0" if match is None or not match[1] else f"-({match[1]})"
+
+
+def _around(center: str, low: str, high: str, brackets: str) -> Items:
+    """Return the interval between two bounds moved by `center`."""
+    bounds = (bound if "infty" in bound else f"{center}+({bound})" for bound in (low, high))
+    low, high = ("-\\infty" if "infty" in bound and "-" in bound else bound for bound in bounds)
+    return Items(brackets, (_formula(low), _formula(high)), is_interval=True)
+
+
+def _reals_without(points: list[str]) -> Items:
+    """Return the real numbers but for some points, as a union of intervals."""
+    values = [(exact_value(read_term(point)), point) for point in points]
+    if any(value is None for value, _ in values) or len(values) > _MAX_ITEMS:
+        raise UnreadableError("points that are no rational numbers")
+    bounds = [f"-{_INFINITY}", *(point for _, point in sorted(set(values))), _INFINITY]
+    parts = [
+        Items("()", (_formula(low), _formula(high)), is_interval=True)
+        for low, high in itertools.pairwise(bounds)
+    ]
+    return parts[0] if len(parts) == 1 else Items("{}", tuple(parts))
+
+
+def _intersection(several: Items) -> Items | None:
+    """Return the interval of a lower and an upper bound, as in "x > 1 and x < 3"; None if it is another list."""
+    match several.items:
+        case (Items(a, (low, Formula(Symbol("infty"))), True), Items(b, (bottom, high), True)) | (
+            Items(b, (bottom, high), True),
+            Items(a, (low, Formula(Symbol("infty"))), True),
+        ) if bottom == _formula(f"-{_INFINITY}") and _is_below(low, high):
+            return Items(a[0] + b[1], (low, high), is_interval=True)
+    return None
+
+
+def _is_below(low: Form, high: Form) -> bool:
+    bounds = [exact_value(form.term) for form in (low, high) if isinstance(form, Formula)]
+    return len(bounds) == 2 and None not in bounds and bounds[0] < bounds[1]  # type: ignore[operator]
 
 
 def _single(text: str) -> Form:
     """Parse an answer without relations, and without commas outside brackets."""
+    if reals := _REALS.fullmatch(text):
+        return _reals_without(_parts(reals[1] or ""))
     unions = _UNION.split(text)
     if len(unions) > 1:
         return Items("{}", tuple(map(read_form, unions)))
@@ -228,6 +291,8 @@ def _single(text: str) -> Form:
 
 
 def _words_or_formula(text: str) -> Form:
+    if text == "\\dots":
+        return Text("...")
     quoted = _QUOTED.fullmatch(text)
     words = _ARTICLE.sub("", quoted[1] if quoted else text.strip("()") if len(text) > 3 else text)
     if quoted or (_WORD.fullmatch(words) and words.split()[0] not in WORDS):

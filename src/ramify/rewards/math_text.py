@@ -13,7 +13,7 @@ import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ramify.rewards.words import SCALES
+from ramify.rewards.words import NUMBER_WORDS, SCALES
 
 _TABLE = """
 m: 1/1000 mm millimeter millimetre, 1/100 cm centimeter centimetre, 1 m meter metre, 1000 km kilometer kilometre
@@ -39,7 +39,8 @@ _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 _SCALES = {**SCALES, "dozen": 12}
 _SCALE = re.compile(rf"\s*\b({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _REMARK = re.compile(r"\b(?:is|are|was|not|no|or|wrong|false|incorrect)\b", re.IGNORECASE)
-_COUNTED = re.compile(r"\s+(?=[A-Za-z]*[aeiou])[A-Za-z]{4,}(?: [A-Za-z]+)*\.?")
+_COUNTED = re.compile(rf"\s+(?!(?:{'|'.join(NUMBER_WORDS)})\b)(?=[a-z]*[aeiou])[a-z]{{4,}}(?: [A-Za-z]+)*\.?")
+"""A word for counted things, in lower case: "30 Rock" and "7 eleven" are names."""
 _EXPONENT = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
 _QUOTED = re.compile(rf'(?:\s*(?:[/*]\s*)?"[^"]*"{_EXPONENT})+(?:\s*[CF])?$')
 _PLAIN = re.compile(rf"(?<=[\d}})!\]])\s*[A-Za-z][A-Za-z. ]*{_EXPONENT}(?:/\s*[A-Za-z]+{_EXPONENT})?$")
@@ -87,14 +88,26 @@ _REPLACED = [
         (r"\s+", " "),
     )
 ]
+_ELLIPSES = [
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"\\[lc]?dots[bcimo]?(?![A-Za-z])|\.{3}", r"\\dots "),
+        # At the end of a number dots say that it goes on, behind a list that the list does.
+        (r"^([^,]*[\w}])\s*\\dots[\s.]*$", r"\1"),
+        (r"(?<=[\w}])\s*\\dots(?=\s*(?:,|\\?[})\]]|$))", r", \\dots"),
+    )
+]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
 _ROMAN = re.compile(r"\\mathrm\s*\{([^{}\\\"]+)\}|\{\s*\\rm\s([^{}\\\"]+)\}")
 _AND, _OR = (
-    re.compile(rf'\s*,?\s*(?:"{word}"|(?<![A-Za-z]){word}(?![A-Za-z])|{sign})\s*')
-    for word, sign in (("and", r"\\land(?![A-Za-z])"), ("or", r"\\lor(?![A-Za-z])"))
+    re.compile(
+        rf'\s*,?\s*(?:"\s*,?\s*{word}\s*"|\{{\s*{word}\s*\}}|(?<![A-Za-z]){word}(?![A-Za-z])|{sign})\s*'
+    )
+    for word, sign in (("and", r"\\land(?![A-Za-z])|(?<!\\)\\&"), ("or", r"\\lor(?![A-Za-z])"))
 )
+_HUNDRED_AND = re.compile(r"\b(hundred|thousand|million) and (?=[a-z])", re.IGNORECASE)
 _MIXED = re.compile(r"(?<![\d.])(\d+) (\d+)/(\d+)(?![\d.])")
-_DENIED = re.compile(r"\b(?:not|never|no|or|cannot|[a-z]+n't)\b", re.IGNORECASE)
+DENIED = re.compile(r"\b(?:not|never|no|or|cannot|[a-z]+n't)\b", re.IGNORECASE)
 _STATED = re.compile(
     r"[\"A-Za-z][A-Za-z'\", ]*?(?:\b(?:is|are|equals)(?: equal to)?\"?:?|[A-Za-z]{3}:)\s+(?=\S)",
     re.IGNORECASE,
@@ -196,7 +209,7 @@ def _may_be_plain(before: str, written: str) -> bool:
 def clean(text: str) -> str:
     """Translate an answer into the dialect."""
     prose = _IN_PROSE.fullmatch(text.strip())
-    if prose and not _DENIED.search(prose["lead"]):
+    if prose and not DENIED.search(prose["lead"]):
         text = next(filter(None, prose.group("a", "b", "c", "d")))
     if not text.isascii():
         text = _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text)
@@ -205,10 +218,12 @@ def clean(text: str) -> str:
     text = _EMPHASIS.sub(r"\1", text.replace('"', "").replace("`", ""))
     if "\\" in text:
         text = _REPEATING.sub(_repeated, _ROMAN.sub(_unit, _TEXT.sub(_words, text)))
-    for pattern, replacement in _REPLACED:
+    for pattern, replacement in (*_ELLIPSES, *_REPLACED) if "dots" in text or ".." in text else _REPLACED:
         text = pattern.sub(replacement, text)
+    if " and " in text:
+        text = _HUNDRED_AND.sub(r"\1 ", text)
     text = text.strip().rstrip(".?").strip()
-    if (lead := _STATED.match(text)) and not _DENIED.search(lead.group()):
+    if (lead := _STATED.match(text)) and not DENIED.search(lead.group()):
         text = text[lead.end() :]
     return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
 

@@ -3,7 +3,8 @@ r"""Equality of formulas by their values at fixed points.
 Two formulas that agree at several unrelated points count as equal (the test of Schwartz and Zippel for polynomials).
 Rational values are exact. Other values differ if they are far apart both in floats and in 50 digits; all others are
 compared in 150 digits. If terms cancel and leave almost nothing, the difference of equal formulas shrinks with more
-digits, and that of unequal ones does not. All numbers are kept small, so no formula takes long.
+digits, and that of unequal ones does not. Numbers of 10^50 and more need more digits than 150. All numbers are kept small,
+so no formula takes long; those with numbers too large to compute are equal only if they are the same formula.
 """
 
 import cmath
@@ -20,20 +21,26 @@ from ramify.rewards.math_terms import Call, Number, Power, Product, Sum, Symbol,
 Value: TypeAlias = Fraction | complex
 """`complex` also stands for mpmath's complex numbers, which have the same operations."""
 Assignment: TypeAlias = Mapping[str, Fraction]
-_Pair: TypeAlias = tuple[Value, Value]
+_Pair: TypeAlias = tuple[Value | None, Value | None]
+"""Values of two formulas; None if one is too large."""
 
 CONSTANTS = frozenset({"pi", "e", "i"})
-_MAX_BITS = 1 << 14
-_MAX_FACTORIAL = 400
+_MAX_BITS = 1 << 16
+_MAX_FACTORIAL = 5000
 _POSITIVE_POINTS, _POINTS = 2, 5
 _FAR, _SMALL = 1e-4, 1e-3
 """Values are far apart if they differ by `_FAR` relative to the larger one, and the larger one is above `_SMALL`."""
-_COARSE, _FINE = 50, 150
+_COARSE = 50
+_DIGITS = (150, 1000, 8000)
+_SPARE = 100
+"""Numbers have at most so many digits fewer than the arithmetic before the point."""
+_LOSS = 10**30
+"""Values are equal if they differ by at most so many times the rounding error."""
 _SAME, _FALLEN = 1e-110, 1e-90
 
 
 class UndecidedError(ArithmeticError):
-    """A value is undefined at the points, or both values are too large to compare."""
+    """A value is undefined at the points."""
 
 
 class _TooLargeError(UndecidedError):
@@ -42,12 +49,17 @@ class _TooLargeError(UndecidedError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Arithmetic:
-    """Complex numbers of one precision; `noise` is a safe upper bound of the relative rounding error."""
+    """Complex numbers of one precision.
+
+    Attributes:
+        fits: Tells if a value is small enough for the precision.
+        noise: A safe upper bound of the relative rounding error.
+    """
 
     number: Callable[[Any], complex]
     functions: Mapping[str, Callable[[complex], complex]]
     constants: Mapping[str, complex]
-    is_finite: Callable[[complex], bool]
+    fits: Callable[[complex], bool]
     noise: float
 
     def value(self, term: Term, assignment: Assignment) -> Value | None:
@@ -89,21 +101,20 @@ class Arithmetic:
         if isinstance(value, Fraction):
             if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
                 raise _TooLargeError("too large")
-        elif not self.is_finite(value):
-            raise _TooLargeError("not finite")
+        elif not self.fits(value):
+            raise _TooLargeError("too large")
         return value
 
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-            if exponent.denominator == 1:
-                bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-                if bits * abs(exponent) > _MAX_BITS:
-                    raise _TooLargeError("too large")
+            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+            if exponent.denominator == 1 and bits * abs(exponent) <= _MAX_BITS:
                 return base**exponent.numerator
-            if base >= 0 and (root := _exact_root(base, exponent.denominator)) is not None:
-                return self._power(root, Fraction(exponent.numerator))
         if base == 0 and exponent.real <= 0:
             raise UndecidedError("division by zero")
+        # The inverse of a small power is computed, since e^{-1000} must be too large where e^{1000} is, and not 0.
+        if base != 0 and (abs(self.number(base)) < 1) is not (exponent.real < 0):
+            return 1 / self._bounded(self.number(base) ** self.number(-exponent))
         return self._bounded(self.number(base) ** self.number(exponent))
 
     def _call(self, name: str, arguments: list[Value]) -> Value:
@@ -112,6 +123,8 @@ class Arithmetic:
         if name == "log":
             below, above = (self._applied("ln", argument) for argument in arguments)
             return self._bounded(above / below)
+        if name == "exp":
+            return self._power(self.constants["e"], arguments[0])
         if name in ("factorial", "binom", "mod"):
             return _integer_function(name, arguments)
         if name == "abs":
@@ -133,7 +146,7 @@ class Arithmetic:
 
 
 _LIBRARY_NAMES = {
-    **{name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
+    **{name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"},
 }
 
@@ -156,8 +169,8 @@ FLOATS = Arithmetic(
 
 
 @functools.cache
-def precise(digits: int) -> Arithmetic:
-    """Return arithmetic with `digits` decimal digits."""
+def precise(digits: int, whole_digits: int) -> Arithmetic:
+    """Return arithmetic with `digits` decimal digits, for numbers of at most `whole_digits` before the point."""
     from mpmath.ctx_mp import MPContext  # imported here, since few comparisons need it
 
     # A context of our own, whose precision never changes, so threads can share it.
@@ -165,41 +178,40 @@ def precise(digits: int) -> Arithmetic:
     mp.dps = digits
     constants = {"pi": mp.mpc(mp.pi), "e": mp.mpc(mp.e), "i": mp.mpc(0, 1)}
     number = lambda value: mp.mpc(mp.convert(value))  # noqa: E731
-    return Arithmetic(number, _functions(mp), constants, mp.isfinite, 10.0 ** (10 - digits))
+    most_bits = math.log2(10) * whole_digits
+    return Arithmetic(
+        number,
+        _functions(mp),
+        constants,
+        lambda value: mp.mag(value) < most_bits,
+        mp.mpf(10) ** (10 - digits),
+    )
 
 
 def same_value(left: Term, right: Term) -> bool:
-    """Return True if both formulas have the same value wherever both are real.
+    """Return True if both formulas have the same value wherever both are real; of too large ones, if they are the same formula.
 
     Raises:
-        UndecidedError: The points do not decide.
+        UndecidedError: A value is undefined.
     """
-    points = list(_points(left, right))
-    if not points:
-        raise UndecidedError("no value at any point")
-    return all(_agree(point.pair, point.values) for point in points)
+    return all(
+        _agree(left, right, point, at_reals=number >= _POSITIVE_POINTS)
+        for number, point in enumerate(_points(left, right))
+    )
 
 
 def same_up_to_factor(left: Term, right: Term) -> bool:
     """Return True if `left` is a nonzero constant times `right`, so that both "= 0" are the same equation.
 
     Raises:
-        UndecidedError: The points do not decide.
+        UndecidedError: A value is undefined.
     """
-    points = [point for point in _points(left, right) if point.pair != (0, 0)]
-    if not points or any(0 in point.pair for point in points):
-        return False
-    first, *others = points
-
-    def crosswise(pair: _Pair, start: _Pair) -> _Pair:
-        return pair[0] * start[1], pair[1] * start[0]
-
-    def precise_pair(point: _Point, arithmetic: Arithmetic) -> _Pair:
-        return crosswise(point.values(arithmetic), first.values(arithmetic))
-
-    return len(others) > 0 and all(
-        _agree(crosswise(point.pair, first.pair), functools.partial(precise_pair, point)) for point in others
-    )
+    for point in _points(left, right):
+        values = FLOATS.value(left, point), FLOATS.value(right, point)
+        if values != (0, 0):
+            crosswise = Product((left, _at(right, point))), Product((right, _at(left, point)))
+            return bool(point) and 0 not in values and same_value(*crosswise)
+    return False
 
 
 def exact_value(term: Term) -> Fraction | None:
@@ -224,34 +236,26 @@ def symbols_of(term: Term) -> frozenset[str]:
             return frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """Both formulas at one point, and their values in floats."""
+def _at(term: Term, point: Assignment) -> Term:
+    """Return the term with numbers in place of its symbols."""
+    match term:
+        case Symbol(name):
+            return Number(point[name]) if name in point else term
+        case Sum(parts) | Product(parts):
+            return type(term)(tuple(_at(part, point) for part in parts))
+        case Power(base, exponent):
+            return Power(_at(base, point), _at(exponent, point))
+        case Call(name, parts):
+            return Call(name, tuple(_at(part, point) for part in parts))
+        case _:
+            return term
 
-    left: Term
-    right: Term
-    assignment: Assignment
-    pair: _Pair
 
-    def values(self, arithmetic: Arithmetic) -> _Pair:
-        left, right = (arithmetic.value(term, self.assignment) for term in (self.left, self.right))
-        if left is None or right is None:
-            raise UndecidedError("too large")
-        return left, right
-
-
-def _points(left: Term, right: Term) -> Iterator[_Point]:
+def _points(left: Term, right: Term) -> Iterator[Assignment]:
+    """Yield the points at which formulas are compared: some positive ones, and others with negative numbers."""
     names = sorted(symbols_of(left) | symbols_of(right))
     for point in range(_POINTS if names else 1):
-        assignment = {name: _coordinate(name, point) for name in names}
-        a, b = FLOATS.value(left, assignment), FLOATS.value(right, assignment)
-        if a is None and b is None:
-            raise UndecidedError("both too large")
-        if a is None or b is None:
-            yield _Point(left, right, assignment, (Fraction(0), Fraction(1)))
-            return
-        if point < _POSITIVE_POINTS or (FLOATS.is_real(a) and FLOATS.is_real(b)):
-            yield _Point(left, right, assignment, (a, b))
+        yield {name: _coordinate(name, point) for name in names}
 
 
 def _coordinate(name: str, point: int) -> Fraction:
@@ -260,50 +264,54 @@ def _coordinate(name: str, point: int) -> Fraction:
     return -size if point >= _POSITIVE_POINTS and digest & 4096 else size
 
 
-def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair]) -> bool:
-    """Return True if two values are equal; `values` recomputes them in a given precision."""
-    if isinstance(pair[0], Fraction) and isinstance(pair[1], Fraction):
-        return pair[0] == pair[1]
-    # Floats alone prove nothing: there (10^16 + sqrt 2) - 10^16 is 2.
-    if _are_far_apart(pair) and _are_far_apart(values(precise(_COARSE))):
-        return False
-    size, difference = _size_and_difference(values(precise(_FINE)), _FINE)
-    if difference <= _SAME * size:
+def _agree(left: Term, right: Term, point: Assignment, *, at_reals: bool) -> bool:
+    """Return True if two formulas are equal at a point or, with `at_reals`, not both real.
+
+    If they are too large for every precision, they must be the same: rounded, 2^{-20000} and 2^{-20001} are both 0.
+    """
+
+    def values(arithmetic: Arithmetic) -> _Pair:
+        return arithmetic.value(left, point), arithmetic.value(right, point)
+
+    pair = a, b = values(FLOATS)
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return a == b
+    if at_reals and not (_is_real(a) and _is_real(b)):
         return True
-    _, before = _size_and_difference(values(precise(_COARSE)), _COARSE)
-    return bool(difference <= (_FALLEN * before if before else _SAME))
+    # Floats alone prove nothing: there (10^16 + sqrt 2) - 10^16 is 2.
+    if _are_far_apart(pair) and _are_far_apart(values(precise(_COARSE, _COARSE))):
+        return False
+    for digits in _DIGITS:
+        coarse, fine = (precise(each, digits - _SPARE) for each in (digits - _SPARE, digits))
+        difference = _difference_and_size(values(fine), fine)
+        if difference is None:
+            continue
+        if difference[0] <= fine.noise * _LOSS * difference[1]:
+            return True
+        before = _difference_and_size(values(coarse), coarse)
+        return before is not None and bool(difference[0] <= (_FALLEN * before[0] if before[0] else _SAME))
+    return left == right
+
+
+def _is_real(value: Value | None) -> bool:
+    return value is not None and FLOATS.is_real(value)
 
 
 def _are_far_apart(pair: _Pair) -> bool:
     try:
-        a, b = map(complex, pair)
-    except OverflowError:
+        a, b = (complex(value) for value in pair if value is not None)
+    except (OverflowError, ValueError):  # ValueError: one is None
         return False
     size = max(abs(a), abs(b))
     return size > _SMALL and abs(a - b) > _FAR * size
 
 
-def _size_and_difference(pair: _Pair, digits: int) -> tuple[float, float]:
-    """Return the larger of two values and their difference."""
-    a, b = map(precise(digits).number, pair)
-    return max(abs(a), abs(b)), abs(a - b)
-
-
-def _exact_root(value: Fraction, degree: int) -> Fraction | None:
-    if degree > _MAX_BITS:
+def _difference_and_size(pair: _Pair, arithmetic: Arithmetic) -> tuple[Any, Any] | None:
+    """Return the difference of two values and the larger of them; None if one is too large."""
+    if pair[0] is None or pair[1] is None:
         return None
-    above, below = (_integer_root(number, degree) for number in (value.numerator, value.denominator))
-    return None if above is None or below is None else Fraction(above, below)
-
-
-def _integer_root(number: int, degree: int) -> int | None:
-    if degree == 2:
-        near = math.isqrt(number)
-    elif number.bit_length() < 900:
-        near = round(number ** (1 / degree))
-    else:
-        return None
-    return near if near**degree == number else None
+    a, b = map(arithmetic.number, pair)
+    return abs(a - b), max(abs(a), abs(b))
 
 
 def _integer_function(name: str, arguments: Sequence[Value]) -> Value:

@@ -21,7 +21,7 @@ _SMALL = {word: i for i, word in enumerate(_UNITS.split())} | {
     word: 10 * i for i, word in enumerate(_TENS.split(), start=2)
 }
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_WORDS = _SMALL.keys() | SCALES.keys()
+NUMBER_WORDS = _SMALL.keys() | SCALES.keys()
 _GROUPED = re.compile(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _NUMBER = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _CHINESE_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2}
@@ -32,8 +32,15 @@ MAX_CHARS = 10_000
 _NAMES = """
 january february march april may june july august september october november december
 """
-_MONTHS = _NAMES.split()
-_MONTH = "|".join((*_MONTHS, *(month[:3] for month in _MONTHS), "sept"))
+MONTHS = _NAMES.split()
+_MONTH = "|".join((*MONTHS, *(month[:3] for month in MONTHS), "sept"))
+_CLOCK = re.compile(
+    r"(?:at )?(\d{1,2})(?:([:.])(\d\d))?(?::(\d\d))? ?(?:([ap])\.? ?m\.?|(o'?clock))?\.?"
+    r"|(?:at )?(?:12(?::00)? )?(noon|midnight)\.?"
+)
+_CLOCK_HINT = re.compile(r"\d *(?::|\\[!:]|o'?clock|\\text|[ap]\.? ?m\b)|noon|midnight", re.IGNORECASE)
+_MAX_CLOCK = 60
+_IN_CLOCK = re.compile(r"\\(?:text|mbox|mathrm)\b\s*|\\[!,;: ]|[${}\"~]")
 _LETTERS = str.maketrans(
     {
         **dict(zip("ðÐøØłŁđĐı", "dDoOlLdDi", strict=True)),
@@ -79,9 +86,15 @@ _TOKEN = re.compile(
     r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:-[0-9]+)*|(?<![\w.)])\.[0-9]+"
     rf"|[{_CJK}]|[^\W\d_{_CJK}]+|(?<=\w)[+#]+|[%°<>≤≥]|[^\W_{_CJK}]"
 )
+_ORDINALS = {
+    **{"first": "one", "second": "two", "third": "three", "fourth": "four", "fifth": "five", "sixth": "six"},
+    **{"seventh": "seven", "eighth": "eight", "ninth": "nine", "tenth": "ten", "eleventh": "eleven"},
+    **{"twelfth": "twelve", "nineteenth": "nineteen", "twentieth": "twenty"},
+}
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(_ORDINALS)}|\d+(?:st|nd|rd|th))\b", re.IGNORECASE)
 _SPELLINGS = {
     **dict.fromkeys(("and", "和", "与", "及"), ""),
-    **{month[:3]: month for month in _MONTHS if month != "may"},
+    **{month[:3]: month for month in MONTHS if month != "may"},
     **{"sept": "september", "jr": "junior", "sr": "senior", "dr": "doctor", "st": "saint"},
     **{"theatre": "theater", "centre": "center"},
     **{"%": "percent", "°": "degree", "degrees": "degree", "dollars": "dollar"},
@@ -94,9 +107,7 @@ _SPELLINGS = {
     },
     **{"meters": "meter", "mi": "mile", "miles": "mile", "ft": "foot", "feet": "foot", "mm": "millimeter"},
     **{"lb": "pound", "lbs": "pound", "pounds": "pound", "hours": "hour", "years": "year", "months": "month"},
-    **{"first": "one", "second": "two", "third": "three", "fourth": "four", "fifth": "five", "sixth": "six"},
-    **{"seventh": "seven", "eighth": "eight", "ninth": "nine", "tenth": "ten", "eleventh": "eleven"},
-    **{"twelfth": "twelve", "nineteenth": "nineteen", "twentieth": "twenty"},
+    **_ORDINALS,
 }
 """Words that join the items of a list are dropped, as commas are; abbreviations, units and ordinals get one spelling."""
 
@@ -117,7 +128,7 @@ def canonical(digits: str) -> str:
 
 def in_digits(tokens: Sequence[str]) -> list[str]:
     """Replace each run of number words by one number; scale words multiply the number before them."""
-    if _WORDS.isdisjoint(tokens):
+    if NUMBER_WORDS.isdisjoint(tokens):
         return list(tokens)
     written: list[str] = []
     position = 0
@@ -139,6 +150,46 @@ def chinese_number(numerals: str) -> int:
         else:
             digit = _CHINESE_DIGITS[c]
     return total + digit
+
+
+def same_clock_time(written: str, wanted: str) -> bool | None:
+    """Compare times of day: 3:30 pm = 15:30; None unless both are such times and one of them says "am", "pm" or "o'clock".
+
+    "am" or "pm" may be left out: 3:30 = 3:30 pm.
+    """
+    if len(wanted) > _MAX_CLOCK or not _CLOCK_HINT.search(wanted):
+        return None
+    left, right = _clock(written), _clock(wanted)
+    if left is None or right is None or not (left[2] or right[2]):
+        return None
+    if (left[1] and right[1]) or not (0 < left[0][0] <= 12 and 0 < right[0][0] <= 12):
+        return _in_24_hours(*left[:2]) == _in_24_hours(*right[:2])
+    return left[0] == right[0]
+
+
+def _clock(text: str) -> tuple[tuple[int, ...], str, bool] | None:
+    """Return hour, minute and second as written, "a", "p" or "", and whether the text can only be a time of day."""
+    if len(text) > _MAX_CLOCK:
+        return None
+    match = _CLOCK.fullmatch(re.sub(" ?: ?", ":", " ".join(_IN_CLOCK.sub(" ", text.lower()).split())))
+    if match is None:
+        return None
+    hour, sign, minute, second, half, oclock, named = match.groups()
+    if named:
+        return (12, 0, 0), "p" if named == "noon" else "a", True
+    if not (half or oclock or sign == ":"):
+        return None
+    return (int(hour), int(minute or 0), int(second or 0)), half or "", bool(half or oclock)
+
+
+def _in_24_hours(time: tuple[int, ...], half: str) -> tuple[int, ...]:
+    return (time[0] % 12 + 12 * (half == "p"), *time[1:]) if half else time
+
+
+def is_number(text: str) -> bool:
+    """Return True if a text in words is one number, and not an ordinal: "5 million", "twenty-one"."""
+    tokens = words(text)
+    return len(tokens) == 1 and tokens[0].lstrip("-")[:1].isdecimal() and not _ORDINAL.search(text)
 
 
 def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
@@ -201,4 +252,4 @@ def _plain(text: str) -> str:
 def _spelled_date(match: re.Match[str]) -> str:
     year = match[1] or match[4] or ""
     month, day = int(match[2] or match[5]), int(match[3] or match[6])
-    return f" {_MONTHS[month - 1]} {day} {year} " if 1 <= month <= 12 else match.group()
+    return f" {MONTHS[month - 1]} {day} {year} " if 1 <= month <= 12 else match.group()

@@ -35,7 +35,8 @@ def test_scores_by_name() -> None:
         ("yes, it is", "yes", {"answer": 0, "lenient": 1, "acc": 1, "em": 0}),
         # numbers in words, and numbers in sentences
         ("three", "3", {"answer": 1, "lenient": 1, "acc": 1, "em": 0}),
-        ("It has 5 moons.", "5", {"answer": 0, "lenient": 0, "acc": 1}),
+        ("It has 5 moons.", "5", {"answer": 1, "lenient": 1, "acc": 1}),
+        ("The 5 planets have moons", "5", {"answer": 0, "lenient": 0, "acc": 1}),
         (r"\sqrt{5}", "5", {"answer": 0, "acc": 0}),
         # golds in text, letters of choices, texts without words
         ("east", r"\text{east}", {"answer": 1, "lenient": 1, "acc": 1, "em": 0}),
@@ -49,6 +50,46 @@ def test_an_answer_is_measured_as_its_gold_asks(
     prediction: str, gold: str, expected: dict[str, float]
 ) -> None:
     assert {name: SCORES[name](prediction, [gold]) for name in expected} == pytest.approx(expected)
+
+
+CHOSEN = [
+    "C", "c", "(C)", "C)", "C.", "[C]", "C) 14", "(C) 14", "C. 14", "C: 14", "c) 14", "Option C", "option (c)", "Option C: 14", "Choice C",
+    "Answer: C", "The correct answer is (C) 14.", "**C**", r"\text{C}", r"\textbf{(C) }14", r"\textbf{(C)}\ 14", "C is correct",
+    "C, because B is wrong", "C) Both A and B", "C) Robert J. Lang", "C. Not enough information", "It is C",
+]  # fmt: skip
+NOT_CHOSEN = [
+    "D", "D) 14", "C, D", "A, C", "C and D", "C or D", "C/D", "CD", "ABCD", "A, B, C, D", "C D", "(C) and (D)", "C: D", "C. D", "not C",
+    "A) 3 B) 4 C) 14", "C) 14, D) 15", "C) 14 or D) 15", "C. 14; D. 15", "C) 14\nD) 15", "Options C and D", "C) is wrong", "C, maybe D",
+    "Neither C nor D", "The answer is not C", "C. W. Grafton", "Vitamin C", "C++", "14", ".", "the", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("score", ["answer", "lenient", "acc"])
+def test_a_letter_takes_its_label_forms_and_no_lists_of_letters(score: str) -> None:
+    golds = ["C", "(C)", r"\text{(C)}"]
+    assert [(text, gold) for gold in golds for text in CHOSEN if SCORES[score](text, [gold]) != 1.0] == []
+    assert [(text, gold) for gold in golds for text in NOT_CHOSEN if SCORES[score](text, [gold]) != 0.0] == []
+
+
+NUMBERS = [
+    ("in 1867", "1867"), ("It was founded in 1867.", "1867"), ("the year 1867", "1867"), ("1867 AD", "1867"), ("1867, when it began", "1867"),
+    ("30 (thirty)", "30"), ("thirty (30)", "30"), ("There were 30 people", "30"), ("at the age of 30", "30"), ("about 30", "30"),
+    ("5,000,000", "5 million"), ("5 million (5,000,000)", "5 million"), ("5 million", "5,000,000"), ("$5,000,000", "$5 million"),
+    ("3", "three"), ("3 (three)", "three"), ("in three", "three"), ("105", "one hundred and five"), ("1946-11-23", "23 November 1946"),
+    ("3 pm", "15:00"), ("3:30PM", "3:30 p.m."), ("3 o'clock", "3:00"), ("noon", "12 pm"), ("It ran at 320 km/h", "320 km/h"),
+]  # fmt: skip
+OTHER_NUMBERS = [
+    ("Apollo 11", "11"), ("30 Rock", "30"), ("7 Eleven", "7"), ("Group of 20", "20"), ("Chanel No. 5", "5"), ("F16", "16"), ("1867 Act", "1867"),
+    ("Three Mile Island", "three"), ("in 1868", "1867"), ("30 (40)", "30"), ("in 44 BC", "44"), ("not 30", "30"), ("30 or 31", "30"),
+    ("less than 30", "30"), ("minus 30", "30"), ("- 30", "30"), ("half of 30", "30"), ("5 billion", "5 million"), ("5", "5 million"), ("at 5 pm", "5"),
+    ("maybe 30", "30"), ("three hundred", "three"), ("1867-1868", "1867"), ("3:30 am", "3:30 pm"), ("12th", "12"), ("Boeing 0", "0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("score", ["answer", "lenient", "acc"])
+def test_a_number_counts_in_a_statement_and_never_in_a_name(score: str) -> None:
+    assert [pair for pair in NUMBERS if SCORES[score](pair[0], [pair[1]]) != 1.0] == []
+    assert [pair for pair in OTHER_NUMBERS if SCORES[score](pair[0], [pair[1]]) == 1.0] == []
 
 
 def test_each_gold_has_its_own_measure() -> None:
@@ -114,6 +155,8 @@ def hotpot_f1(prediction, gold):
 
 def agree(prediction, gold):
     em = float(normalize_answer(prediction) == normalize_answer(gold))
+    if normalize_answer(prediction) == "":  # SQuAD takes "." for "A"
+        em = exact_match(prediction, [gold]) * em
     return exact_match(prediction, [gold]) == em and f1(prediction, [gold]) == hotpot_f1(prediction, gold)
 
 
@@ -141,6 +184,13 @@ def test_2000_perturbed_real_pairs(shared_dir) -> None:
 def test_any_two_texts(prediction: str, gold: str) -> None:
     assert agree(prediction, gold)
     assert agree(f"The {gold}!", gold)
+
+
+def test_an_empty_normalised_text_equals_only_itself() -> None:
+    assert [text for text in ("A", "a", "A)", "(A)") if exact_match(text, ["A"]) != 1.0] == []
+    assert [text for text in (".", "the", "an", "***", "") if exact_match(text, ["A"]) != 0.0] == []
+    assert exact_match("!", ["!"]) == 1.0
+    assert exact_match("!", ["?"]) == 0.0
 
 
 def test_the_best_gold_counts() -> None:

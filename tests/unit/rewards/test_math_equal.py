@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.rewards.math_equal import (
+    Symbolic,
     compare,
     decide,
     is_mathematical,
@@ -13,7 +14,6 @@ from ramify.rewards.math_equal import (
     timeout,
     unread,
 )
-from ramify.rewards.math_workers import Symbolic
 
 EQUAL = {
     "numbers": [
@@ -40,7 +40,7 @@ EQUAL = {
         ("$204$", "204"), ("\nThe value is 025.\n", "025"), (r"\text{The answer is }\frac{14}{3}", r"\frac{14}{3}"),
         (r"Therefore $x \geq 5$ is the solution.", "$x >= 5$"), (r"Answer \[ 9 \]", "$9$"), ("`4/7`", "4/7"), ("**4/7**", "4/7"),
         ("evelyn", r"\text{Evelyn}"), ("an ellipse", r"\text{ellipse}"), ("(C)", r"\text{(C)}"), ("C", r"\text{(C)}"),
-        ("7", "C. 7"), ("(1, 4)", "B: (1, 4)"), ("No solution", "no solution"), (r"\frac{14}{3}。", r"\frac{14}{3}"),
+        ("7", "C. 7"), ("(1, 4)", "B: (1, 4)"), ("C", "C. 7"), ("(c)", "C. 7"), ("c) 7", "C. 7"), ("one hundred and five", "105"), ("No solution", "no solution"), (r"\frac{14}{3}。", r"\frac{14}{3}"),
     ],
     "units": [
         ("385 dollars", "385"), (r"385\text{ units}", "385"), (r"7 \text{ wolves}", "7"), ("17 people", "17"), ("12 m", "12m"),
@@ -63,9 +63,22 @@ EQUAL = {
         ("x=1, x=-2", "1,-2"), (r"1+\sqrt{19}, 1-\sqrt{19}", r"1 \pm \sqrt{19}"), (r"x=-2, x=1\pm\sqrt{5}", r"\{1\pm\sqrt{5},-2\}"),
         (r"\{5\}", "5"), ("3:5", "3 : 5"), ("1,2", "(1,2)"), ("((1,2),(3,4))", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}"),
         (r"\begin{bmatrix} -1/3 \\ 2/3 \end{bmatrix}", r"(\begin{pmatrix} -\frac{1}{3} \\ \frac{2}{3} \\ \end{pmatrix})"),
-        ("(1,2)", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+        ("(1,2)", r"\begin{pmatrix}1\\2\end{pmatrix}"), ("2, 3, and 5", "2,3,5"), (r"2, 3,\text{ and }5", "2,3,5"), (r"2 \text{, and } 3", "2,3"),
+        (r"2 \mathrm{and} 3", "2,3"), (r"2 \& 3", "2,3"), ("(1,2) and (3,4)", "(1,2),(3,4)"),
+    ],
+    "ellipses": [
+        (r"1,2,3,\ldots", r"1,2,3,\dots"), ("1, 2, 3, ...", r"1,2,3,\ldots"), ("2, 4, 6\N{HORIZONTAL ELLIPSIS}", r"2, 4, 6, \ldots"),
+        (r"1+2+\cdots+n", "1 + 2 + ... + n"), (r"\{2,4,\ldots\}", r"\{2, 4, ...\}"), (r"1,0.5,\dots", r"1,\frac12,\ldots"), ("0.333...", r"0.333\ldots"),
+    ],
+    "clock times": [
+        ("3:30 pm", "15:30"), ("3:30 p.m.", r"3\!:\!30 \text{ p.m.}"), ("15:30", r"3:30 \text{ p.m.}"), ("8:15 am", "8:15"), ("08:15", "8:15"),
+        ("4:51:06 PM", r"4\!:\!51\!:\!06 \text{ p.m.}"),
     ],
     "intervals": [
+        (r"|x| \le 2", "[-2,2]"), ("|x|<=2", "-2<=x<=2"), (r"2 \ge |x|", "[-2,2]"), (r"|x|>1", r"(-\infty,-1)\cup(1,\infty)"),
+        (r"|x-3|<2", "(1,5)"), (r"|x+1|>2", r"x<-3 \text{ or } x>1"), ("1<|x|<3", r"(-3,-1)\cup(1,3)"), ("x>1 and x<3", "(1,3)"),
+        (r"-2 \le x, x \le 2", "[-2,2]"), ("x<-1, x>1", r"(-\infty,-1)\cup(1,\infty)"), ("x != 2", r"(-\infty,2)\cup(2,\infty)"),
+        (r"x \ne 2", r"\mathbb{R} \setminus \{2\}"), (r"x \ne 1, x \ne 3", r"(-\infty,1)\cup(1,3)\cup(3,\infty)"), (r"\mathbb{R}", r"(-\infty,\infty)"),
         (r"3 < x \le 4", "(3,4]"), (r"x \le 0", r"(-\infty, 0]"), (r"0 \ge x", r"(-\infty, 0]"), ("[-2,7]", r"x \in [-2,7]"),
         (r"x<-1 \text{ or } x>1", r"(-\infty,-1)\cup(1,\infty)"), (r"\{x \mid x > 3\}", "x>3"),
         (r"\left( 1, +\infty \right)", r"(1,\infty)"), (r"(-\infty,-1)\bigcup(3,\infty)", r"x \in (-\infty, -1) \cup (3, +\infty)"),
@@ -91,7 +104,7 @@ DIFFERENT = {
     ],
     "units": [
         (r"5 \text{ m}", r"5 \text{ cm}"), ("5 cm^2", "5 cm"), ("5 kg", "5 cm"), ("101 cm", "1 m"), ("5 km/h", "5 m/s"), ("9 am", "9"),
-        ("44 BC", "44"), ("4ab", "4"), ("12m", "12"), ("12 m", "12x"), (r"30^\circ C", r"30^\circ F"), (r"36 \text{ cents}", r"\$36"),
+        ("44 BC", "44"), ("4ab", "4"), ("30 Rock", "30"), ("7 eleven", "7"), ("12m", "12"), ("12 m", "12x"), (r"30^\circ C", r"30^\circ F"), (r"36 \text{ cents}", r"\$36"),
         (r"5\%", r"5 \text{ cm}"), ("4.4 million", "4.4"), (r"1101_{\text{three}}", "1101_2"),
     ],
     "names and equations": [
@@ -104,7 +117,12 @@ DIFFERENT = {
         ("[[1,2],[3,4]]", r"\begin{pmatrix}1&2\\3&5\end{pmatrix}"), ("[1,2]", r"\begin{pmatrix}1\\2\end{pmatrix}"),
         (r"\begin{pmatrix} 0 & -1 \\ -1 & 0 \end{pmatrix}", r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}"),
     ],
+    "ellipses": [(r"1,2,3,\ldots", r"1,2,4,\ldots"), (r"1,2,3,\ldots", "1,2,3"), ("1,2,3", r"1,2,3,\ldots"), (r"1+2+\dots+n", r"1+3+\dots+n")],
+    "clock times": [("3:30 am", r"3:30 \text{ p.m.}"), ("3:31 pm", r"3:30 \text{ p.m.}"), ("15:30", "3:30"), ("4:30 pm", "15:30")],
+    "choices": [("D", "C. 7"), ("D) 7", "C. 7"), ("C) 8", "C. 7"), ("p", "P"), ("f", "f (x) = 2x")],
     "intervals": [
+        ("|x|<2", "[-2,2]"), (r"|x|>2", "(-2,2)"), ("|x-3|<2", "(-5,-1)"), ("x>1 or x<3", "(1,3)"), (r"x \ne 2", r"(-\infty,2)\cup(3,\infty)"),
+        (r"x \ne 2", "2"), (r"x \ne 2", r"\mathbb{R}"),
         ("[1,2]", "(1,2)"), ("(3,4)", "(3,4]"), ("x<3", r"x\le 3"), (r"(3,\infty)", r"(-\infty,3)"), ("1,2", "1<x<2"), ("1,2", "(1,2]"),
     ],
 }  # fmt: skip

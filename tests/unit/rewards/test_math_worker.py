@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from ramify.rewards.math_workers import MathWorker, Symbolic
+from ramify.rewards.math_equal import MathWorker, Symbolic
 
 pytestmark = pytest.mark.integration
 
@@ -14,9 +14,9 @@ SLOW = r"\sum_{k=1}^{400} \frac{1}{k(k+1)}", r"\frac{400}{401}"
 
 @pytest.fixture(scope="module")
 def worker():
-    made = MathWorker(cpu_seconds=2.0)
-    yield made
-    made.close()
+    comparer = MathWorker(cpu_seconds=2.0)
+    yield comparer
+    comparer.close()
 
 
 def test_formulas_are_compared(worker: MathWorker) -> None:
