@@ -5,23 +5,23 @@ files are not trusted. The corpus is identified by the fingerprint of its index.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from ramify.data.configs import DataFiles
 from ramify.modeling.adapter_files import checksums
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.numerics import device_name
-from ramify.runs.manifest import file_sha256, made_with, model_files
+from ramify.runs.manifest import data_sha256, made_with, model_files
 
 
 def make_manifest(
-    model: TrainedModelConfig, data: Path | None, tokenizer: str, own: Mapping[str, Any] | None = None
+    model: TrainedModelConfig, data: DataFiles | None, tokenizer: str, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """`made_from` and `made_with`.
 
     Args:
         model: The recipe's model; its weights are the policy's start and the reference.
-        data: File of problems, demonstrations or pairs; None: the environment brings the problems.
+        data: Problems, demonstrations or pairs; None: the environment brings the problems.
         tokenizer: Fingerprint of the tokenizer.
         own: What else this kind of training is made from.
 
@@ -32,7 +32,7 @@ def make_manifest(
         "weights": checksums(model.folder),
         "model": model_files(model.folder),
         "tokenizer": tokenizer,
-        "data": None if data is None else {"sha256": file_sha256(data)},
+        "data": None if data is None else {"sha256": data_sha256(data)},
         **(own or {}),
     }
     return {"made_from": made_from, "made_with": [made_with(device_name(model.device))]}

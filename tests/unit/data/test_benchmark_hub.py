@@ -118,8 +118,8 @@ def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -
         "hf:org/sharded": "expected one table named 'test', found 2. Name one as hf:org/name:table; there is main/test.parquet, socratic/test.parquet",
         "hf:org/one:dev": "expected one table named 'dev', found 0. Name one as hf:org/name:table; there is test.jsonl",
         "hf:org/none": "found 0. Name one as hf:org/name:table; there is no .jsonl and no .parquet",
-        "hf:noslash": "'hf:noslash': expected hf:org/name[@revision][:table]",
-        "hf:org/../x": "expected hf:org/name[@revision][:table]",
+        "hf:noslash": "'hf:noslash': expected hf:org/name[:table][@revision]",
+        "hf:org/../x": "expected hf:org/name[:table][@revision]",
         "hf:org/cut": "test.jsonl row 1 (lines count from 1): broken JSON",
     }  # fmt: skip
     messages = load(hub.url, tmp_path, *(("bamboogle", place) for place in places))

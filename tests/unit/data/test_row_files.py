@@ -48,10 +48,10 @@ def test_rows_are_numbered_as_people_count_them(tmp_path):
         pa.Table.from_pylist([{"m": [{"r": "u", "c": {"q": "x"}}]}, {"m": [{"r": "a", "c": {"k": 1}}]}]),
         table,
     )
-    # A record has only the fields that its row gave it.
+    # All records of a column have the fields of any of them.
     assert list(read_rows(table)) == [
-        (0, {"m": [{"r": "u", "c": {"q": "x"}}]}),
-        (1, {"m": [{"r": "a", "c": {"k": 1}}]}),
+        (0, {"m": [{"r": "u", "c": {"k": None, "q": "x"}}]}),
+        (1, {"m": [{"r": "a", "c": {"k": 1, "q": None}}]}),
     ]
 
 
