@@ -26,13 +26,13 @@ from ramify.data.row_columns import (
     with_own_names,
 )
 from ramify.data.row_messages import read_lines, text_of
-from ramify.data.sources import DataRow, Split, named, read_data
+from ramify.data.sources import DataRow, Split, named, read_data, revisions
 
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
 _GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
 """Columns of the prompt and of the gold; the first that has a value is read."""
-_RATIONALE = re.compile(r".*\n\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
+_RATIONALE = re.compile(r"(?:.*\n)?\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
 """GSM8K's worked answers end so."""
 _ANSWER_TAGS = re.compile(r"\s*<answer>(?P<gold>.*)</answer>\s*", re.DOTALL)
 _MAX_SOLUTION = 200
@@ -112,7 +112,7 @@ def load_problems(
         problems += (replace(problem, id=name) for name in copies)
     if not problems:
         raise DataError(f"{named(data)}: empty; expected at least one row with a prompt and an answer")
-    return ProblemSet(tuple(problems), _notes(counts))
+    return ProblemSet(tuple(problems), (*revisions(data, split), *_notes(counts)))
 
 
 @dataclass(slots=True)

@@ -69,6 +69,16 @@ def data_files(data: DataFiles | str, split: Split = "train") -> tuple[Path, ...
     return tuple(path for source in sources(data) for path in _files(source, split))
 
 
+def revisions(data: DataFiles | str, split: Split = "train") -> tuple[str, ...]:
+    """Return a note on the revision of each data set of the hub.
+
+    Raises:
+        DataError: As `data_files`.
+    """
+    fetched = [_fetched(source, split) for source in sources(data) if source.startswith(HUB_PREFIX)]
+    return tuple(note for _, notes in fetched for note in notes)
+
+
 def read_data(
     data: DataFiles | str, weights: Sequence[float] = (), split: Split = "train"
 ) -> Iterator[DataRow]:
@@ -110,15 +120,15 @@ def require_data(key: str, data: DataFiles | str) -> None:
 
 def _files(source: str, split: Split) -> tuple[Path, ...]:
     if source.startswith(HUB_PREFIX):
-        return _fetched(source, split)
+        return _fetched(source, split)[0]
     path = Path(source)
     return _shards(path, split) if path.is_dir() else (path,)
 
 
 @functools.lru_cache(64)
-def _fetched(source: str, split: Split) -> tuple[Path, ...]:
+def _fetched(source: str, split: Split) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Fetch once in a process, so that all readers have the same revision."""
-    return fetch(source, split)[0]
+    return fetch(source, split)
 
 
 def _shards(folder: Path, split: Split) -> tuple[Path, ...]:

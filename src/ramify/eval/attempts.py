@@ -13,7 +13,7 @@ from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.rewards.extract import answer_of
 from ramify.rollout.repair import repairs_of
 
-GROUPS = ("benchmark", "kind", "level", "category", "language")
+GROUPS = ("benchmark", "kind", "level", "category", "language", "data_source")
 """Columns of a problem by which results are grouped, if the problem has them."""
 
 Outcome: TypeAlias = Literal["executed", "failed", "refused"]

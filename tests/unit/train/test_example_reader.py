@@ -170,7 +170,7 @@ def test_every_turn_of_a_dialogue_is_trained_on(read, tmp_path, dialect, family)
     """Where the template keeps earlier turns, in one context; else an example for each exchange."""
     calls = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     results = {"role": "tool", "tool_call_id": "c", "content": "2779"}
-    close = "<answer> {} </answer>" if dialect == "tags" else "{}"
+    close = "<answer> {} </answer>" if dialect == "tags" else "It is {}!"
     asks = [{"role": "user", "content": text} for text in ("one?", "two?", "three?")]
     last = [{"role": "assistant", "content": close.format(text)} for text in ("a", "b", "c")]
     talk = {
@@ -198,11 +198,49 @@ def test_every_turn_of_a_dialogue_is_trained_on(read, tmp_path, dialect, family)
         assert whole.count(text) == 1, text
     if dialect == "hermes":
         template = rows.renderer.tokenizer.template
-        spoken = [
-            {key: value for key, value in message.items() if key != "weight"} for message in talk["messages"]
-        ]
+        spoken = json.loads(
+            json.dumps(talk["messages"]).replace(json.dumps(CALL["function"]["arguments"]), '{"of": "Rome"}')
+        )
         shown = template.render(spoken, [{"type": "function", "function": TOOL}])
         assert shown.startswith(whole) or family != FAMILIES[0]
+
+
+@pytest.mark.parametrize("weight", [1, 0])
+@pytest.mark.parametrize(
+    ("dialect", "call"),
+    [
+        ("hermes", "<tool_call>\n{'name': 'move', 'arguments': {'x': 1, 'y': 2}}\n</tool_call>"),
+        ("hermes", '<tool_call>\n{"name": "move", "parameters": {"x": 1, "y": 2}}\n</tool_call>'),
+        ("tags", "<move> {x: 1, y: 2} </move>"),
+    ],
+)
+def test_a_call_that_rl_would_answer_with_malformed_is_refused_where_it_is_trained_on(
+    read, tmp_path, dialect, call, weight
+):
+    numbers = {"x": {"type": "integer"}, "y": {"type": "integer"}}
+    move = {"name": "move", "parameters": {"type": "object", "properties": numbers, "required": ["x", "y"]}}
+    spoken = [
+        {"role": "assistant", "content": call, "weight": weight},
+        {"role": "tool", "content": "no"},
+        {"role": "assistant", "content": ANSWER},
+    ]
+    model = write_hermes_tokenizer(tmp_path / "model")
+    _, reader, _ = read(
+        [{"messages": [USER, *spoken], "tools": [move]}], model=model, dialect=dialect, max_tokens=4000
+    )
+    if weight:
+        with pytest.raises(
+            DataError, match=r"row 1: a call cannot be read: its (text is|arguments are) not a JSON object"
+        ):
+            reader.require_usable()
+    else:
+        reader.require_usable()
+
+
+def test_rows_beyond_the_limit_are_not_read(read):
+    examples, reader, _ = read([PLAIN, PLAIN, BAD], limit=2)
+    reader.require_usable()
+    assert [example.row for example in examples] == [1, 2]
 
 
 def test_earlier_turns_of_the_assistant_are_counted(read):
