@@ -99,7 +99,7 @@ def _openai(row: Row, columns: Sequence[str], tools: str) -> Reading:
     demonstration = columns == ("messages",)
     sides = [read_lines(row[name], name, tools) for name in columns]
     conversations = [_split_prompt(lines, demonstration=demonstration) for lines in sides]
-    if any(lines[: _asked(lines)[-1] + 1] != sides[0][: _asked(sides[0])[-1] + 1] for lines in sides):
+    if any(lines[: _users(lines)[-1] + 1] != sides[0][: _users(sides[0])[-1] + 1] for lines in sides):
         raise RowError("chosen and rejected have different prompts")
     return Reading("OpenAI", conversations[0][0], tuple(spoken for _, spoken in conversations), tools)
 
@@ -160,18 +160,18 @@ def _split_prompt(
     Turns before the prompt's last message are rendered with it, and carry no loss. Where one of them calls a tool, the prompt ends
     with the user's first message, and they are among the lines, as context.
     """
-    asked = _asked(lines)
+    users = _users(lines)
     trained = [i for i, line in enumerate(lines) if isinstance(line, AssistantTurn) and line.trained]
     # A greeting before the user's first message is context.
-    begins = [i for i in trained if i > asked[0]] if demonstration else []
-    last = max((i for i in asked if not begins or i < begins[0]), default=asked[0])
+    begins = [i for i in trained if i > users[0]] if demonstration else []
+    last = max((i for i in users if not begins or i < begins[0]), default=users[0])
     if not all(_is_text(line) for line in lines[:last]):
-        last = asked[0]
+        last = users[0]
         if not all(map(_is_text, lines[:last])):
             raise RowError("a call or a result before the user's first message")
     following = [
         replace(line, trained=False)
-        if not demonstration and i < asked[-1] and isinstance(line, AssistantTurn)
+        if not demonstration and i < users[-1] and isinstance(line, AssistantTurn)
         else line
         for i, line in enumerate(lines[last + 1 :], last + 1)
     ]
@@ -180,16 +180,16 @@ def _split_prompt(
     return tuple(map(_prompt_message, lines[: last + 1])), _spoken(following)
 
 
-def _asked(lines: Sequence[Line]) -> list[int]:
+def _users(lines: Sequence[Line]) -> list[int]:
     """Return the positions of the user's messages.
 
     Raises:
         RowError: There is none.
     """
-    asked = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
-    if not asked:
+    users = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
+    if not users:
         raise RowError("no user message")
-    return asked
+    return users
 
 
 def _is_text(line: Line) -> bool:

@@ -187,9 +187,10 @@ def _golds(field: tuple[str, Any] | None, row: Row, *, drop_blanks: bool) -> tup
     if field is None:
         raise ValueError(missing_column("answer", _GOLDS, row))
     name, value = field
-    if isinstance(value, dict) and list(value) == ["target"]:
+    if isinstance(value, dict) and [key for key in value if not is_missing(value[key])] == ["target"]:
         name, value = f"{name}.target", value["target"]
-    golds = tuple(_gold(gold, name) for gold in (value if isinstance(value, list) else [value]))
+    values = value if isinstance(value, list) else [value]
+    golds = tuple(_gold(gold, name) for gold in values if not is_missing(gold))
     if not golds:
         raise ValueError(f"no answer: the list in {name!r} is empty")
     filled = tuple(gold for gold in golds if gold.strip())
@@ -199,8 +200,6 @@ def _golds(field: tuple[str, Any] | None, row: Row, *, drop_blanks: bool) -> tup
 
 
 def _gold(value: object, name: str) -> str:
-    if is_missing(value):
-        raise ValueError(f"no answer: {name!r} is missing or null")
     if isinstance(value, str):
         return text_of(value, repr(name))
     if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):

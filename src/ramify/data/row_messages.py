@@ -13,7 +13,7 @@ from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Role, ToolResult, ToolStatus
 
-_WEIGHTS = ("weight", "loss")
+_WEIGHTS = ("weight", "loss", "train")
 _READ = {
     "system": ("role", "content", "name", *_WEIGHTS),
     "user": ("role", "content", "name", *_WEIGHTS),
@@ -135,12 +135,12 @@ def _line(role: str, text: str, record: Mapping[str, Any], where: str, before: S
 
 
 def _is_trained(record: Mapping[str, Any], where: str) -> bool | None:
-    """Return what `weight` or `loss` says of a message; None if it has neither."""
+    """Return what the weight of a message says, which has several names; None if it has none."""
     values = {float(record[key]) for key in _WEIGHTS if isinstance(record.get(key), int | float)}
     if any(not isinstance(record.get(key, 0), int | float) for key in _WEIGHTS) or not values <= {0.0, 1.0}:
-        raise RowError("'weight' and 'loss' of a message must be 0 or 1", where)
+        raise RowError("the weight of a message must be 0 or 1", where)
     if len(values) > 1:
-        raise RowError("'weight' and 'loss' of a message contradict each other", where)
+        raise RowError("the weights of a message contradict each other", where)
     return bool(values.pop()) if values else None
 
 

@@ -176,9 +176,9 @@ class ExampleReader:
 
     def _is_one_context(self, side: CompletionLines) -> bool:
         """Return True if a side can be one context that only grows: the template keeps turns, and messages of the user alternate."""
-        said = [isinstance(line, Message) for line in side]
-        return not any(said) or (
-            self._row_renderer.renderer.keeps_turns and not any(map(all, pairwise(said)))
+        by_user = [isinstance(line, Message) for line in side]
+        return not any(by_user) or (
+            self._row_renderer.renderer.keeps_turns and not any(map(all, pairwise(by_user)))
         )
 
     def _rendered_sides(

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -211,9 +211,15 @@ SHAPES: tuple[Callable[[Row], Row], ...] = (
 )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_a_dialogue_in_any_shape_is_trained_as_its_twin(tmp_path: Path, shape: Callable[[Row], Row]) -> None:
-    renderer = renderer_for("hermes", build_tokenizer(write_hermes_tokenizer(tmp_path / "m"), lambda _: None))
+@pytest.mark.parametrize(
+    ("dialect", "shape"),
+    [("hermes", shape) for shape in SHAPES] + [("tags", shape) for shape in SHAPES[:-1]],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_dialogue_in_any_shape_is_trained_as_its_twin(
+    tmp_path: Path, dialect: Literal["hermes", "tags"], shape: Callable[[Row], Row]
+) -> None:
+    renderer = renderer_for(dialect, build_tokenizer(write_hermes_tokenizer(tmp_path / "m"), lambda _: None))
 
     def trained(row: Row) -> tuple[object, ...]:
         reading = read_row(row, COMPLETION)
