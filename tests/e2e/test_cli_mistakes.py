@@ -87,7 +87,7 @@ def test_a_doctor_meets_a_recipe_whose_tables_are_none(refused, tmp_path):
             "rollout.dynamic_sampling: needs a reward that tells right from wrong",
         ),
         ("data.train=nowhere.jsonl", "data.train: expected a file, found none at nowhere.jsonl"),
-        ("data.train=/", "data.train: expected a file, got a folder at /"),
+        ("data.train=/dev", "data.train: /dev: expected .jsonl or .parquet files in this folder"),
         ("tools.search.corpus=nowhere.jsonl", "tools.search.corpus: expected a file"),
         ("tools={}", "tools: expected [tools.search], [tools.python] or [[tools.own]]"),
         ("model.path=nowhere", "model.path: model folder nowhere: no such folder"),

@@ -111,13 +111,14 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
     Checks only that run, not earlier ones. Gives no note if the model is not from a run, or saw none of the problems.
     """
     from ramify.data.overlap import read_questions, without_questions
+    from ramify.data.sources import data_files
 
     data = _training_data(model)
     if data is None:
         return ()
     train, exclude = data
     try:
-        folded = read_questions(train) - read_questions(exclude)
+        folded = read_questions(map(str, data_files(tuple(map(Path, train))))) - read_questions(exclude)
     except DataError as error:
         return (f"not checked whether {model} was trained on these problems: {error}",)
     overlap = len(problems) - len(without_questions(problems, folded))

@@ -30,6 +30,8 @@ MAX_ROW_BYTES = 32 << 20
 _CHUNK = 1 << 20
 _DEEPEST = 10_000
 """Nesting at which an array is refused: no text of a person has it."""
+_ARRAY_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*\[[ \t]*(?:\r?\n|\{.*[^\]\s]\s*$)")
+"""The first line of an array of rows that goes on in the next line."""
 _OUTSIDE = re.compile(rb'["\[\]{},]')
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """What remains of a string, up to its quote."""
@@ -113,11 +115,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
         while line := file.readline(MAX_ROW_BYTES):
             number += 1
             if len(line) < MAX_ROW_BYTES:
-                if (
-                    number == 1
-                    and line.lstrip(BOM_UTF8 + b" \t").startswith(b"[")
-                    and not line.rstrip().endswith(b"]")
-                ):
+                if number == 1 and _ARRAY_HEAD.match(line):
                     raise DataError(
                         f"{path}: expected a JSON object a line, the first line begins an array. Name a file that is one array "
                         "of rows .json"

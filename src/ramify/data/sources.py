@@ -105,17 +105,27 @@ def require_data(key: str, data: DataFiles | str) -> None:
     """
     for source in sources(data):
         path = Path(source)
-        if source.startswith(HUB_PREFIX) or path.is_dir():
+        if source.startswith(HUB_PREFIX):
             continue
-        if not path.is_file():
+        if path.is_dir():
+            try:
+                find_tables(source)
+            except DataError as error:
+                raise ConfigError(f"{key}: {error}") from None
+        elif not path.is_file():
             other = "got something else" if path.exists() else "found none"
             hub = _HUB_ID.fullmatch(source) and not path.parent.exists()
             hint = f". A data set of the hub is written {HUB_PREFIX}{source}" if hub else ""
             raise ConfigError(f"{key}: expected a file, {other} at {source}{hint}")
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise ConfigError(f"{key}: {source} cannot be read: {error.strerror}") from None
+        else:
+            _require_readable(key, path)
+
+
+def _require_readable(key: str, path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
 def _files(source: str, split: Split) -> tuple[Path, ...]:

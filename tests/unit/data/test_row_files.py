@@ -106,6 +106,12 @@ def test_an_array_that_does_not_end_where_the_file_does(tmp_path, content, told)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", ["[\n{}]", '\ufeff[{"a": 1},\n{"a": 2}]'])
+def test_an_array_in_a_file_of_lines_is_told_its_name(tmp_path, content):
+    with pytest.raises(DataError, match=r"a\.jsonl: .* Name a file that is one array of rows \.json"):
+        values(tmp_path / "a.jsonl", content)
+
+
 def test_what_is_no_file_of_rows(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
