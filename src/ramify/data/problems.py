@@ -26,7 +26,7 @@ from ramify.data.row_columns import (
     with_own_names,
 )
 from ramify.data.row_messages import read_lines, text_of
-from ramify.data.sources import DataRow, Split, named, read_data, revisions
+from ramify.data.sources import DataRow, Split, named, read_data, source_notes
 
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
@@ -112,7 +112,7 @@ def load_problems(
         problems += (replace(problem, id=name) for name in copies)
     if not problems:
         raise DataError(f"{named(data)}: empty; expected at least one row with a prompt and an answer")
-    return ProblemSet(tuple(problems), (*revisions(data, split), *_notes(counts)))
+    return ProblemSet(tuple(problems), (*source_notes(data, split), *_notes(counts)))
 
 
 @dataclass(slots=True)

@@ -69,14 +69,24 @@ def data_files(data: DataFiles | str, split: Split = "train") -> tuple[Path, ...
     return tuple(path for source in sources(data) for path in _files(source, split))
 
 
-def revisions(data: DataFiles | str, split: Split = "train") -> tuple[str, ...]:
-    """Return a note on the revision of each data set of the hub.
+def source_notes(data: DataFiles | str, split: Split = "train") -> tuple[str, ...]:
+    """Return a note on the revision of each data set of the hub, and on each folder of which not all files are read.
 
     Raises:
         DataError: As `data_files`.
     """
-    fetched = [_fetched(source, split) for source in sources(data) if source.startswith(HUB_PREFIX)]
-    return tuple(note for _, notes in fetched for note in notes)
+    notes: list[str] = []
+    for source in sources(data):
+        if source.startswith(HUB_PREFIX):
+            notes += _fetched(source, split)[1]
+        elif Path(source).is_dir():
+            files, every = _files(source, split), find_tables(source)
+            if len(files) < len(every):
+                names = ", ".join(path.name for path in files[:12])
+                notes.append(
+                    f"{source}: read {len(files)} of {len(every)} files, those of the split {split!r}: {names}"
+                )
+    return tuple(notes)
 
 
 def read_data(

@@ -28,7 +28,7 @@ from ramify.data.problems import control_notes, listed
 from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
-from ramify.data.sources import named, revisions
+from ramify.data.sources import named, source_notes
 
 MOST_REFUSED = 10_000
 """Rows that cannot be used, after which a file that must have none is read no further."""
@@ -262,7 +262,7 @@ class ExampleReader:
                 f"{_listed(self._repaired)}"
             )
         return (
-            *revisions(self._data.train),
+            *source_notes(self._data.train),
             *(f"{self._location}: {note}" for note in notes),
             *control_notes(named(self._data.train), self._spelt),
         )

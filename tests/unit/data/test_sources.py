@@ -56,6 +56,10 @@ def test_a_folder_is_its_shards_and_of_several_splits_the_one_that_is_meant(tmp_
     write(tmp_path / "data/test-00000-of-00001.parquet", "held out")
     (tmp_path / "data/dataset_info.json").write_text("{}")
     assert prompts(tmp_path / "data") == ["t0", "t1"]
+    (note,) = load_problems(tmp_path / "data").notes
+    assert note.endswith(
+        "read 2 of 3 files, those of the split 'train': train-00000-of-00002.parquet, train-00001-of-00002.parquet"
+    )
     assert prompts(tmp_path / "data", split="test") == ["held out"]
     assert prompts(tmp_path / "parts") == ["p0", "p1"]
     (tmp_path / "data/test-00000-of-00001.parquet").rename(tmp_path / "parts/validation.parquet")
