@@ -59,7 +59,7 @@ def test_a_doctor_meets_a_recipe_whose_tables_are_none(refused, tmp_path):
         ("rollout.tree_size=3", "rollout.tree_size: unknown key"),
         ("rollout", "expected key.name=value"),
         ("model.device=tpu", "model.device: expected"),
-        ("data.train=/", "data.train: expected a file, got a folder at /"),
+        ("data.train=/dev", "data.train: /dev: expected .jsonl or .parquet files in this folder"),
     ],
 )
 def test_a_wrong_recipe_leaves_no_run_behind(refused, task, override, message):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.algos.branch_rules import FlatBrancher
@@ -16,6 +15,7 @@ from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem, ToolSpec
+from ramify.data.configs import DataFiles
 from ramify.engines.configs import TrainingEngineConfig
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
@@ -59,17 +59,18 @@ def read_dev_problems(
     return problems, (*notes, *_memory_notes(problems, trained))
 
 
-def examples_dev_problems(recipe: EvalRecipe, train: Path) -> ProblemReader:
-    """Return the reader of `eval.test` in a recipe that trains on the examples of a file."""
+def examples_dev_problems(recipe: EvalRecipe, train: DataFiles) -> ProblemReader:
+    """Return the reader of `eval.test` in a recipe that trains on the examples of files."""
 
     def read(
         renderer: "ChatRenderer", shown: Mapping[str, Sequence[ToolSpec]]
     ) -> tuple[Sequence[Problem], Sequence[str]]:
         from ramify.data.overlap import read_questions
+        from ramify.data.sources import data_files
 
         problems, notes = build_eval_problems(recipe.data, renderer, shown[""], recipe.model)
         try:
-            return problems, (*notes, *_memory_notes(problems, read_questions([str(train)])))
+            return problems, (*notes, *_memory_notes(problems, read_questions(map(str, data_files(train)))))
         except DataError as error:
             return problems, (
                 *notes,

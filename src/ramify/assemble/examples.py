@@ -15,6 +15,7 @@ from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, longest_sequence, note_long_warmup, num_steps, refuse_large_steps
 from ramify.data.order import ProblemOrder
+from ramify.data.sources import data_files, named
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
@@ -121,9 +122,9 @@ def run_examples(
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(setup.recipe, manifest, console.note)
         rows, reader = open_examples(recipe, tools, console.note)
-        size = recipe.data.train.stat().st_size
+        size = sum(path.stat().st_size for path in data_files(recipe.data.train))
         if size >= _LARGE_FILE:
-            console.note(f"reading {recipe.data.train}, {size / 1e6:,.0f} MB")
+            console.note(f"reading {named(recipe.data.train)}, {size / 1e6:,.0f} MB")
         examples = tuple(reader)
         reader.require_usable()
         for note in reader.notes:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.config.other_runs import dialect_notes, training_overlap_notes
@@ -11,7 +10,9 @@ from ramify.config.schema_synth import SynthDataSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem, ToolSpec
+from ramify.data.configs import DataFiles
 from ramify.data.problems import control_notes
+from ramify.data.sources import named
 from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import EnvironmentRewardConfig
 
@@ -42,11 +43,11 @@ def build_problems(
 
     notes: list[str] = []
     problems: Sequence[Problem]
-    source: Path | str = recipe.data.train or "environment"
+    source = "environment" if recipe.data.train is None else named(recipe.data.train)
     if recipe.data.train is None:
         problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
-        problems = _read_rows(recipe, recipe.data.train, notes)
+        problems = _read_rows(recipe, recipe.data.train, notes)[: recipe.data.limit]
     usable: dict[str, Problem] = {}
     for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
@@ -63,7 +64,7 @@ def _names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
     return tuple(spec.name for spec in tools)
 
 
-def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Problem]:
+def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequence[Problem]:
     """Return the problems of a file, and add to `notes`.
 
     Raises:
@@ -74,10 +75,12 @@ def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Pr
 
     reward = recipe.reward
     is_paid = isinstance(reward, EnvironmentRewardConfig) and reward.judge is None
-    loaded = load_problems(path, bare=is_paid)
+    path = named(data)
+    loaded = load_problems(data, bare=is_paid, columns=recipe.data.columns, weights=recipe.data.weights)
     problems = loaded.problems
     # The environments' own problems have no text that could be there twice.
-    duplicates = duplicate_notes([problem for problem in problems if problem.answer])
+    unique = [] if recipe.data.weights else [problem for problem in problems if problem.answer]
+    duplicates = duplicate_notes(unique)
     notes += [f"{path}: {note}" for note in (*loaded.notes, *duplicates)]
     names = recipe.environments
     for problem in problems:
@@ -113,7 +116,7 @@ def build_eval_problems(
 
     named = parse_dataset(section.test)
     if named is None:
-        loaded = load_problems(Path(section.test))
+        loaded = load_problems(section.test, columns=section.columns, split="test")
         problems = loaded.problems[: section.limit]
         source_notes = (*loaded.notes, *duplicate_notes(problems))
     else:
@@ -156,9 +159,10 @@ def build_questions(
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
-    loaded = load_problems(section.train)
+    loaded = load_problems(section.train, columns=section.columns)
+    source = named(section.train)
     questions = loaded.problems[: section.limit]
-    notes = [f"{section.train}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
+    notes = [f"{source}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
     direct = questions
     if section.instructions:
         bare = [
@@ -167,17 +171,17 @@ def build_questions(
         ]
         direct = instructed(bare, (), dialect)
         questions = instructed(questions, _names(tools), dialect)
-    fitting, dropped = _fitting(section.train, questions, renderer, tools, section.max_prompt_tokens)
+    fitting, dropped = _fitting(source, questions, renderer, tools, section.max_prompt_tokens)
     short = {problem.id for problem in fitting}
     direct = tuple(problem for problem in direct if problem.id in short)
-    kept_direct, dropped_direct = _fitting(section.train, direct, renderer, (), section.max_prompt_tokens)
+    kept_direct, dropped_direct = _fitting(source, direct, renderer, (), section.max_prompt_tokens)
     short = {problem.id for problem in kept_direct}
     both = tuple(problem for problem in fitting if problem.id in short)
     return Questions(both, kept_direct, tuple(dict.fromkeys((*notes, *dropped, *dropped_direct))))
 
 
 def _fitting(
-    source: Path | str,
+    source: str,
     problems: Sequence[Problem],
     renderer: "ChatRenderer",
     tools: Sequence[ToolSpec],
@@ -208,7 +212,7 @@ def _fitting(
 
 
 def _without(
-    path: Path, problems: tuple[Problem, ...], exclude: Sequence[str]
+    path: str, problems: tuple[Problem, ...], exclude: Sequence[str]
 ) -> tuple[tuple[Problem, ...], str]:
     from ramify.data.overlap import read_questions, without_questions
 

@@ -31,11 +31,15 @@ class AssistantCall:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """A turn of the assistant: the thought that it begins with, the text, and the calls at its end."""
+    """A turn of the assistant: the thought that it begins with, the text, and the calls at its end.
+
+    `trained` is false where a data set says that the turn is context only.
+    """
 
     text: str
     thought: str = ""
     calls: tuple[AssistantCall, ...] = ()
+    trained: bool = True
 
     @property
     def whole_text(self) -> str:
@@ -46,11 +50,14 @@ class AssistantTurn:
 Line: TypeAlias = Message | AssistantTurn | ToolResult
 """A message of the prompt or the user, a turn of the assistant, or the result of one of its calls."""
 
-CompletionLines: TypeAlias = tuple[AssistantTurn | ToolResult, ...]
-"""The assistant's turns and tool results after a prompt, as a data set has them; a turn's text may hold results in the dialect's tags."""
+CompletionLines: TypeAlias = tuple[Line, ...]
+"""The lines after a prompt, as a data set has them: the assistant's turns, tool results, and later messages of the user.
+
+A turn's text may hold results in the dialect's tags.
+"""
 
 Parts: TypeAlias = tuple[tuple[Source, str], ...]
-"""The assistant's turns, in the dialect's text, and the texts of the tool results, in order."""
+"""The assistant's turns, in the dialect's text, and the texts of the tool results, in order; the user's later messages are PROMPT."""
 
 UNBALANCED = "tags are not balanced"
 UNNAMED_TOOL = "it calls a tool that is neither the recipe's nor the row's"

@@ -1,12 +1,12 @@
 """Demonstrations: the completions of a data set, checked, measured, and as trees with one leaf."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from ramify.chat.conversation import UNBALANCED, AssistantTurn, CompletionLines, Parts
+from ramify.chat.conversation import UNBALANCED, AssistantTurn, CompletionLines, Line, Parts, split_at_spans
 from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import RowError
-from ramify.core.messages import Final, Problem, ToolSpec
+from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 _ESCAPED = "<\ufe64\uff1c"
@@ -16,7 +16,8 @@ _ESCAPED = "<\ufe64\uff1c"
 def split(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[ToolSpec]) -> Parts:
     """Return the turns and the results in the dialect's text, without encoding anything.
 
-    A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are recognised by their tags.
+    A result that is a message of its own stays a part, whatever it holds, unless it is nothing but results in the dialect's tags;
+    results inside a turn's text are recognised by their tags.
 
     Raises:
         RowError: The dialect cannot write a call, or a result in a text holds an answer.
@@ -25,21 +26,95 @@ def split(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[Too
     for line in lines:
         if isinstance(line, AssistantTurn):
             parts += renderer.split(renderer.demonstrated(line, tools))
+        elif isinstance(line, Message):
+            parts.append((Source.PROMPT, line.text))
         else:
-            parts.append((Source.TOOL, line.text))
+            parts += ((Source.TOOL, text) for text in _unwrapped(line.text, renderer.result_tags))
     return tuple(parts)
 
 
+def _unwrapped(text: str, tags: tuple[str, str]) -> list[str]:
+    """Return the results in a text that is nothing but results in tags; else the text."""
+    pieces = split_at_spans(text, *tags)
+    if len(pieces) == 1 or "".join(pieces[::2]).strip():
+        return [text]
+    return [piece.removeprefix("\n").removesuffix("\n") for piece in pieces[1::2]]
+
+
+def context_turns(
+    renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[ToolSpec]
+) -> frozenset[int]:
+    """Return the positions of the turns among the parts of `split` that are not trained on."""
+    positions: list[int] = []
+    size = 0
+    if all(line.trained for line in lines if isinstance(line, AssistantTurn)):
+        return frozenset()
+    for line in lines:
+        parts = split(renderer, (line,), tools)
+        if isinstance(line, AssistantTurn) and not line.trained:
+            positions += (size + index for index, part in enumerate(parts) if part[0] is Source.POLICY)
+        size += len(parts)
+    return frozenset(positions)
+
+
+def as_messages(
+    renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[ToolSpec]
+) -> tuple[Message, ...]:
+    """Return the lines of earlier exchanges as messages for the chat template, calls and results in the dialect's text.
+
+    Raises:
+        RowError: The dialect cannot write a call.
+    """
+    messages: list[Message] = []
+    for is_user, group in groupby(lines, lambda line: isinstance(line, Message)):
+        exchange = tuple(group)
+        if is_user:
+            messages += (line for line in exchange if isinstance(line, Message))
+        elif renderer.ends_each_turn:
+            messages += (message for line in exchange for message in _turn_messages(renderer, line, tools))
+        else:
+            (first, *others) = exchange
+            if isinstance(first, AssistantTurn) and not first.calls and not others:
+                text = first.whole_text
+            else:
+                text = renderer.written(split(renderer, exchange, tools), tools)
+            messages.append(Message.of("assistant", text))
+    return tuple(messages)
+
+
+def _turn_messages(renderer: ExampleRenderer, line: Line, tools: Sequence[ToolSpec]) -> list[Message]:
+    if isinstance(line, AssistantTurn):
+        text = renderer.demonstrated(line, tools) if line.calls else line.whole_text
+        return [Message.of("assistant", text)]
+    return [Message.of("tool", text) for _, text in split(renderer, (line,), tools)]
+
+
+def exchanges(parts: Parts) -> list[tuple[int, Parts]]:
+    """Divide parts at the user's messages: the position of each exchange's first part, and its parts."""
+    divided: list[tuple[int, Parts]] = []
+    for is_user, group in groupby(enumerate(parts), lambda part: part[1][0] is Source.PROMPT):
+        numbered = list(group)
+        if not is_user:
+            divided.append((numbered[0][0], tuple(part for _, part in numbered)))
+    return divided
+
+
 def check(
-    renderer: ExampleRenderer, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool = False
+    renderer: ExampleRenderer,
+    parts: Parts,
+    tools: Sequence[ToolSpec],
+    *,
+    may_end_in_call: bool = False,
+    context: Collection[int] = (),
 ) -> None:
-    """Require that a rollout could have these parts.
+    """Require that a rollout could have these parts, which are the turns and results of one exchange.
 
     Args:
         renderer: The renderer.
         parts: The parts.
         tools: The tools that the prompt shows.
         may_end_in_call: Allow a call without a result in the last turn, because an environment ends the trajectory there.
+        context: The positions of turns that are not trained on; their calls need not be readable.
 
     Raises:
         RowError: No rollout could.
@@ -51,15 +126,22 @@ def check(
     if parts[-1][0] is Source.TOOL:
         raise RowError("it does not end with a turn of the assistant")
     for text in (text for source, text in parts if source is Source.POLICY):
-        if call := renderer.other_calls.search(text):
-            raise RowError("it calls a tool as another dialect does; see model.dialect", call[0])
-        if any(tag in text for tag in renderer.result_tags):
-            raise RowError(UNBALANCED, f"a result tag has no partner in {_start(text)}")
-        if any(end in text for end in renderer.ends):
-            raise RowError(
-                "an end of turn stands inside (a further turn of the user is not supported)", _start(text)
-            )
+        _check_text(renderer, text)
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
+    for number, (source, text) in enumerate(parts):
+        turn = renderer.parse(text + renderer.ends[0], tools) if source is Source.POLICY else None
+        for call in turn.calls if isinstance(turn, Calls) and number not in context else ():
+            if call.malformed is not None:
+                raise RowError("a call cannot be read", f"{call.malformed} in {_start(text)}")
+
+
+def _check_text(renderer: ExampleRenderer, text: str) -> None:
+    if call := renderer.other_calls.search(text):
+        raise RowError("it calls a tool as another dialect does; see model.dialect", call[0])
+    if any(tag in text for tag in renderer.result_tags):
+        raise RowError(UNBALANCED, f"a result tag has no partner in {_start(text)}")
+    if any(end in text for end in renderer.ends):
+        raise RowError("an end of turn stands inside; further turns are messages of their own", _start(text))
 
 
 def fewest_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts) -> int:
@@ -77,7 +159,9 @@ def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools
     """
     most = renderer.tokenizer.most_tokens(renderer.prompt_text(problem, tools))
     for source, text in parts:
-        if source is Source.TOOL:
+        if source is Source.PROMPT:
+            most += len(renderer.later_message(text, tools))
+        elif source is Source.TOOL:
             most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(text)
             most += 3 * sum(map(text.count, _ESCAPED))
         else:
@@ -101,25 +185,50 @@ def begin_alike(renderer: ExampleRenderer, parts: Parts, others: Parts, tools: S
 
 
 def demonstrate(
-    renderer: ExampleRenderer, problem: Problem, parts: Parts, key: TreeKey, tools: Sequence[ToolSpec]
+    renderer: ExampleRenderer,
+    problem: Problem,
+    parts: Parts,
+    key: TreeKey,
+    tools: Sequence[ToolSpec],
+    context: Collection[int] = (),
 ) -> Tree:
-    """Return a demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
+    """Return a demonstration as a tree with one leaf: the assistant's turns are trained on, what stands between them is not.
 
     Args:
         renderer: The renderer.
         problem: The problem that it solves.
-        parts: The turns and the results; see `check`.
+        parts: The turns and the results; see `check`. Messages of the user may stand between exchanges.
         key: The tree's key: where in the run the demonstration is used.
         tools: The tools that the prompt shows.
+        context: The positions of turns that are not trained on.
 
     Raises:
-        DataError: The chat template refuses the problem's messages.
+        DataError: The chat template refuses the problem's messages, or would rewrite earlier turns.
     """
     prompt = renderer.render_prompt(problem, tools)
     nodes = [Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))]
-    steps = [(source, [text for _, text in group]) for source, group in groupby(parts, lambda part: part[0])]
-    for number, (source, texts) in enumerate(steps, 1):
-        nodes.append(_node(renderer, nodes[-1], source, texts, tools, last=number == len(steps)))
+    steps = [
+        (source, is_context, [text for _, (_, text) in group])
+        for (source, is_context), group in groupby(
+            enumerate(parts), lambda part: (part[1][0], part[0] in context)
+        )
+    ]
+    sources = [source for source, _, _ in steps]
+    for number, (source, is_context, texts) in enumerate(steps):
+        following = sources[number + 1 :]
+        ends = source is Source.POLICY and (following[:1] in ([], [Source.PROMPT]))
+        nodes.append(
+            _node(
+                renderer,
+                nodes[-1],
+                source,
+                texts,
+                tools,
+                ends=ends,
+                last=not following,
+                trained=not is_context,
+            )
+        )
     return make_tree(problem, key, nodes)
 
 
@@ -130,18 +239,25 @@ def _node(
     texts: Sequence[str],
     tools: Sequence[ToolSpec],
     *,
+    ends: bool,
     last: bool,
+    trained: bool,
 ) -> Node:
     path = (*parent.path, 0)
-    ids = renderer.tokens(source, texts, tools)
-    if source is Source.TOOL:
-        # The node gets no `results`, because no tool ran.
-        return Node(node_id(path), path, parent.id, source, ids, renderer.decode(ids))
-    if last or renderer.ends_each_turn:
+    if source is Source.PROMPT:
+        ids = renderer.later_message("\n\n".join(texts), tools)
+    else:
+        ids = renderer.tokens(source, texts, tools)
+    if source is Source.POLICY and (ends or renderer.ends_each_turn):
         ids += (renderer.tokenizer.eos_id,)
+    stop = StopReason.ANSWERED if last else None
+    if source is not Source.POLICY or not trained:
+        # The node gets no `results`, because no tool ran.
+        return Node(node_id(path), path, parent.id, Source.TOOL, ids, renderer.decode(ids), stop=stop)
     text = renderer.decode(ids)
     turn = renderer.parse(text, tools)
-    stop = StopReason.ANSWERED if isinstance(turn, Final) else StopReason.MALFORMED
+    if last and not isinstance(turn, Final):
+        stop = StopReason.MALFORMED
     return Node(
         node_id(path),
         path,
@@ -151,7 +267,7 @@ def _node(
         text,
         behavior_logprobs=(0.0,) * len(ids),
         turn=turn,
-        stop=stop if last else None,
+        stop=stop,
     )
 
 

@@ -217,6 +217,22 @@ class ChatRenderer(ABC):
         shown = self.tools_of(tools)
         return shown.controls.framed_ids((before, after), [self._foreign(user_text, shown)[0]])
 
+    def later_message(self, text: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Return the tokens from a turn's end token to the start of the next turn, if the user says `text` in a data set in between.
+
+        Raises:
+            ConfigError: The chat template would rewrite earlier turns.
+        """
+        return self.tools_of(tools).controls.framed_ids(self._user_frame, [text])
+
+    @cached_property
+    def keeps_turns(self) -> bool:
+        """True if the chat template leaves earlier turns as they are once the user speaks again."""
+        try:
+            return bool(self._user_frame)
+        except ConfigError:
+            return False
+
     @cached_property
     def ends(self) -> tuple[str, ...]:
         """Texts of the tokens that end a turn."""

@@ -27,6 +27,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, longest_sequence, refuse_large_steps, work_of
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
+from ramify.data.sources import require_data
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
@@ -52,9 +53,8 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
         ConfigError: A file is missing or wrong.
     """
     checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
-    if isinstance(recipe, EvalRecipe):
-        checks.append(partial(require_dataset, "data.test", recipe.data.test))
-    elif trains:
+    checks.append(partial(_require_data, recipe))
+    if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
     checks += [partial(require_file, key, path) for key, path in _files_of(recipe, trains)]
     if isinstance(recipe, TrainRecipe):
@@ -76,6 +76,13 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
             mistakes.append(str(error))
     if mistakes:
         raise ConfigError(in_one_line(mistakes))
+
+
+def _require_data(recipe: AnyRecipe) -> None:
+    if isinstance(recipe, EvalRecipe):
+        require_dataset("data.test", recipe.data.test)
+    elif recipe.data.train is not None:
+        require_data("data.train", recipe.data.train)
 
 
 def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:
@@ -109,7 +116,6 @@ def _files_of(recipe: AnyRecipe, trains: bool) -> Iterator[tuple[str, Path]]:
     if _acting(recipe, trains) is not None:
         yield from input_files("", recipe)
         return
-    yield from input_files("data", recipe.data)
     yield from input_files("tools.own", recipe.tools.own)
     yield from input_files("environment", recipe.environment)
 
@@ -183,7 +189,9 @@ def require_dataset(key: str, dataset: str) -> None:
     source = dataset if named is None else named[1]
     if source.startswith(HUB_PREFIX):
         return
-    if not (Path(source).is_file() or (named is not None and Path(source).is_dir())):
+    if named is None:
+        require_data(key, source)
+    elif not (Path(source).is_file() or Path(source).is_dir()):
         raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {source}")
 
 

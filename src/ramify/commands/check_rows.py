@@ -17,6 +17,7 @@ from ramify.config.sizes import AnyRecipe, loads_weights, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
+from ramify.data.sources import is_on_hub
 from ramify.files.user_code import load_function
 from ramify.modeling.model_path import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
@@ -35,6 +36,9 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
     Raises:
         UserError: The run would refuse, with the same message.
     """
+    if not isinstance(recipe, EvalRecipe) and recipe.data.train is not None and is_on_hub(recipe.data.train):
+        yield "rows were not read: those of data.train are fetched from the hub when the run starts"
+        return
     if not is_fetched(recipe.model.path, weights=False):
         yield f"rows were not read: {recipe.model.path} is fetched from the hub when the run starts"
         return
@@ -127,7 +131,7 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
         from ramify.assemble.evaluation import evaluation_problems
 
         named = parse_dataset(recipe.data.test)
-        if named is None or not named[1].startswith(HUB_PREFIX):
+        if not (recipe.data.test if named is None else named[1]).startswith(HUB_PREFIX):
             return evaluation_problems(recipe)
         notes.append(f"{recipe.data.test}: the rows of the hub were not read")
         return lambda *_: ((), ())

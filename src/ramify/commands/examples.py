@@ -40,6 +40,7 @@ def _show_mask(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
+    from ramify.data.sources import named
     from ramify.obs.console import RunConsole
     from ramify.train.mask import show_mask
 
@@ -49,4 +50,4 @@ def _show_mask(options: argparse.Namespace) -> None:
     console = RunConsole()
     tools = show_tools(recipe.tools, recipe.environment)
     rows, reader = open_examples(recipe, tools, console.note)
-    show_mask(recipe.data.train, rows, reader, console, options.show_mask)
+    show_mask(named(recipe.data.train), rows, reader, console, options.show_mask)

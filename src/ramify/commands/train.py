@@ -102,7 +102,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
     from ramify.config.load import resolved
     from ramify.config.schema_train import TrainRecipe
     from ramify.modeling.lora import checksums
-    from ramify.runs.manifest import file_sha256
+    from ramify.runs.manifest import data_sha256, file_sha256
 
     code = sha256()
     root = Path(ramify.__file__).parent
@@ -113,7 +113,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
         "version of torch": metadata.version("torch"),
         "version of ramify's code": code.hexdigest()[:16],
         "recipe": sha256(resolved(recipe).encode()).hexdigest()[:16],
-        "data": "" if recipe.data.train is None else file_sha256(recipe.data.train)[:16],
+        "data": "" if recipe.data.train is None else data_sha256(recipe.data.train)[:16],
         "model": " ".join(checksums(recipe.model.folder).values()),
         "file of functions": " ".join(part.load().loaded.sha256[:16] for part in functions),
     }

@@ -110,20 +110,21 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
     Checks only that run, not earlier ones. Gives no note if the model is not from a run, or saw none of the problems.
     """
     from ramify.data.overlap import read_questions, without_questions
+    from ramify.data.sources import data_files
 
     data = _training_data(model)
     if data is None:
         return ()
     train, exclude = data
     try:
-        folded = read_questions([train]) - read_questions(exclude)
+        folded = read_questions(map(str, data_files(tuple(map(Path, train))))) - read_questions(exclude)
     except DataError as error:
         return (f"not checked whether {model} was trained on these problems: {error}",)
     overlap = len(problems) - len(without_questions(problems, folded))
     if not overlap:
         return ()
     return (
-        f"{overlap} of {len(problems)} problems are in {train}, which {model} was trained on; their scores measure "
+        f"{overlap} of {len(problems)} problems are in {', '.join(train)}, which {model} was trained on; their scores measure "
         "memory too",
     )
 
@@ -146,11 +147,13 @@ def dialect_notes(model: ModelConfig) -> tuple[str, ...]:
     )
 
 
-def _training_data(model: Path) -> tuple[str, tuple[str, ...]] | None:
+def _training_data(model: Path) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """`data.train` and `data.exclude` of the run whose folder `model` is in; None if it is in none."""
     try:
         data = _recipe_of_run(model)["data"]
-        return str(data["train"]), tuple(map(str, data.get("exclude", ())))
+        train = data["train"]
+        every = tuple(map(str, train)) if isinstance(train, list) else (str(train),)
+        return every, tuple(map(str, data.get("exclude", ())))
     except (KeyError, TypeError, AttributeError):
         return None
 

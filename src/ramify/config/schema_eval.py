@@ -22,7 +22,7 @@ from ramify.config.schema_parts import (
     refuse_unrepeatable,
 )
 from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Switch, Tokens
-from ramify.data.configs import Dataset
+from ramify.data.configs import Columns, Dataset
 from ramify.engines.configs import (
     EngineConfig,
     LocalEngineConfig,
@@ -43,10 +43,12 @@ class EvalDataSection(Section):
 
     `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
     folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` puts a system message about the tools'
-    tags in front of each problem that has none; without the key, benchmarks get one and other files do not.
+    tags in front of each problem that has none; without the key, benchmarks get one and other files do not. `columns` says which
+    columns of a file of your own ours are.
     """
 
     test: Dataset
+    columns: Columns = Field(default_factory=dict)
     instructions: Switch | None = None
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
@@ -56,6 +58,7 @@ def dev_data(config: EvaluationConfig, max_prompt_tokens: int) -> EvalDataSectio
     """Return the problems of evaluations during training; `max_prompt_tokens` holds where [eval] does not say it."""
     return EvalDataSection(
         test=config.test,
+        columns=config.columns,
         instructions=config.instructions,
         limit=config.limit,
         max_prompt_tokens=config.max_prompt_tokens or max_prompt_tokens,

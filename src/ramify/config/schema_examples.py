@@ -16,7 +16,7 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
 )
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens
-from ramify.data.configs import ExampleDataConfig
+from ramify.data.configs import ExampleDataConfig, refuse_uneven_weights
 from ramify.engines.configs import TrainingEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
@@ -64,6 +64,7 @@ class SftRecipe(Section):
     def _acting(self) -> "SftRecipe":
         refuse_all(
             lambda: refuse_tools_beside(self.tools, self.environment),
+            lambda: refuse_uneven_weights(self.data.train, self.data.weights),
             lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),
             self._evaluates,
         )

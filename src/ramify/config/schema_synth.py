@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from ramify.config.schema_eval import EvalEngineSection, refuse_rewriting_chats
 from ramify.config.schema_parts import (
@@ -22,7 +22,8 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
     refuse_unrepeatable,
 )
-from ramify.core.config import InputFile, PositiveInt, Switch, Tokens, Within
+from ramify.core.config import PositiveInt, Switch, Tokens, Within
+from ramify.data.configs import Columns, DataFiles
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
 from ramify.rollout.configs import LimitsConfig
@@ -35,13 +36,14 @@ Samples = Annotated[int, Within(ge=4, le=4096)]
 
 
 class SynthDataSection(Section):
-    """Questions with their answers, in the files that RL reads; `limit` uses the first ones only.
+    """Questions with their answers, in the files that RL reads, with `columns` as there; `limit` uses the first ones only.
 
     With `instructions` a system message about the tools' tags stands in front of each question that has none, and one about
     answering without tools when there are none to call. Without it the questions stand as they are, both times.
     """
 
-    train: InputFile
+    train: DataFiles
+    columns: Columns = Field(default_factory=dict)
     instructions: Switch = False
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens

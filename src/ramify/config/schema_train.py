@@ -26,7 +26,8 @@ from ramify.config.schema_parts import (
     refuse_unrepeatable,
 )
 from ramify.config.schema_rollout import RolloutSection
-from ramify.core.config import InputFile, PositiveInt, Switch, Tokens
+from ramify.core.config import PositiveInt, Switch, Tokens
+from ramify.data.configs import Columns, DataFiles, Weights, refuse_uneven_weights
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
@@ -51,9 +52,14 @@ class TrainDataSection(Section):
 
     So are problems whose question is in `exclude`: files, folders of benchmarks, or data sets of the hub
     ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
+    `columns` says which columns of the files ours are, `weights` how often the rows of each of several files come, `limit` uses the
+    first problems only.
     """
 
-    train: InputFile | None = None
+    train: DataFiles | None = None
+    columns: Columns = Field(default_factory=dict)
+    weights: Weights = ()
+    limit: PositiveInt | None = None
     instructions: Switch = False
     exclude: Annotated[tuple[Annotated[str, AfterValidator(_usable)], ...], Field(max_length=100)] = ()
     epochs: PositiveInt = 1
@@ -156,6 +162,7 @@ class TrainRecipe(Section):
     def _has_problems(self) -> None:
         data = self.data
         if data.train is not None:
+            refuse_uneven_weights(data.train, data.weights)
             return
         if self.any_environment is None or not self.sets_steps:
             raise ValueError(

@@ -15,6 +15,8 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.data.configs import DataFiles
+from ramify.data.sources import sources
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
 
@@ -155,7 +157,7 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     return Work(steps, unit, per_step, tokens, writes=isinstance(recipe, TrainRecipe), rows=rows)
 
 
-def _attempts(recipe: EvalRecipe | SynthRecipe, file: Path, what: str, tries: str, each: int) -> Work:
+def _attempts(recipe: EvalRecipe | SynthRecipe, file: DataFiles, what: str, tries: str, each: int) -> Work:
     """Return the attempts at all problems or questions as one step, `each` at one."""
     known = [count for count in (_rows(file), recipe.data.limit) if count is not None]
     count = min(known, default=None)
@@ -164,10 +166,14 @@ def _attempts(recipe: EvalRecipe | SynthRecipe, file: Path, what: str, tries: st
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
 
 
-def _rows(path: Path | None) -> int | None:
-    """Count the rows of a data file, without looking into them; None where it is no single file of a known kind."""
-    if path is None:
-        return None
+def _rows(data: DataFiles | None) -> int | None:
+    """Count the rows of data files, without looking into them; None where one is no file of a known kind."""
+    counts = [] if data is None else [_rows_of(Path(source)) for source in sources(data)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if counts and len(known) == len(counts) else None
+
+
+def _rows_of(path: Path) -> int | None:
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet

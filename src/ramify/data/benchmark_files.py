@@ -16,13 +16,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ramify.core.errors import DataError
-from ramify.data.problems import is_verl, plain_row, read_messages
-from ramify.data.row_files import JSONL_COUNTING, PARQUET_COUNTING, read_jsonl, read_parquet
+from ramify.core.errors import DataError, RowError
+from ramify.core.messages import Message
+from ramify.data import row_files
+from ramify.data.row_columns import find_field, is_missing, is_verl, plain_row
+from ramify.data.row_files import counting
+from ramify.data.row_messages import read_lines
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
+_ANY_QUESTION = (*PLAIN_QUESTIONS, "messages", "conversations", "instruction")
+"""Those of training data, too."""
 
 _SUFFIXES = (".jsonl", ".parquet")
 _SEALED = re.compile("[A-Za-z0-9+/]{32,}={0,2}")
@@ -34,10 +39,11 @@ _NUMBER = re.compile(r"[-+]?[$]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
 _HIDDEN = "?"
 HUB_PREFIX = "hf:"
 _HUB_LOCATION = re.compile(
-    r"hf:(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?(?::(?P<table>[\w. /-]+))?", re.ASCII
+    r"hf:(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?(?::(?P<table>[\w. /-]+))?(?:@(?P<last>[\w./-]+))?",
+    re.ASCII,
 )
-_SHARD = re.compile(r"-\d+-of-\d+(?=\.\w+$)|/\d+(?=\.parquet$)")
-_DEFAULT_TABLE = "test"
+SHARD = re.compile(r"-\d+-of-(?P<shards>\d+)(?=\.\w+$)|/\d+(?=\.parquet$)")
+"""The part of a file's name that says which part of a table it is."""
 _MAX_LISTED = 12
 
 
@@ -106,39 +112,20 @@ def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
     """
     number = 0
     for path in files:
-        parquet = path.suffix == ".parquet"
-        counting = PARQUET_COUNTING if parquet else JSONL_COUNTING
-        columns, rows = read_parquet(path) if parquet else ([], read_jsonl(path))
-        for line, row in rows:
-            where = f"{path} row {line} ({counting})"
+        for line, row in row_files.read_rows(path):
+            where = f"{path} row {line} ({counting(path)})"
+            if isinstance(row, RowError):
+                raise DataError(f"{where}: {row}")
             if not isinstance(row, dict):
                 raise DataError(f"{where}: expected an object, got {type(row).__name__}")
             try:
-                yield FileRow(number, where, decrypt(plain_row(row) if is_verl(columns) else row))
+                yield FileRow(number, where, decrypt(plain_row(row) if is_verl(row) else row))
             except ValueError as error:
                 raise DataError(f"{where}: {error}") from None
             number += 1
 
 
-def find_field(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any] | None:
-    """Return the first of `names` for which the row has a value: the name as the row spells it, and the value; else None.
-
-    Case is ignored. "info.level" is the field `level` of the record `info`.
-    """
-    for name in names:
-        outer, dot, inner = name.partition(".")
-        for key, value in row.items():
-            if key.casefold() != outer or is_missing(value):
-                continue
-            if not dot:
-                return key, value
-            below = find_field(value, (inner,)) if isinstance(value, dict) else None
-            if below is not None:
-                return f"{key}.{below[0]}", below[1]
-    return None
-
-
-def read_question(row: Mapping[str, Any], names: tuple[str, ...] = PLAIN_QUESTIONS) -> str:
+def read_question(row: Mapping[str, Any], names: tuple[str, ...] = _ANY_QUESTION) -> str:
     """Return the question of a row, from the first of the fields `names`; in a list of messages, the last user message.
 
     Raises:
@@ -150,7 +137,11 @@ def read_question(row: Mapping[str, Any], names: tuple[str, ...] = PLAIN_QUESTIO
         raise ValueError(f"no field {names[0]!r}{others}; found {', '.join(row) or 'none'}")
     key, value = field
     if isinstance(value, list):
-        texts = [message.text for message in read_messages({"prompt": value}) if message.role == "user"]
+        try:
+            lines = read_lines(value, key)
+        except RowError as error:
+            raise ValueError(str(error)) from None
+        texts = [line.text for line in lines if isinstance(line, Message) and line.role == "user"]
         value = texts[-1] if texts else ""
     if not isinstance(value, str):
         raise ValueError(f"field {key!r} must be text, got {type(value).__name__}")
@@ -213,11 +204,6 @@ def read_golds(value: object, form: GoldForm) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(_after_rationale, texts) if form == "rationale" else texts))
 
 
-def is_missing(value: object) -> bool:
-    """Return True if a field is empty: null, or NaN, which tables use for null."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def _text(value: object) -> str:
     if is_missing(value):
         return ""
@@ -237,25 +223,27 @@ def _after_rationale(text: str) -> str:
     return number.replace(",", "")
 
 
-def fetch(location: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the files of one table of "hf:org/name[@revision][:table]", and a note that names the revision.
+def fetch(location: str, default: str = "test") -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the files of one table of "hf:org/name[:table][@revision]", and a note that names the revision.
 
     `table` is the files' path ("2023/validation/metadata") or a part of it in whole words ("test", "main/test").
-    Without it the table is "test", or the only one. Most data sets of the hub also have a parquet version at
-    "@refs/convert/parquet". Without a network (or with HF_HUB_OFFLINE) earlier downloads are read.
+    Without it the table is `default`, or the only one; table and revision may stand in either order. Most data sets of the hub also
+    have a parquet version at "@refs/convert/parquet". Without a network (or with HF_HUB_OFFLINE) earlier downloads are read.
 
     Raises:
         DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
     """
     match = _HUB_LOCATION.fullmatch(location)
-    if match is None:
-        raise DataError(f"{location!r}: expected hf:org/name[@revision][:table]")
-    files, revision = _fetch_table(location, match["repo"], match["revision"], match["table"])
+    if match is None or (match["revision"] and match["last"]):
+        raise DataError(f"{location!r}: expected hf:org/name[:table][@revision]")
+    files, revision = _fetch_table(
+        location, match["repo"], match["revision"] or match["last"], (match["table"], default)
+    )
     return files, (f"{location}: revision {revision}",)
 
 
 def _fetch_table(
-    location: str, repo: str, revision: str | None, table: str | None
+    location: str, repo: str, revision: str | None, table: tuple[str | None, str]
 ) -> tuple[tuple[Path, ...], str]:
     from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
 
@@ -270,7 +258,7 @@ def _fetch_table(
 
 
 def _cached_table(
-    location: str, repo: HubRepo, table: str | None, reason: str
+    location: str, repo: HubRepo, table: tuple[str | None, str], reason: str
 ) -> tuple[tuple[Path, ...], str]:
     folder = cached_snapshot(hub_cache(), repo)
     if folder is None:
@@ -279,25 +267,30 @@ def _cached_table(
     return tuple(folder / name for name in _one_table(location, names, table)), folder.name
 
 
-def _one_table(location: str, names: Sequence[str], table: str | None) -> list[str]:
-    """Return the files of the table, with its shards in order.
+def _one_table(location: str, names: Sequence[str], table: tuple[str | None, str]) -> list[str]:
+    """Return the files of the table, its name or else the default one, with its shards in order.
 
     Raises:
-        DataError: No table has that name, or several do.
+        DataError: No table has that name, or several do, or not all of its shards are there.
     """
+    own, default = table
     tables: dict[str, list[str]] = {}
     for name in sorted(names):
         if name.endswith((".jsonl", ".parquet")):
-            tables.setdefault(_SHARD.sub("", name), []).append(name)
-    words = re.compile(rf"(?<![^\W_]){re.escape(table or _DEFAULT_TABLE)}(?![^\W_])", re.IGNORECASE)
-    exact = [key for key in tables if table in (key, key.rpartition(".")[0])]
+            tables.setdefault(SHARD.sub("", name), []).append(name)
+    words = re.compile(rf"(?<![^\W_]){re.escape(own or default)}(?![^\W_])", re.IGNORECASE)
+    exact = [key for key in tables if own in (key, key.rpartition(".")[0])]
     matches = exact or [key for key in tables if words.search(key)]
-    if not matches and table is None and len(tables) == 1:
+    if not matches and own is None and len(tables) == 1:
         matches = list(tables)
     if len(matches) != 1:
         shown = ", ".join((matches or list(tables))[:_MAX_LISTED]) or "no .jsonl and no .parquet"
         raise DataError(
-            f"{location}: expected one table named {table or _DEFAULT_TABLE!r}, found {len(matches)}. Name one as "
+            f"{location}: expected one table named {own or default!r}, found {len(matches)}. Name one as "
             f"hf:org/name:table; there is {shown}"
         )
-    return tables[matches[0]]
+    shards = tables[matches[0]]
+    counts = {int(match["shards"]) for name in shards if (match := SHARD.search(name)) and match["shards"]}
+    if counts and counts != {len(shards)}:
+        raise DataError(f"{location}: expected {max(counts)} files of {matches[0]}, found {len(shards)}")
+    return shards

@@ -16,7 +16,6 @@ from ramify.data.benchmark_files import (
     PLAIN_QUESTIONS,
     GoldForm,
     find_benchmark,
-    find_field,
     is_sealed,
     read_golds,
     read_question,
@@ -24,6 +23,7 @@ from ramify.data.benchmark_files import (
 )
 from ramify.data.overlap import duplicate_notes
 from ramify.data.problems import ProblemSet, listed
+from ramify.data.row_columns import find_field
 
 Task: TypeAlias = Literal["math", "qa"]
 
@@ -134,7 +134,7 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
             )
         return find_named(name).name, location
     if dataset.startswith(HUB_PREFIX):
-        raise DataError(f"{dataset}: expected NAME={dataset}, with the name of a benchmark")
+        return None
     path = Path(dataset)
     folder = path.absolute().parent if path.stem == "test" else path.absolute()
     if folder.name.casefold() in BENCHMARKS and path.exists() and (path.is_dir() or path.stem == "test"):

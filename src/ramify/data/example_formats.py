@@ -5,22 +5,22 @@
     ShareGPT    {conversations, system?, tools?}; for pairs {conversations, chosen, rejected}
     alpaca      {instruction, input?, output, system?, history?}; for pairs {instruction, chosen, rejected}
 
-Messages up to and including the last one of the user are the prompt. ShareGPT and alpaca are read as LLaMA-Factory reads them
-(its data/converter.py).
+In a demonstration everything up to the user's message before the first turn that is trained on is the prompt; of a pair, up to
+the user's last message. ShareGPT and alpaca are read as LLaMA-Factory reads them (its data/converter.py). Each list of messages may
+have either form (`row_messages`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from ramify.chat.conversation import AssistantTurn, CompletionLines, Line
 from ramify.core.errors import RowError
-from ramify.core.messages import Message, ToolResult
-from ramify.data.example_lines import message_lines, text_of, turn_lines
+from ramify.core.messages import Message
 from ramify.data.problems import read_messages
+from ramify.data.row_columns import Row, described, meant_column, missing_column
+from ramify.data.row_messages import read_lines, text_of
 from ramify.data.row_tools import read_tools
-
-Row: TypeAlias = Mapping[str, Any]
 
 Format: TypeAlias = Literal["plain", "OpenAI", "ShareGPT", "alpaca"]
 
@@ -69,7 +69,16 @@ def read_row(row: Row, names: Sides) -> Reading:
         return _plain(row, names, tools)
     raise RowError(
         f"unknown format: expected prompt, {' and '.join(columns)}, conversations or instruction",
-        f"got {', '.join(row) or 'nothing'}"[:80],
+        _unknown(row, names),
+    )
+
+
+def _unknown(row: Row, names: Sides) -> str:
+    """Return the columns of a row, and a hint which of them are meant."""
+    meant = {own: meant_column(own, row) for own in ("prompt", *names)}
+    hint = ", ".join(f'{own} = "{name}"' for own, name in meant.items() if name)
+    return f"found {described(row)}" + (
+        f"; name what is meant, such as data.columns = {{{hint}}}" if hint else ""
     )
 
 
@@ -80,84 +89,125 @@ def _has_prompt(side: object) -> bool:
 
 
 def _plain(row: Row, names: Sides, tools: str) -> Reading:
-    return Reading("plain", read_messages(row), _sides(row, names), tools)
+    prompt = row.get("prompt")
+    if prompt is None:
+        raise RowError(missing_column("prompt", ("prompt",), row))
+    return Reading("plain", read_messages(prompt), _sides(row, names, tools), tools)
 
 
 def _openai(row: Row, columns: Sequence[str], tools: str) -> Reading:
-    conversations = [_split_prompt(message_lines(row[name], name)) for name in columns]
-    if any(prompt != conversations[0][0] for prompt, _ in conversations):
+    demonstration = columns == ("messages",)
+    sides = [read_lines(row[name], name, tools) for name in columns]
+    conversations = [_split_prompt(lines, demonstration=demonstration) for lines in sides]
+    if any(lines[: _users(lines)[-1] + 1] != sides[0][: _users(sides[0])[-1] + 1] for lines in sides):
         raise RowError("chosen and rejected have different prompts")
     return Reading("OpenAI", conversations[0][0], tuple(spoken for _, spoken in conversations), tools)
 
 
 def _sharegpt(row: Row, names: Sides, tools: str) -> Reading:
-    prompt, spoken = _split_prompt(turn_lines(row["conversations"], "conversations"))
+    lines = read_lines(row["conversations"], "conversations", tools)
+    prompt, spoken = _split_prompt(lines, demonstration=names == COMPLETION)
     if prompt[0].role != "system" and row.get("system"):
         prompt = (Message.of("system", text_of(row["system"], "'system'")), *prompt)
     if names == COMPLETION:
         return Reading("ShareGPT", prompt, (spoken,), tools)
-    if spoken:
+    if spoken and not isinstance(spoken[-1], Message):
         raise RowError("the 'conversations' of a pair must end with a user turn")
-    return Reading("ShareGPT", prompt, _sides(row, names), tools)
+    return Reading("ShareGPT", prompt, tuple((*spoken, *side) for side in _sides(row, names, tools)), tools)
 
 
 def _alpaca(row: Row, names: Sides, tools: str) -> Reading:
-    prompt: list[Message] = []
+    lines: list[Line] = []
     if row.get("system"):
-        prompt.append(Message.of("system", text_of(row["system"], "'system'")))
+        lines.append(Message.of("system", text_of(row["system"], "'system'")))
     history = row.get("history") or []
     if not isinstance(history, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in history):
         raise RowError("'history' must be a list of [question, answer]")
     for exchange in history:
         question, answer = (text_of(text, "'history'") for text in exchange)
-        prompt += [Message.of("user", question), Message.of("assistant", answer)]
+        lines += [Message.of("user", question), AssistantTurn(answer)]
     instruction = [text_of(row[name], repr(name)) for name in ("instruction", "input") if row.get(name)]
     if not instruction:
         raise RowError("'instruction' and 'input' are blank")
-    prompt.append(Message.of("user", "\n".join(instruction)))
-    return Reading("alpaca", tuple(prompt), _sides(row, ("output",) if names == COMPLETION else names), tools)
+    lines.append(Message.of("user", "\n".join(instruction)))
+    if names == PAIR:
+        prompt, _ = _split_prompt(lines, demonstration=False)
+        return Reading("alpaca", prompt, _sides(row, names, tools), tools)
+    (output,) = _sides(row, ("output",), tools)
+    prompt, spoken = _split_prompt((*lines, *output), demonstration=True)
+    return Reading("alpaca", prompt, (spoken,), tools)
 
 
-def _sides(row: Row, columns: Sequence[str]) -> tuple[CompletionLines, ...]:
-    return tuple(_side(row.get(column), column) for column in columns)
+def _sides(row: Row, columns: Sequence[str], tools: str) -> tuple[CompletionLines, ...]:
+    return tuple(_side(row, column, tools) for column in columns)
 
 
-def _side(value: object, column: str) -> CompletionLines:
+def _side(row: Row, column: str, tools: str) -> CompletionLines:
     """Return a side with a column of its own: a text, a message, or a list of messages."""
+    value = row.get(column)
     if value is None:
-        raise RowError(f"no {column!r}")
+        raise RowError(f"no {column!r}", f"found {described(row)}")
     if isinstance(value, str):
         return (AssistantTurn(text_of(value, repr(column))),)
-    messages = value if isinstance(value, list) else [value]
-    is_sharegpt = bool(messages) and isinstance(messages[0], dict) and "from" in messages[0]
-    return _spoken((turn_lines if is_sharegpt else message_lines)(messages, column))
+    return _spoken(read_lines(value if isinstance(value, list) else [value], column, tools))
 
 
-def _split_prompt(lines: Sequence[Line]) -> tuple[tuple[Message, ...], CompletionLines]:
-    """Return the prompt, and the lines after the user's last message."""
-    user_turns = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
-    if not user_turns:
+def _split_prompt(
+    lines: Sequence[Line], *, demonstration: bool
+) -> tuple[tuple[Message, ...], CompletionLines]:
+    """Return the prompt, and the lines after it: those that are trained on, and what stands between them.
+
+    Turns before the prompt's last message are rendered with it, and carry no loss. Where one of them calls a tool, the prompt ends
+    with the user's first message, and they are among the lines, as context.
+    """
+    users = _users(lines)
+    trained = [i for i, line in enumerate(lines) if isinstance(line, AssistantTurn) and line.trained]
+    # A greeting before the user's first message is context.
+    begins = [i for i in trained if i > users[0]] if demonstration else []
+    last = max((i for i in users if not begins or i < begins[0]), default=users[0])
+    if not all(_is_text(line) for line in lines[:last]):
+        last = users[0]
+        if not all(map(_is_text, lines[:last])):
+            raise RowError("a call or a result before the user's first message")
+    following = [
+        replace(line, trained=False)
+        if not demonstration and i < users[-1] and isinstance(line, AssistantTurn)
+        else line
+        for i, line in enumerate(lines[last + 1 :], last + 1)
+    ]
+    if demonstration and not any(isinstance(line, AssistantTurn) and line.trained for line in following):
+        raise RowError("nothing is left to train on")
+    return tuple(map(_prompt_message, lines[: last + 1])), _spoken(following)
+
+
+def _users(lines: Sequence[Line]) -> list[int]:
+    """Return the positions of the user's messages.
+
+    Raises:
+        RowError: There is none.
+    """
+    users = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
+    if not users:
         raise RowError("no user message")
-    end = user_turns[-1] + 1
-    return tuple(map(_prompt_message, lines[:end])), _spoken(lines[end:])
+    return users
+
+
+def _is_text(line: Line) -> bool:
+    return isinstance(line, Message) or (isinstance(line, AssistantTurn) and not line.calls)
 
 
 def _prompt_message(line: Line) -> Message:
-    if isinstance(line, Message):
-        return line
-    if isinstance(line, ToolResult) or line.calls:
-        raise RowError(
-            "a call or a result before the last user message; only the last exchange is trained on"
-        )
-    return Message.of("assistant", line.whole_text)
+    if isinstance(line, AssistantTurn):
+        return Message.of("assistant", line.whole_text)
+    assert isinstance(line, Message)
+    return line
 
 
 def _spoken(lines: Sequence[Line]) -> CompletionLines:
-    spoken: list[AssistantTurn | ToolResult] = []
-    for line in lines:
-        if isinstance(line, Message):
+    """Check the lines after a prompt: turns of the assistant and results, and messages of the user between two exchanges."""
+    for before, line in zip((None, *lines), lines, strict=False):
+        if isinstance(line, Message) and (before is None or line.role != "user"):
             raise RowError("a user or system message follows the prompt")
-        if isinstance(line, AssistantTurn) and spoken and isinstance(spoken[-1], AssistantTurn):
+        if isinstance(line, AssistantTurn) and isinstance(before, AssistantTurn):
             raise RowError("two assistant messages in a row")
-        spoken.append(line)
-    return tuple(spoken)
+    return tuple(lines)

@@ -1,30 +1,37 @@
 """Files of training examples, read row by row: demonstrations for SFT, pairs for DPO."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TypeAlias
 
 from ramify.chat.conversation import CompletionLines
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem
+from ramify.data.configs import DataFiles
 from ramify.data.example_formats import PAIR, Format, Sides, read_row
 from ramify.data.problems import listed, read_identifier
 from ramify.data.recorded_pairs import RecordedPair, read_recorded_pair
-from ramify.data.row_files import read_rows
+from ramify.data.row_columns import with_own_names, without_nulls
+from ramify.data.sources import DataRow, data_files, read_data
+
+RowName: TypeAlias = int | str
+"""The number of a row in its file; of several files the file's name with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A problem, and the lines of the assistant and its tools after it.
+    """A problem, and the lines of the assistant and its tools after it, perhaps with later messages of the user.
 
     Attributes:
         problem: The problem; its id is the row's `id` in the plain format, else the row's number.
         sides: One side of a demonstration; of a pair the chosen and the rejected one.
         tools: The row's own tools (`row_tools.read_tools`); "" if it has none.
         format: The row's format.
-        row: Its number in the file.
+        row: Its number in the file, or its name.
         recorded: Of a pair that was sampled: its ids, which are trained on in place of the sides' texts.
     """
 
@@ -32,51 +39,72 @@ class Example:
     sides: tuple[CompletionLines, ...]
     tools: str
     format: Format
-    row: int
+    row: RowName
     recorded: RecordedPair | None = None
 
 
-def read_examples(path: Path, names: Sides) -> Iterator[tuple[int, Example | RowError]]:
-    """Yield the examples of a file with the numbers of their rows; in place of one that cannot be read, the reason.
+def read_examples(
+    data: DataFiles | str,
+    names: Sides,
+    columns: Mapping[str, str] = MappingProxyType({}),
+    weights: Sequence[float] = (),
+    limit: int | None = None,
+) -> Iterator[tuple[RowName, Example | RowError]]:
+    """Yield the examples of files with the names of their rows; in place of one that cannot be read, the reason.
 
     Args:
-        path: A .jsonl, .json or .parquet file (`row_files.read_rows`).
+        data: Files, folders or data sets of the hub (`data.sources`).
         names: The sides of an example.
+        columns: By our name for a column the file's.
+        weights: For each of the data how often its rows come.
+        limit: Read the first `limit` rows only.
 
     Raises:
         DataError: There is no such file, or it cannot be read from some row on.
     """
-    row_of_id: dict[str, int] = {}
-    for number, row in read_rows(path):
+    row_of_id: dict[tuple[Path, str], RowName] = {}
+    is_one = len(data_files(data)) == 1
+    for row in islice(read_data(data, weights), limit):
+        name = row.number if is_one else f"{row.path.name}:{row.number}"
+        example: Example | RowError
         try:
-            yield number, _read(number, row, names, row_of_id)
+            example = _read(name, row, names, columns, row_of_id)
         except RowError as error:
-            yield number, error
+            example = error
         except ValueError as error:
-            yield number, RowError(str(error))
+            example = RowError(str(error))
+        for _ in range(row.copies):
+            yield name, example
 
 
-def _read(number: int, row: Any, names: Sides, row_of_id: dict[str, int]) -> Example:  # noqa: ANN401 - any JSON value
-    if isinstance(row, RowError):
-        raise row
-    if isinstance(row, list):
+def _read(
+    name: RowName,
+    row: DataRow,
+    names: Sides,
+    columns: Mapping[str, str],
+    row_of_id: dict[tuple[Path, str], RowName],
+) -> Example:
+    value = row.value
+    if isinstance(value, RowError):
+        raise value
+    if isinstance(value, list):
         raise RowError("a list, not an object; name a file that is one array of rows .json")
-    if not isinstance(row, dict):
-        raise RowError("not an object", type(row).__name__)
-    reading = read_row(row, names)
-    identifier = f"{number}"
+    if not isinstance(value, dict):
+        raise RowError("not an object", type(value).__name__)
+    own = with_own_names(value, columns)
+    if row.path.suffix == ".parquet":
+        own = without_nulls(own)
+    reading = read_row(own, names)
+    identifier = f"{name}"
     if reading.format == "plain":
-        identifier = read_identifier(row, identifier)
-        if row_of_id.setdefault(identifier, number) != number:
-            raise RowError(
-                "duplicate id",
-                f"{identifier!r:.40} is that of row {row_of_id[identifier]}",
-            )
+        identifier = read_identifier(own, identifier)
+        if (first := row_of_id.setdefault((row.path, identifier), name)) != name:
+            raise RowError("duplicate id", f"{identifier!r:.40} is that of row {first}")
     # Equal tools are one text in memory.
     tools = sys.intern(reading.tools)
-    recorded = read_recorded_pair(row) if names == PAIR and row.get("ids") is not None else None
+    recorded = read_recorded_pair(own) if names == PAIR and own.get("ids") is not None else None
     problem = Problem(identifier, reading.prompt, ())
-    return Example(problem, reading.sides, tools, reading.format, number, recorded)
+    return Example(problem, reading.sides, tools, reading.format, name, recorded)
 
 
 class RefusedRows:
@@ -88,10 +116,10 @@ class RefusedRows:
 
     def __init__(self) -> None:
         self.count = 0
-        self._rows: dict[str, list[int]] = {}
+        self._rows: dict[str, list[RowName]] = {}
         self._first_detail: dict[str, str] = {}
 
-    def add(self, row: int, error: RowError) -> None:
+    def add(self, row: RowName, error: RowError) -> None:
         """Count a row."""
         self.count += 1
         self._rows.setdefault(error.reason, []).append(row)
@@ -99,13 +127,13 @@ class RefusedRows:
 
     def __str__(self) -> str:
         """Return one line: the reasons, the most frequent first, each with its number of rows and the first of them."""
-        by_count = sorted(self._rows.items(), key=lambda item: (-len(item[1]), item[1]))
+        by_count = sorted(self._rows.items(), key=lambda item: -len(item[1]))
         lines = [self._describe(reason, rows) for reason, rows in by_count[:_MOST_REASONS]]
         if more := by_count[_MOST_REASONS:]:
             lines.append(f"{sum(len(rows) for _, rows in more)} rows for {len(more)} more reasons")
         return "; ".join(lines)
 
-    def _describe(self, reason: str, rows: list[int]) -> str:
+    def _describe(self, reason: str, rows: list[RowName]) -> str:
         detail = self._first_detail[reason]
         if len(rows) == 1:
             return f"row {rows[0]}: {reason}{': ' * bool(detail)}{detail}"

@@ -1,24 +1,42 @@
-"""Problems from a data file: JSONL or parquet, plain or in the verl style that ARPO, AEPO and Tool-Star train on.
+"""Problems from data files: plain rows, questions with answers, and the verl style that ARPO, AEPO and Tool-Star train on.
 
 Columns of a verl-style row: data_source, prompt[role, content], ability, reward_model{ground_truth, ...},
 extra_info{index, ...}, metadata. Tool-Star's have a question, text, in place of the prompt.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast, get_args
+from types import MappingProxyType
+from typing import Any
 
-from ramify.core.errors import DataError
-from ramify.core.messages import Message, Problem, Role
-from ramify.data.row_files import JSONL_COUNTING, PARQUET_COUNTING, read_jsonl, read_parquet
+from ramify.chat.conversation import Line
+from ramify.core.errors import DataError, RowError
+from ramify.core.messages import Message, Problem, ToolResult
+from ramify.data.configs import DataFiles
+from ramify.data.row_columns import (
+    Row,
+    find_field,
+    is_missing,
+    is_verl,
+    missing_column,
+    plain_row,
+    with_own_names,
+)
+from ramify.data.row_messages import read_lines, text_of
+from ramify.data.sources import DataRow, Split, named, read_data, source_notes
 
-_ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
-_OTHER_FORMATS = ("conversations", "messages", "instruction", "question")
-"""Columns of rows in the formats of ShareGPT, OpenAI, Alpaca and benchmarks."""
-_Row: TypeAlias = Mapping[str, Any]
+_PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
+_GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
+"""Columns of the prompt and of the gold; the first that has a value is read."""
+_RATIONALE = re.compile(r"(?:.*\n)?\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
+"""GSM8K's worked answers end so."""
+_ANSWER_TAGS = re.compile(r"\s*<answer>(?P<gold>.*)</answer>\s*", re.DOTALL)
+_MAX_SOLUTION = 200
+"""Characters of a `solution` that is an answer; a worked one has its answer in a box."""
 _BROKEN_BOXED = "\x08oxed"
 
 
@@ -47,52 +65,105 @@ def numbered_problems(count: int, environments: Sequence[str] = ()) -> tuple[Pro
     )
 
 
-def load_problems(path: Path, *, bare: bool = False) -> ProblemSet:
-    r"""Read `path`: rows of `prompt` (messages or text), `answer` (text, number or a list), optional `id`.
+def load_problems(
+    data: DataFiles | str,
+    *,
+    bare: bool = False,
+    columns: Mapping[str, str] = MappingProxyType({}),
+    weights: Sequence[float] = (),
+    split: Split = "train",
+) -> ProblemSet:
+    r"""Read rows of a prompt (messages or text), a gold (text, number or a list), optional `id`.
 
-    Other columns go to `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. A
-    verl-style parquet is read as it is, and its rows with a blank gold are dropped. A backspace before "oxed" in a
-    prompt is repaired to "\boxed". The notes count both. A row without an id gets "<file stem>-<row>"; rows count
-    from 1 in JSONL and from 0 in parquet. If `bare`, rows may lack prompt and answer, which the environment brings.
+    The prompt stands in the first column of `_PROMPTS` that has a value, the gold in the first of `_GOLDS`. Other columns go to
+    `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. Verl-style rows are read as they
+    are, and those with a blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Where the prompt is
+    in another column than `prompt`, the gold of a worked answer is what follows its last "####". The notes count all three. A row
+    without an id gets "<file stem>-<row>"; rows count from 1 in JSON and from 0 in parquet.
+
+    Args:
+        data: Files, folders or data sets of the hub (`data.sources`).
+        bare: Rows may lack prompt and answer, which the environment brings.
+        columns: By our name for a column the file's.
+        weights: For each of the data how often its rows come; copies of a problem have ids of their own.
+        split: The part that is read where data have several.
 
     Raises:
-        DataError: The file cannot be read or is empty, a row is broken or has no answer, or two rows share an
+        DataError: A file cannot be read or is empty, a row is broken or has no answer, or two rows of a file share an
             id; names file and row.
     """
-    rows, counting, verl = _open(path, bare)
     problems: list[Problem] = []
-    row_of_id: dict[str, int] = {}
-    repaired = 0
-    dropped: list[int] = []
-    for number, row in rows:
+    row_of_id: dict[str, DataRow] = {}
+    counts = _Counts()
+    for row in read_data(data, weights, split):
         try:
-            if not isinstance(row, dict):
-                raise ValueError(f"expected an object, got {type(row).__name__}")
-            if verl:
-                row = plain_row(row)
-            stored = (Message.of("user", ""),) if bare and row.get("prompt") is None else read_messages(row)
-            messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
-            repaired += messages != stored
-            is_bare = bare and row.get("answer") is None
-            golds = () if is_bare else _answer(row, drop_blanks=verl)
-            if not golds and not is_bare:
-                dropped.append(number)
+            problem = _read_problem(row, bare, columns, counts)
+            if problem is None:
                 continue
-            identifier = read_identifier(row, f"{path.stem}-{number}")
+            identifier = problem.id
+            if identifier in row_of_id and row_of_id[identifier].path != row.path:
+                identifier = f"{row.path.parent.name}/{row.path.stem}/{identifier}"
             if identifier in row_of_id:
-                raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
-            info = _info(row)
-        except ValueError as error:
-            raise DataError(f"{path} row {number} ({counting}): {error}") from None
-        row_of_id[identifier] = number
-        problems.append(Problem(identifier, messages, golds, info))
+                raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier].number}")
+        except (RowError, ValueError) as error:
+            raise DataError(f"{row.where}: {error}") from None
+        row_of_id[identifier] = row
+        copies = (f"{identifier}#{copy}" if copy else identifier for copy in range(row.copies))
+        problems += (replace(problem, id=name) for name in copies)
     if not problems:
-        raise DataError(f"{path}: empty; expected at least one row with a prompt and an answer")
-    return ProblemSet(tuple(problems), _notes(repaired, dropped))
+        raise DataError(f"{named(data)}: empty; expected at least one row with a prompt and an answer")
+    return ProblemSet(tuple(problems), (*source_notes(data, split), *_notes(counts)))
 
 
-def _notes(repaired: int, dropped: list[int]) -> tuple[str, ...]:
+@dataclass(slots=True)
+class _Counts:
+    """Rows that were changed or dropped while they were read."""
+
+    repaired: int = 0
+    rationales: int = 0
+    dropped: list[int] = field(default_factory=list)
+
+
+def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: _Counts) -> Problem | None:
+    """Return the problem of a row; None if its gold is blank and it is dropped.
+
+    Raises:
+        ValueError, RowError: It cannot be read.
+    """
+    if isinstance(row.value, RowError):
+        raise row.value
+    if not isinstance(row.value, dict):
+        raise ValueError(f"expected an object, got {type(row.value).__name__}")
+    own = with_own_names(row.value, columns)
+    # An environment gets the other columns as they are.
+    gold = find_field(own, _GOLDS[:2] if bare else _GOLDS)
+    prompt = find_field(own, _PROMPTS[:1] if bare else _PROMPTS)
+    if verl := is_verl(own):
+        own = plain_row(own)
+    stored = (Message.of("user", ""),) if bare and prompt is None else _prompt(prompt, row.value)
+    messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
+    counts.repaired += messages != stored
+    is_bare = bare and gold is None
+    golds = () if is_bare else _golds(gold, row.value, drop_blanks=verl)
+    if not golds and not is_bare:
+        counts.dropped.append(row.number)
+        return None
+    if prompt is not None and not verl and (prompt[0] != "prompt" or "prompt" in columns):
+        answers = tuple(map(_after_rationale, golds))
+        counts.rationales += answers != golds
+        golds = answers
+    identifier = read_identifier(own, f"{row.path.stem}-{row.number}")
+    info = _info(own, "prompt" if prompt is None or verl else prompt[0])
+    return Problem(identifier, messages, golds, info)
+
+
+def _notes(counts: _Counts) -> tuple[str, ...]:
+    repaired, rationales, dropped = counts.repaired, counts.rationales, counts.dropped
     notes = []
+    if rationales:
+        notes.append(
+            f"the gold is what follows the last #### in {rationales} worked answer{'s' * (rationales > 1)}"
+        )
     if repaired:
         notes.append(f"repaired \\boxed in {repaired} prompt{'s' * (repaired > 1)}")
     if dropped:
@@ -106,47 +177,66 @@ def listed(values: Sequence[object], most: int = 10) -> str:
     return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
 
 
-def _open(path: Path, bare: bool) -> tuple[Iterator[tuple[int, Any]], str, bool]:
-    """Return the numbered rows of a file, how they are numbered, and whether they are in the verl style."""
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    if path.suffix == ".jsonl":
-        return read_jsonl(path), JSONL_COUNTING, False
-    columns, rows = read_parquet(path)
-    verl = is_verl(columns)
-    asks = "question" if verl and "prompt" not in columns and "question" in columns else "prompt"
-    for needed in () if bare else (asks, "reward_model" if verl else "answer"):
-        if needed not in columns:
-            raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
-    return rows, PARQUET_COUNTING, verl
+def _prompt(field: tuple[str, Any] | None, row: Row) -> tuple[Message, ...]:
+    if field is None:
+        raise ValueError(missing_column("prompt", _PROMPTS, row))
+    return read_messages(field[1], field[0])
 
 
-def _answer(row: _Row, drop_blanks: bool) -> tuple[str, ...]:
-    value = row.get("answer")
-    golds = tuple(_gold(gold) for gold in (value if isinstance(value, list) else [value]))
+def _golds(field: tuple[str, Any] | None, row: Row, *, drop_blanks: bool) -> tuple[str, ...]:
+    if field is None:
+        raise ValueError(missing_column("answer", _GOLDS, row))
+    name, value = field
+    if isinstance(value, dict) and [key for key in value if not is_missing(value[key])] == ["target"]:
+        name, value = f"{name}.target", value["target"]
+    values = value if isinstance(value, list) else [value]
+    golds = tuple(_gold(gold, name) for gold in values if not is_missing(gold))
     if not golds:
-        raise ValueError("no answer: the list of answers is empty")
+        raise ValueError(f"no answer: the list in {name!r} is empty")
     filled = tuple(gold for gold in golds if gold.strip())
     if len(filled) < len(golds) and not drop_blanks:
-        raise ValueError("no answer: it is blank")
-    return filled
+        raise ValueError(f"no answer: {name!r} is blank")
+    return tuple(_of_solution(gold) for gold in filled) if name.casefold() == "solution" else filled
 
 
-def _gold(value: object) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise ValueError("no answer: 'answer' is missing or null")
+def _gold(value: object, name: str) -> str:
     if isinstance(value, str):
-        return _text(value, "'answer'")
+        return text_of(value, repr(name))
     if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
-        raise ValueError(f"'answer' must be text, a number or a list of them, got {value!r:.40}")
+        raise ValueError(f"{name!r} must be text, a number or a list of them, got {value!r:.60}")
     # Tables turn a column of integers into floats if it contains a null.
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _info(row: _Row) -> dict[str, Any]:
-    columns = {key: _plain(row[key], key) for key in row if key not in _OWN_COLUMNS}
+def _of_solution(text: str) -> str:
+    """Return the answer in a `solution`, which some data sets work out, and others put in tags or a box.
+
+    Raises:
+        ValueError: It is worked out, and has no box.
+    """
+    tagged = _ANSWER_TAGS.fullmatch(text)
+    if tagged is not None:
+        return tagged["gold"].strip()
+    start = text.rfind("\\boxed{") + len("\\boxed{")
+    depth = 1
+    for end in range(start, len(text)) if start >= len("\\boxed{") else ():
+        depth += (text[end] == "{") - (text[end] == "}")
+        if depth == 0:
+            return text[start:end].strip()
+    if len(text) > _MAX_SOLUTION:
+        raise ValueError(
+            "no answer: 'solution' is worked out and has no \\boxed{..}. Name the column of the answer with data.columns"
+        )
+    return text
+
+
+def _after_rationale(text: str) -> str:
+    match = _RATIONALE.fullmatch(text)
+    return text if match is None else match["gold"].replace(",", "")
+
+
+def _info(row: Row, prompt: str) -> dict[str, Any]:
+    columns = {key: _plain(row[key], key) for key in row if key not in (*_OWN_COLUMNS, prompt)}
     return {key: value for key, value in columns.items() if value is not None}
 
 
@@ -167,35 +257,38 @@ def _plain(value: object, column: str) -> object:
     )
 
 
-def read_messages(row: _Row) -> tuple[Message, ...]:
-    """Return the messages of a row's `prompt`, which is a list of {role, content} or the text of one user message.
+def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
+    """Return the messages of a prompt, which is a list of messages or the text of one from the user.
 
     Raises:
-        ValueError: There is no message, or one has another form.
+        RowError: There is no message, one has another form, a call stands among them, or the assistant is the last to speak.
     """
-    prompt = row.get("prompt")
-    if isinstance(prompt, str) and prompt.strip():
-        return (Message.of("user", _text(prompt, "'prompt'")),)
-    if not isinstance(prompt, list) or not prompt:
-        other = next((f"; {key!r} belongs to another format" for key in _OTHER_FORMATS if key in row), "")
-        raise ValueError(f"no prompt: 'prompt' must be text or a list of {{role, content}}{other}")
-    return tuple(_message(message, number) for number, message in enumerate(prompt, 1))
+    if isinstance(value, str) and (column.casefold() in _PROMPTS[:3] or not value.lstrip().startswith("[")):
+        if not value.strip():
+            raise RowError(f"no prompt: {column!r} is blank")
+        return (Message.of("user", text_of(value, repr(column))),)
+    if not isinstance(value, list | str) or not value:
+        raise RowError(f"no prompt: {column!r} must be text or a list of {{role, content}}")
+    messages = tuple(_prompt_message(line, column) for line in read_lines(value, column, wrapped=False))
+    if messages[-1].role == "assistant":
+        raise RowError(
+            f"{column!r} ends with a turn of the assistant, which is not continued; put its text into the user's message, or "
+            "leave it out"
+        )
+    return messages
 
 
-def _message(message: object, number: int) -> Message:
-    where = f"message {number} of 'prompt'"
-    if not isinstance(message, dict) or {"role", "content"} - message.keys():
-        sharegpt = isinstance(message, dict) and {"from", "value"} <= message.keys()
-        raise ValueError(f"{where} must be {{role, content}}{', not {from, value} (ShareGPT)' * sharegpt}")
-    unread = [key for key in message if key not in ("role", "content") and message[key] is not None]
-    if unread:
-        raise ValueError(f"{where} has {unread[0]!r}; only role and content are read")
-    if message["role"] not in _ROLES:
-        raise ValueError(f"{where} has role {message['role']!r}; expected one of {', '.join(_ROLES)}")
-    return Message.of(cast(Role, message["role"]), _text(message["content"], where))
+def _prompt_message(line: Line, column: str) -> Message:
+    if isinstance(line, Message):
+        return line
+    if isinstance(line, ToolResult):
+        return Message.of("tool", line.text)
+    if line.calls or line.thought:
+        raise RowError(f"a call or a thought in {column!r}", "a prompt's messages are texts")
+    return Message.of("assistant", line.text)
 
 
-def read_identifier(row: _Row, default: str) -> str:
+def read_identifier(row: Row, default: str) -> str:
     """Return the `id` of a row; `default` if it has none.
 
     Raises:
@@ -206,52 +299,12 @@ def read_identifier(row: _Row, default: str) -> str:
         return default
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
         raise ValueError(f"'id' must be text or a whole number, got {value!r:.40}")
-    return _text(str(value), "'id'")
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where} must be text, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{where} holds a lone surrogate, which is valid JSON but not text") from None
-    return value
-
-
-def is_verl(columns: Collection[str]) -> bool:
-    """Return True if a table with these columns is in the verl style."""
-    return "reward_model" in columns and "answer" not in columns
-
-
-def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
-
-    Raises:
-        ValueError: `reward_model` or `extra_info` is not a record.
-    """
-    reward_model = _record(row, "reward_model")
-    extra_info = _record(row, "extra_info")
-    plain = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
-    if "prompt" not in plain and "question" in plain:
-        plain["prompt"] = plain.pop("question")
-    # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
-    free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
-    return {**free, **plain, "answer": reward_model.get("ground_truth")}
+    return text_of(str(value), "'id'")
 
 
 def repair_boxed(text: str) -> str:
     r"""Repair a defect of published prompts: a backspace (U+0008) before "oxed" where "\boxed" was meant."""
     return text.replace(_BROKEN_BOXED, r"\boxed")
-
-
-def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = row.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")
-    return value
 
 
 def control_notes(dataset: Path | str, control_tokens: Sequence[str | None]) -> tuple[str, ...]:

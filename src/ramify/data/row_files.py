@@ -9,8 +9,20 @@ from typing import Any
 from ramify.core.errors import DataError, RowError, RowTooLargeError
 from ramify.core.json_text import parse_json
 
-JSONL_COUNTING, PARQUET_COUNTING = "lines count from 1", "rows count from 0"
+JSONL_COUNTING, PARQUET_COUNTING, ARRAY_COUNTING = (
+    "lines count from 1",
+    "rows count from 0",
+    "rows count from 1",
+)
 """Numbering of the rows of a file in error messages."""
+
+
+def counting(path: Path) -> str:
+    """Return how the rows of a file are numbered."""
+    if path.suffix == ".parquet":
+        return PARQUET_COUNTING
+    return JSONL_COUNTING if path.suffix == ".jsonl" else ARRAY_COUNTING
+
 
 MAX_ROW_BYTES = 32 << 20
 """Limit of an example's JSON text: far above what a model's context holds. A larger row is skipped unread."""
@@ -18,6 +30,8 @@ MAX_ROW_BYTES = 32 << 20
 _CHUNK = 1 << 20
 _DEEPEST = 10_000
 """Nesting at which an array is refused: no text of a person has it."""
+_ARRAY_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*\[[ \t]*(?:\r?\n|\{.*[^\]\s]\s*$)")
+"""The first line of an array of rows that goes on in the next line."""
 _OUTSIDE = re.compile(rb'["\[\]{},]')
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """What remains of a string, up to its quote."""
@@ -34,8 +48,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
     if not path.is_file():
         raise DataError(f"{path}: expected a file, found none")
     if path.suffix == ".parquet":
-        for number, row in read_parquet(path)[1]:
-            yield number, _without_nulls(row)
+        yield from read_parquet(path)
         return
     texts = {".jsonl": _lines, ".json": _elements}.get(path.suffix)
     if texts is None:
@@ -56,24 +69,8 @@ def _parsed(text: bytes | None) -> Any:  # noqa: ANN401 - any JSON value, or the
         return RowError(reason, detail) if colon else RowError(reason)
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the JSON values of a JSONL file, with line numbers from 1; blank lines are skipped.
-
-    Raises:
-        DataError: A line is not JSON, is nested too deeply, or has a duplicate key; names file and row.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield number, parse_json(line, unique_keys=True)
-            except ValueError as error:
-                raise DataError(f"{path} row {number} ({JSONL_COUNTING}): {error}") from None
-
-
-def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
-    """Return the names of the columns, and the rows with numbers from 0.
+def read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a table with numbers from 0.
 
     Raises:
         DataError: The file cannot be read.
@@ -92,33 +89,23 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
         if columns.count(name) > 1:
             raise DataError(f"{path}: two columns are called {name!r}")
 
-    def rows() -> Iterator[tuple[int, Any]]:
-        number, batch = 0, first
-        while batch is not None:
-            last = number + batch.num_rows - 1
-            try:
-                values, batch = batch.to_pylist(), next(batches, None)
-            # Values that Python cannot represent: dates out of range, text that is not UTF-8. Or damage further on.
-            except Exception as error:  # noqa: BLE001
-                raise DataError(
-                    f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or after them: cannot be read: {_first_line(error)}"
-                ) from None
-            for row in values:
-                yield number, row
-                number += 1
-
-    return columns, rows()
+    number, batch = 0, first
+    while batch is not None:
+        last = number + batch.num_rows - 1
+        try:
+            values, batch = batch.to_pylist(), next(batches, None)
+        # Values that Python cannot represent: dates out of range, text that is not UTF-8. Or damage further on.
+        except Exception as error:  # noqa: BLE001
+            raise DataError(
+                f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or after them: cannot be read: {_first_line(error)}"
+            ) from None
+        for row in values:
+            yield number, row
+            number += 1
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any value of a table
-    """Return records without their nulls: all records of a column have the fields of any of them."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
@@ -128,6 +115,11 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
         while line := file.readline(MAX_ROW_BYTES):
             number += 1
             if len(line) < MAX_ROW_BYTES:
+                if number == 1 and _ARRAY_HEAD.match(line):
+                    raise DataError(
+                        f"{path}: expected a JSON object a line, the first line begins an array. Name a file that is one array "
+                        "of rows .json"
+                    )
                 if line.strip():
                     yield number, line
                 continue

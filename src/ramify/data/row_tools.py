@@ -8,10 +8,29 @@ from typing import Any
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import ToolSpec
-from ramify.data.example_lines import text_of
+from ramify.data.row_messages import text_of
 
 _UNREADABLE = "its tools cannot be read"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_PARAMETERS = ("parameters", "input_schema", "inputSchema", "args_schema", "args", "arguments")
+"""Names of the schema of a tool's arguments: OpenAI's, Anthropic's, MCP's, LangChain's."""
+_PROPERTIES = ("args", "arguments")
+"""Those that may hold the properties alone."""
+_READ = frozenset(
+    {"name", "description", "type", "function", "strict", *_PARAMETERS}
+    | {
+        "title",
+        "annotations",
+        "cache_control",
+        "returns",
+        "return",
+        "response",
+        "results",
+        "output_schema",
+        "outputSchema",
+    }
+)
+"""What is read of a tool, and what may be left out: no prompt shows what a tool returns."""
 _TEXTS = 256
 """Texts of tools whose specs are kept: many rows have the same."""
 
@@ -35,8 +54,8 @@ def read_tools(value: object) -> str:
         return ""
     if not isinstance(value, list):
         raise RowError(_UNREADABLE, f"expected a list, got {type(value).__name__}")
-    tools = [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)]
     try:
+        tools = [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)]
         written = json.dumps(tools, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise RowError(_UNREADABLE, str(error)) from None
@@ -47,12 +66,35 @@ def _read_tool(tool: object, where: str) -> dict[str, Any]:
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RowError(_UNREADABLE, f"{where} has no name")
-    description, parameters = function.get("description") or "", function.get("parameters")
+    names = [name for name in _PARAMETERS if function.get(name)]
+    unread = [
+        name for name, value in function.items() if name not in _READ and value not in (None, "", [], {})
+    ]
+    if unread or len(names) > 1:
+        wrong = unread[0] if unread else f"{names[0]!r} and {names[1]}"
+        raise RowError(_UNREADABLE, f"{where} has {wrong!r:.60}, which is not read")
     # False would be a schema that allows no arguments at all; a call without any is meant.
-    parameters = parameters or _NO_ARGUMENTS
+    parameters = _without_null_properties(function[names[0]]) if names else _NO_ARGUMENTS
+    if names and names[0] in _PROPERTIES and isinstance(parameters, dict) and "properties" not in parameters:
+        parameters = {"type": "object", "properties": parameters}
+    description = function.get("description") or ""
     if not isinstance(description, str) or not _is_schema(parameters):
         raise RowError(_UNREADABLE, f"{where}: expected a description and the JSON schema of its parameters")
     return {"name": function["name"], "description": description, "parameters": parameters}
+
+
+def _without_null_properties(schema: Any) -> Any:  # noqa: ANN401 - any value of a row
+    """Return a schema without properties that are null: other tools of a table have them."""
+    if isinstance(schema, list):
+        return [_without_null_properties(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: part for name, part in _without_null_properties(inner).items() if part is not None}
+        if key == "properties" and isinstance(inner, dict)
+        else _without_null_properties(inner)
+        for key, inner in schema.items()
+    }
 
 
 def _is_schema(parameters: object) -> bool:

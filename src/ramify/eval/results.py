@@ -39,7 +39,7 @@ from ramify.runs.keyed_lines import KeyedLines, key_of
 
 T = TypeVar("T")
 
-GROUPS = ("benchmark", "kind", "level", "category", "language")
+GROUPS = ("benchmark", "kind", "level", "category", "language", "data_source")
 """Columns of a problem by which results are grouped, if the problem has them."""
 
 Outcome: TypeAlias = Literal["executed", "failed", "refused"]

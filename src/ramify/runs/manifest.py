@@ -21,6 +21,8 @@ from ramify import __version__
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, Reader, count, each, part
 from ramify.core.messages import Problem
+from ramify.data.configs import DataFiles
+from ramify.data.sources import data_files
 from ramify.engines.configs import SERVER_KEYS
 from ramify.files.durable import read_record, replace_file
 from ramify.modeling.model_config import whole_folder
@@ -162,6 +164,16 @@ def file_sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def data_sha256(data: DataFiles) -> str:
+    """SHA-256 of data: that of the file, or of several files' in order.
+
+    Raises:
+        DataError: A file cannot be read, or is not there.
+    """
+    digests = [file_sha256(path) for path in data_files(data)]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError
+from ramify.data.configs import DataFiles
 from ramify.learner.update import Learner
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.lora import checksums
@@ -32,7 +33,7 @@ from ramify.runs.checkpoint_files import (
     read_state,
 )
 from ramify.runs.configs import TrainingRunConfig
-from ramify.runs.manifest import MANIFEST, RecipeRecord, file_sha256, made_with, model_files
+from ramify.runs.manifest import MANIFEST, RecipeRecord, data_sha256, made_with, model_files
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import LoopState, RunRecord, Saver
 
@@ -252,13 +253,13 @@ def _require_same_model(checkpoint: Path, model: TrainedModelConfig) -> None:
 
 
 def make_manifest(
-    model: TrainedModelConfig, data: Path | None, tokenizer: str, own: Mapping[str, Any] | None = None
+    model: TrainedModelConfig, data: DataFiles | None, tokenizer: str, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return `made_from` and `made_with` of a training run: what it is made from besides its recipe, and with.
 
     Args:
         model: The recipe's model; its weights are the policy's start and the reference.
-        data: File of problems, demonstrations or pairs; None: the environment brings the problems.
+        data: Problems, demonstrations or pairs; None: the environment brings the problems.
         tokenizer: Fingerprint of the tokenizer.
         own: What else this kind of training is made from.
 
@@ -269,7 +270,7 @@ def make_manifest(
         "weights": checksums(model.folder),
         "model": model_files(model.folder),
         "tokenizer": tokenizer,
-        "data": None if data is None else {"sha256": file_sha256(data)},
+        "data": None if data is None else {"sha256": data_sha256(data)},
         **(own or {}),
     }
     return {"made_from": made_from, "made_with": [made_with(device_name(model.device))]}

@@ -1,6 +1,6 @@
 """Settings of the training loops."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ramify.core.config import (
     Calls,
@@ -12,7 +12,7 @@ from ramify.core.config import (
     Temperature,
     Tokens,
 )
-from ramify.data.configs import Dataset
+from ramify.data.configs import Columns, Dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,14 @@ class PreflightConfig(Config):
 class EvaluationConfig(Config):
     """Evaluate every `every` steps, after the last one, and with `at_start` before the first.
 
-    `test`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
+    `test`, `columns`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
     of its `[sampling]`. In RL the other limits are those of training unless they are set, and at most as many. The share of right
     attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many evaluations in a row
     without a better score.
     """
 
     test: Dataset
+    columns: Columns = field(default_factory=dict)
     every: PositiveInt
     at_start: Switch = True
     instructions: Switch | None = None

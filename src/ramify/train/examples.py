@@ -2,21 +2,33 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from ramify.chat.conversation import Parts
-from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
+from ramify.chat.conversation import AssistantTurn, CompletionLines, Parts
+from ramify.chat.demonstrations import (
+    as_messages,
+    begin_alike,
+    check,
+    context_turns,
+    demonstrate,
+    exchanges,
+    fewest_tokens,
+    most_tokens,
+    split,
+)
 from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
-from ramify.core.messages import Problem, ToolSpec
-from ramify.core.tree import Tree, TreeKey
+from ramify.core.messages import Message, Problem, ToolSpec
+from ramify.core.tree import Source, Tree, TreeKey
 from ramify.data.configs import ExampleDataConfig
 from ramify.data.example_formats import COMPLETION, PAIR
-from ramify.data.examples import Example, RefusedRows, read_examples
+from ramify.data.examples import Example, RefusedRows, RowName, read_examples
 from ramify.data.problems import control_notes, listed
 from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
+from ramify.data.sources import named, source_notes
 
 MOST_REFUSED = 10_000
 """Rows that cannot be used, after which a file that must have none is read no further."""
@@ -33,15 +45,17 @@ class RenderedExample:
         problem: The problem.
         sides: The turns and results of a demonstration; of a pair those of the chosen and of the rejected side.
         tools: The row's own tools.
-        row: The row's number in the file.
+        row: The row's number in the file, or its name.
         recorded: Of a pair that was sampled: its ids; then there are no sides.
+        context: For each side the positions of the turns that are not trained on.
     """
 
     problem: Problem
     sides: tuple[Parts, ...]
     tools: str
-    row: int
+    row: RowName
     recorded: RecordedPair | None = None
+    context: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,10 @@ class RowRenderer:
         if item.recorded is not None:
             return item.recorded.trees(item.problem, key)
         tools = self.tools_of(item.tools)
-        return tuple(demonstrate(self.renderer, item.problem, parts, key, tools) for parts in item.sides)
+        return tuple(
+            demonstrate(self.renderer, item.problem, parts, key, tools, context)
+            for parts, context in zip(item.sides, item.context, strict=True)
+        )
 
 
 class ExampleReader:
@@ -106,16 +123,18 @@ class ExampleReader:
         self._may_end_in_call = may_end_in_call
         self._rows, self._read_all = 0, False
         self._refused = RefusedRows()
-        self._too_large: dict[str, list[int]] = {}
-        self._formats: dict[str, list[int]] = {}
-        self._repaired: list[int] = []
-        self._with_earlier_turns: list[int] = []
+        self._too_large: dict[str, list[RowName]] = {}
+        self._formats: dict[str, list[RowName]] = {}
+        self._repaired: list[RowName] = []
+        self._with_earlier_turns: list[RowName] = []
+        self._by_exchange: list[RowName] = []
         self._spelt: list[str | None] = []
 
     def __iter__(self) -> Iterator[RenderedExample]:
         """Yield the examples, in the order of the file."""
         next_note = time.monotonic() + _NOTE_SECONDS
-        for number, example in read_examples(self._data.train, self._names):
+        data = self._data
+        for number, example in read_examples(data.train, self._names, data.columns, data.weights, data.limit):
             self._rows += 1
             if time.monotonic() > next_note:
                 self._note(
@@ -126,7 +145,7 @@ class ExampleReader:
                 if isinstance(example, RowError):
                     raise example
                 self._formats.setdefault(example.format, []).append(number)
-                yield self._rendered(example)
+                yield from self._rendered(example)
             except RowTooLargeError as error:
                 self._too_large.setdefault(error.reason, []).append(number)
             except RowError as error:
@@ -135,34 +154,70 @@ class ExampleReader:
                     return
         self._read_all = True
 
-    def _rendered(self, example: Example) -> RenderedExample:
-        """Return the example in the dialect's text, nothing encoded that need not be."""
+    def _rendered(self, example: Example) -> list[RenderedExample]:
+        """Return the row's examples in the dialect's text, nothing encoded that need not be."""
         problem, renderer = example.problem, self._row_renderer.renderer
         tools = self._row_renderer.tools_of(example.tools)
-        limit = self._data.max_tokens
-        too_large = f"more than data.max_tokens = {limit} tokens"
         if example.recorded is not None:
-            if example.recorded.size > limit:
-                raise RowTooLargeError(too_large)
+            if example.recorded.size > self._data.max_tokens:
+                raise RowTooLargeError(self._too_many_tokens)
             check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
             self._spelt.append(None)
-            return RenderedExample(problem, (), example.tools, example.row, example.recorded)
-        sides = tuple(split(renderer, side, tools) for side in example.sides)
-        if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
-            raise RowTooLargeError(too_large)
-        for parts in sides:
-            check(renderer, parts, tools, may_end_in_call=self._may_end_in_call)
-        mended = tuple(map(renderer.repaired, sides))
-        if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
-            raise RowTooLargeError(too_large)
-        if len(mended) == 2 and begin_alike(renderer, *mended, tools):
-            raise RowError("chosen and rejected are the same tokens up to the end of one")
-        if mended != sides:
-            self._repaired.append(example.row)
+            return [RenderedExample(problem, (), example.tools, example.row, example.recorded)]
+        dialogues: list[tuple[Problem, Sequence[CompletionLines]]] = [(problem, example.sides)]
+        if not all(map(self._is_one_context, example.sides)):
+            dialogues = _by_exchange(renderer, problem, example.sides, tools)
+            self._by_exchange.append(example.row)
+        rendered = [self._rendered_sides(example, *dialogue, tools) for dialogue in dialogues]
         if any(message.role == "assistant" for message in problem.messages):
             self._with_earlier_turns.append(example.row)
-        self._spelt.append(renderer.foreign_control(problem, tools, *mended))
-        return RenderedExample(problem, mended, example.tools, example.row)
+        self._spelt += (renderer.foreign_control(item.problem, tools, *item.sides) for item in rendered)
+        return rendered
+
+    def _is_one_context(self, side: CompletionLines) -> bool:
+        """Return True if a side can be one context that only grows: the template keeps turns, and messages of the user alternate."""
+        by_user = [isinstance(line, Message) for line in side]
+        return not any(by_user) or (
+            self._row_renderer.renderer.keeps_turns and not any(map(all, pairwise(by_user)))
+        )
+
+    def _rendered_sides(
+        self, example: Example, problem: Problem, lines: Sequence[CompletionLines], tools: Sequence[ToolSpec]
+    ) -> RenderedExample:
+        renderer, limit = self._row_renderer.renderer, self._data.max_tokens
+        sides = tuple(split(renderer, side, tools) for side in lines)
+        context = tuple(context_turns(renderer, side, tools) for side in lines)
+        if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
+            raise RowTooLargeError(self._too_many_tokens)
+        for parts, untrained in zip(sides, context, strict=True):
+            self._check(parts, untrained, tools)
+        mended = tuple(map(renderer.repaired, sides))
+        if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
+            raise RowTooLargeError(self._too_many_tokens)
+        if len(mended) == 2 and begin_alike(renderer, *mended, tools):
+            raise RowError("chosen and rejected are the same tokens up to the end of one")
+        if mended != sides and self._repaired[-1:] != [example.row]:
+            self._repaired.append(example.row)
+        return RenderedExample(problem, mended, example.tools, example.row, context=context)
+
+    def _check(self, parts: Parts, untrained: frozenset[int], tools: Sequence[ToolSpec]) -> None:
+        divided = exchanges(parts)
+        if not divided:
+            raise RowError("nothing is left to train on")
+        if parts[-1][0] is Source.PROMPT:
+            raise RowError("it does not end with a turn of the assistant")
+        for number, (start, exchange) in enumerate(divided, 1):
+            check(
+                self._row_renderer.renderer,
+                exchange,
+                tools,
+                may_end_in_call=self._may_end_in_call and number == len(divided),
+                context=[position - start for position in untrained],
+            )
+
+    @property
+    def _too_many_tokens(self) -> str:
+        return f"more than data.max_tokens = {self._data.max_tokens} tokens"
 
     def require_usable(self) -> None:
         """See that what was passed over may be left out, and that something is left.
@@ -193,8 +248,13 @@ class ExampleReader:
             notes.insert(0, f"rows of {len(self._formats)} formats: {', '.join(kinds)}")
         if self._with_earlier_turns:
             notes.append(
-                f"earlier turns of the assistant are prompt, and only the last exchange is trained on, in "
+                f"earlier turns of the assistant are prompt, and carry no loss, in "
                 f"{len(self._with_earlier_turns):,} of {self._rows:,} rows: {_listed(self._with_earlier_turns)}"
+            )
+        if self._by_exchange:
+            notes.append(
+                f"the chat template rewrites earlier turns, or the user speaks twice in a row, so that each exchange is an example of "
+                f"its own in {len(self._by_exchange):,} of {self._rows:,} rows: {_listed(self._by_exchange)}"
             )
         if self._repaired:
             notes.append(
@@ -202,8 +262,9 @@ class ExampleReader:
                 f"{_listed(self._repaired)}"
             )
         return (
+            *source_notes(self._data.train),
             *(f"{self._location}: {note}" for note in notes),
-            *control_notes(self._data.train, self._spelt),
+            *control_notes(named(self._data.train), self._spelt),
         )
 
     def _left_out(self) -> list[str]:
@@ -220,13 +281,41 @@ class ExampleReader:
 
     @property
     def _location(self) -> str:
-        """Return the file's path, and how its rows are counted where that is not from 1."""
-        path = self._data.train
-        return f"{path} ({PARQUET_COUNTING})" if path.suffix == ".parquet" else f"{path}"
+        """Return the data, and how rows are counted where that is not from 1."""
+        data = named(self._data.train)
+        return f"{data} ({PARQUET_COUNTING})" if data.endswith(".parquet") else data
 
 
-def _listed(rows: list[int]) -> str:
+def _listed(rows: list[RowName]) -> str:
     return f"row{'s' * (len(rows) > 1)} {listed(rows)}"
+
+
+def _by_exchange(
+    renderer: ExampleRenderer,
+    problem: Problem,
+    sides: Sequence[CompletionLines],
+    tools: Sequence[ToolSpec],
+) -> list[tuple[Problem, Sequence[CompletionLines]]]:
+    """Return a problem for each exchange that is trained on, with the earlier ones in its prompt; of a pair for the last one."""
+    (side, *others) = sides
+    starts = [i + 1 for i, line in enumerate(side) if isinstance(line, Message)]
+    if others:
+        start = starts[-1]
+        return [(_continued(renderer, problem, side[:start], tools), [each[start:] for each in sides])]
+    dialogues: list[tuple[Problem, Sequence[CompletionLines]]] = []
+    for start, end in pairwise((0, *starts, len(side) + 1)):
+        exchange = side[start : end - 1]
+        if any(isinstance(line, AssistantTurn) and line.trained for line in exchange):
+            dialogues.append((_continued(renderer, problem, side[:start], tools), (exchange,)))
+    if end - 1 == start:
+        raise RowError("it does not end with a turn of the assistant")
+    return dialogues
+
+
+def _continued(
+    renderer: ExampleRenderer, problem: Problem, earlier: CompletionLines, tools: Sequence[ToolSpec]
+) -> Problem:
+    return replace(problem, messages=(*problem.messages, *as_messages(renderer, earlier, tools)))
 
 
 def _size_if_above(

@@ -1,7 +1,6 @@
 """Which tokens of examples carry a loss: the packed rows of training, for people to look at."""
 
 from itertools import groupby, islice
-from pathlib import Path
 
 from ramify.algos.sft import counted_once
 from ramify.core.tree import Tree, TreeKey
@@ -12,8 +11,8 @@ from ramify.train.examples import ExampleReader, RowRenderer
 _SIDES = ("chosen side", "rejected side")
 
 
-def show_mask(path: Path, rows: RowRenderer, reader: ExampleReader, console: RunConsole, count: int) -> None:
-    """Print the first `count` examples of the file `path` as the model sees them, and how many of their tokens are trained.
+def show_mask(data: str, rows: RowRenderer, reader: ExampleReader, console: RunConsole, count: int) -> None:
+    """Print the first `count` examples of `data` as the model sees them, and how many of their tokens are trained.
 
     Raises:
         UserError: The data are wrong, or no example can be used.
@@ -24,7 +23,7 @@ def show_mask(path: Path, rows: RowRenderer, reader: ExampleReader, console: Run
         for tree, side in zip(trees, _SIDES if len(trees) > 1 else ("",), strict=True):
             trained = trained_tokens(tree)
             sizes.append((len(trained), sum(on for _, on in trained)))
-            console.result(f"{path} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}")
+            console.result(f"{data} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}")
             runs = groupby(trained, lambda token: token[1])
             console.masked([(rows.renderer.decode([token for token, _ in run]), on) for on, run in runs])
     reader.require_usable()

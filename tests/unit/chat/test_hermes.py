@@ -242,7 +242,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     [
         (
             f"Rome{END}\n<|im_start|>user\nand now?",
-            "an end of turn stands inside .a further turn of the user",
+            "an end of turn stands inside; further turns are messages",
         ),
         (f"{TURN}<tool_response>\n7", "a result tag has no partner"),
         (f"{TURN}<tool_response>\n7\n</tool_response>", "it does not end with a turn of the assistant"),

@@ -69,7 +69,6 @@ def test_every_file_that_a_recipe_reads_is_looked_for():
         ],
     )
     assert [(key, str(path)) for key, path in input_files("", recipe)] == [
-        ("data.train", "data/train_10k.parquet"),
         ("rollout.rewriters.path", "rewriter.py"),
         ("engine.script", "script.toml"),
         ("tools.search.corpus", "data/passages.jsonl"),

@@ -63,9 +63,10 @@ SCRIPT = """
 import json, sys
 from ramify.core.errors import UserError
 from ramify.data.benchmarks import load_benchmark
+from ramify.data.problems import load_problems
 for name, place in json.loads(sys.argv[1]):
     try:
-        loaded = load_benchmark(name, place)
+        loaded = load_benchmark(name, place) if name else load_problems(place)
         print(json.dumps([[[p.messages[0].text, p.answer[0]] for p in loaded.problems], loaded.notes]))
     except UserError as error:
         print(json.dumps(str(error)))
@@ -93,6 +94,8 @@ def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp
         ("hotpotqa", "hf:org/only-train"),
         ("2wiki", "hf:org/converted@refs/convert/parquet"),
         ("gaia", "hf:org/nested:2023/validation/metadata"),
+        ("", "hf:org/sharded:main/train@main"),
+        ("", "hf:org/only-train"),
     )
     given = load(hub.url, tmp_path, *asked)
     assert given == [
@@ -101,8 +104,16 @@ def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp
         [[["Q?", "A"]], [f"hf:org/only-train: revision {SHA}"]],
         [[["Q1?", "A"], ["Q2?", "A"]], [f"hf:org/converted@refs/convert/parquet: revision {OTHER_SHA}"]],
         [[["Q?", "A"]], [f"hf:org/nested:2023/validation/metadata: revision {SHA}"]],
+        [
+            [["T?", "3"]],
+            [
+                f"hf:org/sharded:main/train@main: revision {SHA}",
+                "the gold is what follows the last #### in 1 worked answer",
+            ],
+        ],
+        [[["Q?", "A"]], [f"hf:org/only-train: revision {SHA}"]],
     ]
-    assert not any("train" in each.path and "sharded" in each.path for each in hub.asked)
+    assert not any("socratic" in each.path for each in hub.asked)
     before = len(hub.asked)
     assert load(hub.url, tmp_path, *asked, HF_HUB_OFFLINE="1") == given
     assert len(hub.asked) == before
@@ -118,8 +129,8 @@ def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -
         "hf:org/sharded": "expected one table named 'test', found 2. Name one as hf:org/name:table; there is main/test.parquet, socratic/test.parquet",
         "hf:org/one:dev": "expected one table named 'dev', found 0. Name one as hf:org/name:table; there is test.jsonl",
         "hf:org/none": "found 0. Name one as hf:org/name:table; there is no .jsonl and no .parquet",
-        "hf:noslash": "'hf:noslash': expected hf:org/name[@revision][:table]",
-        "hf:org/../x": "expected hf:org/name[@revision][:table]",
+        "hf:noslash": "'hf:noslash': expected hf:org/name[:table][@revision]",
+        "hf:org/../x": "expected hf:org/name[:table][@revision]",
         "hf:org/cut": "test.jsonl row 1 (lines count from 1): broken JSON",
     }  # fmt: skip
     messages = load(hub.url, tmp_path, *(("bamboogle", place) for place in places))

@@ -50,8 +50,8 @@ def result(text, call_id=""):
         (
             {"messages": [{"role": "system", "content": "s"}, USER, ANSWER, USER, ANSWER]},
             "OpenAI",
-            (Message.of("system", "s"), *ASKED, Message.of("assistant", "4"), *ASKED),
-            FOUR,
+            (Message.of("system", "s"), *ASKED),
+            (*FOUR, *ASKED, *FOUR),
         ),
         (
             {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -95,8 +95,8 @@ def result(text, call_id=""):
         (
             {"instruction": "Solve.", "input": "2 + 2 ?", "output": "4", "system": "s", "history": [["a", "b"]]},
             "alpaca",
-            tuple(Message.of(r, t) for r, t in (("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "Solve.\n2 + 2 ?"))),
-            FOUR,
+            (Message.of("system", "s"), Message.of("user", "a")),
+            (said("b"), Message.of("user", "Solve.\n2 + 2 ?"), *FOUR),
         ),
     ],
 )  # fmt: skip
@@ -129,7 +129,7 @@ def test_pairs(row, name):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"text": "a"}, "unknown format: expected prompt, messages, conversations or instruction: got text"),
+        ({"text": "a"}, "unknown format: expected prompt, messages, conversations or instruction: found text"),
         ({"prompt": "a", "response": "b"}, "no 'completion'"),
         ({"prompt": "a", "completion": 7}, "a message is not an object"),
         ({"prompt": "a", "completion": []}, "'completion' must be a list of messages"),
@@ -142,13 +142,16 @@ def test_pairs(row, name):
         ({"messages": [USER, {"role": "critic", "content": "a"}]}, "an unknown role: message 2 of 'messages' has 'critic'"),
         ({"messages": [USER, {"role": ["a"], "content": "a"}]}, "an unknown role"),
         ({"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "a"}}]}, "'function_call'"),
-        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "a message has an unsupported field: message 2 of 'messages' has 'weight'"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "nothing is left to train on"),
+        ({"messages": [USER, {**ANSWER, "weight": 0.5}]}, "the weight of a message must be 0 or 1: message 2"),
+        ({"messages": [USER, {**ANSWER, "weight": 0, "loss": True}]}, "contradict each other"),
+        ({"messages": [{**USER, "loss": True}, ANSWER]}, "only turns of the assistant are trained on: message 1"),
         ({"messages": [USER, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "content that is not text"),
         ({"messages": [USER, {"role": "assistant"}]}, "expected text"),
         ({"messages": [USER, ANSWER, ANSWER]}, "two assistant messages in a row"),
         ({"messages": [USER, {"role": "system", "content": "a"}, ANSWER]}, "follows the prompt"),
-        ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "r"}, USER, ANSWER]},
-         "a call or a result before the last user message"),
+        ({"messages": [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "r"}, USER, ANSWER]},
+         "a call or a result before the user's first message"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": ["a"]}]}, "a call cannot be read"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": {"a": 1}}]}, "a call cannot be read"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]},
@@ -160,7 +163,7 @@ def test_pairs(row, name):
         ({"conversations": [GPT]}, "no user message"),
         ({"conversations": [HUMAN, {"from": "bing", "value": "a"}]}, "an unknown role: turn 2 of 'conversations' is from 'bing'"),
         ({"conversations": [HUMAN, {"from": "gpt"}]}, "expected text"),
-        ({"conversations": [HUMAN, {**GPT, "loss": False}]}, "'loss'"),
+        ({"conversations": [HUMAN, {**GPT, "loss": "no"}]}, "the weight of a message must be 0 or 1: turn 2"),
         ({"conversations": [HUMAN, {"from": "function_call", "value": "search(x)"}]}, "a call cannot be read: turn 2"),
         ({"conversations": [HUMAN, GPT], "tools": "{"}, "its tools cannot be read: broken JSON"),
         ({"conversations": [HUMAN, GPT], "tools": [{"description": "a"}]}, "its tools cannot be read: tool 1 has no name"),
@@ -176,7 +179,6 @@ def test_pairs(row, name):
          "its tools cannot be read: Object of type date is not JSON serializable"),
         ({"prompt": "a", "completion": "b", "tools": [{"name": "f", "description": "\ud800"}]}, "a lone surrogate"),
         ({"prompt": "a", "completion": "b", "tools": '[{"name": "f", "description": "\\ud800"}]'}, "a lone surrogate"),
-        ({"conversations": [HUMAN, ASKS, ASKS, SEES, GPT]}, "two assistant messages in a row"),
         ({"conversations": [HUMAN, GPT, {**ASKS, "value": f"<think>hm</think>{ASKS['value']}"}, SEES, GPT]}, "two assistant messages in a row"),
     ],
 )  # fmt: skip

@@ -48,8 +48,8 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
         "not an object: int",
         "a list, not an object; name a file that is one array of rows .json",
         "'id' must be text or a whole number, got ['a']",
-        "message 1 of 'prompt' has role 'usr'; expected one of system, user, assistant, tool",
-        "no 'completion'",
+        "a message has an unknown role: message 1 of 'prompt' has 'usr'",
+        "no 'completion': found prompt",
     ]
 
 

@@ -150,5 +150,6 @@ def test_places_without_questions_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_questions([str(path)])
     assert str(caught.value) == (
-        f"{path} row 2 (lines count from 1): no field 'question' (nor 'problem', 'prompt'); found query"
+        f"{path} row 2 (lines count from 1): no field 'question' (nor 'problem', 'prompt', 'messages', 'conversations', 'instruction'); "
+        "found query"
     )

@@ -147,19 +147,26 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ('{"prompt": "Q?", "answer": NaN}', "no answer"),
         ('{"prompt": "Q?", "answer": Infinity}', "'answer' must be"),
         ({"prompt": "Q?", "answer": True}, "'answer' must be"),
-        ({"prompt": "Q?", "answer": {"target": "A"}}, "'answer' must be"),
+        ({"prompt": "Q?", "answer": {"value": "A"}}, "'answer' must be"),
         ({"answer": "A"}, "no prompt"),
         ({"prompt": " ", "answer": "A"}, "no prompt"),
         ({"prompt": [], "answer": "A"}, "no prompt"),
         ({"prompt": ["Q?"], "answer": "A"}, "message 1"),
         ({"prompt": [{"role": "user"}], "answer": "A"}, "message 1"),
-        ({"prompt": [{"role": "human", "content": "Q?"}], "answer": "A"}, "'human'"),
-        ({"prompt": [{"role": "user", "content": 5}], "answer": "A"}, "must be text"),
+        ({"prompt": [{"role": "critic", "content": "Q?"}], "answer": "A"}, "'critic'"),
+        (
+            {
+                "prompt": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "Well, "}],
+                "answer": "A",
+            },
+            "ends with a turn",
+        ),
+        ({"prompt": [{"role": "user", "content": 5}], "answer": "A"}, "expected text"),
         ({"prompt": [{"role": "user", "content": "Q?", "tool_calls": [1]}], "answer": "A"}, "'tool_calls'"),
         ({**GOOD, "id": 1.5}, "'id'"),
         ({**GOOD, "id": ""}, "'id'"),
         ({**GOOD, "id": "t-1"}, "id 't-1' is already that of row 1"),
-        ('{"prompt": "\\ud800", "answer": "A"}', "holds a lone surrogate"),
+        ('{"prompt": "\\ud800", "answer": "A"}', "a lone surrogate"),
         ("[1, 2]", "expected an object"),
         ('{"prompt": ', "broken JSON"),
         ("[" * 100_000, "nested more than 100 deep"),
@@ -170,8 +177,9 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ('{"prompt": "Q?", "answer": ' + "9" * 5000 + "}", "a number has too many digits"),
         ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' appears twice in one object"),
         (
-            {"messages": [{"role": "user", "content": "Q?"}], "answer": "A"},
-            "'messages' belongs to another format",
+            {"query": "Q?", "answer": "A"},
+            "no prompt: no column 'prompt' (nor question, problem, messages, conversations) with a value; found query, answer. "
+            "If 'query' is meant, say data.columns = {prompt = \"query\"}",
         ),
     ],
 )
@@ -187,9 +195,9 @@ def test_a_blank_answer_in_a_parquet_of_ones_own_is_an_error(tmp_path: Path) -> 
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    assert "no such file" in error_of(tmp_path / "absent.jsonl")
-    assert "no such file" in error_of(tmp_path / "absent.parquet")
-    assert "expected .jsonl or .parquet" in error_of(tmp_path / "data.csv")
+    assert "expected a file, found none" in error_of(tmp_path / "absent.jsonl")
+    (tmp_path / "data.csv").write_text("prompt,answer")
+    assert "expected .jsonl, .json (one array) or .parquet" in error_of(tmp_path / "data.csv")
     assert "empty" in error_of(write_jsonl(tmp_path / "empty.jsonl"))
     assert "no column 'answer'" in error_of(write_parquet(tmp_path / "c.parquet", [{"prompt": "Q?"}]))
     (tmp_path / "junk.parquet").write_bytes(b"not parquet")

@@ -48,10 +48,10 @@ def test_rows_are_numbered_as_people_count_them(tmp_path):
         pa.Table.from_pylist([{"m": [{"r": "u", "c": {"q": "x"}}]}, {"m": [{"r": "a", "c": {"k": 1}}]}]),
         table,
     )
-    # A record has only the fields that its row gave it.
+    # All records of a column have the fields of any of them.
     assert list(read_rows(table)) == [
-        (0, {"m": [{"r": "u", "c": {"q": "x"}}]}),
-        (1, {"m": [{"r": "a", "c": {"k": 1}}]}),
+        (0, {"m": [{"r": "u", "c": {"k": None, "q": "x"}}]}),
+        (1, {"m": [{"r": "a", "c": {"k": 1, "q": None}}]}),
     ]
 
 
@@ -104,6 +104,12 @@ def test_an_array_that_does_not_end_where_the_file_does(tmp_path, content, told)
         values(tmp_path / "a.json", content)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[\n{}]", '\ufeff[{"a": 1},\n{"a": 2}]'])
+def test_an_array_in_a_file_of_lines_is_told_its_name(tmp_path, content):
+    with pytest.raises(DataError, match=r"a\.jsonl: .* Name a file that is one array of rows \.json"):
+        values(tmp_path / "a.jsonl", content)
 
 
 def test_what_is_no_file_of_rows(tmp_path):

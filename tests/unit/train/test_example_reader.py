@@ -96,7 +96,7 @@ def test_rows_that_cannot_be_used_end_the_run_in_one_line(read):
     assert message == (
         ": 15 of 16 rows cannot be used: 12 rows (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, ...): nothing is left to train on; row 2: "
         "tags are not balanced: <think> is not closed; row 3: broken JSON: Expecting property name enclosed in double quotes at "
-        "column 2; row 16: unknown format: expected prompt, messages, conversations or instruction: got text. "
+        "column 2; row 16: unknown format: expected prompt, messages, conversations or instruction: found text. "
         'Mend them, or leave them out with data.malformed = "drop"'
     )
     with pytest.raises(DataError, match=r"rows\.jsonl row 2: .*<think> is not closed"):
@@ -162,13 +162,91 @@ def test_rendering_parquet_are_said_to_count_from_0(read):
     assert "rows.parquet (rows count from 0): left out 2 of 3 rows" in reader.notes[0]
 
 
-def test_earlier_turns_of_the_assistant_are_counted(read):
+@pytest.mark.parametrize("dialect", ["tags", "hermes"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_turn_of_a_dialogue_is_trained_on(read, tmp_path, dialect, family):
+    """Where the template keeps earlier turns, in one context; else an example for each exchange."""
+    calls = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    results = {"role": "tool", "tool_call_id": "c", "content": "2779"}
+    close = "<answer> {} </answer>" if dialect == "tags" else "It is {}!"
+    asks = [{"role": "user", "content": text} for text in ("one?", "two?", "three?")]
+    last = [{"role": "assistant", "content": close.format(text)} for text in ("a", "b", "c")]
     talk = {
-        "messages": [USER, {"role": "assistant", "content": "a"}, USER, {"role": "assistant", "content": "b"}]
+        "messages": [
+            *(asks[0], calls, results, last[0]),
+            *(asks[1], {**last[1], "weight": 0}),
+            *(asks[2], calls, results, last[2]),
+        ],
+        "tools": [TOOL],
     }
+    model = write_hermes_tokenizer(tmp_path / "model", family)
+    examples, reader, rows = read([talk], model=model, dialect=dialect, max_tokens=4000)
+    reader.require_usable()
+    trees = [tree for example in examples for tree in rows.trees(example, TreeKey(0, 0))]
+    assert len(trees) == (1 if family == FAMILIES[0] else 2)
+    written = "".join(node.text for tree in trees for node in tree.nodes if node.source is Source.POLICY)
+    end = rows.renderer.ends[0]
+    call = "<age> Rome </age>" if dialect == "tags" else None
+    assert written.count(call or '{"name": "age", "arguments": {"of": "Rome"}}') == 2
+    assert written.count(close.format("a") + end) == written.count(close.format("c") + end) == 1
+    assert close.format("b") + end not in written
+    assert "2779" not in written
+    whole = "".join(node.text for node in trees[-1].nodes)
+    for text in ("one?", close.format("a"), "two?", close.format("b"), "three?", close.format("c")):
+        assert whole.count(text) == 1, text
+    if dialect == "hermes":
+        template = rows.renderer.tokenizer.template
+        spoken = json.loads(
+            json.dumps(talk["messages"]).replace(json.dumps(CALL["function"]["arguments"]), '{"of": "Rome"}')
+        )
+        shown = template.render(spoken, [{"type": "function", "function": TOOL}])
+        assert shown.startswith(whole) or family != FAMILIES[0]
+
+
+@pytest.mark.parametrize("weight", [1, 0])
+@pytest.mark.parametrize(
+    ("dialect", "call"),
+    [
+        ("hermes", "<tool_call>\n{'name': 'move', 'arguments': {'x': 1, 'y': 2}}\n</tool_call>"),
+        ("hermes", '<tool_call>\n{"name": "move", "parameters": {"x": 1, "y": 2}}\n</tool_call>'),
+        ("tags", "<move> {x: 1, y: 2} </move>"),
+    ],
+)
+def test_a_call_that_rl_would_answer_with_malformed_is_refused_where_it_is_trained_on(
+    read, tmp_path, dialect, call, weight
+):
+    numbers = {"x": {"type": "integer"}, "y": {"type": "integer"}}
+    move = {"name": "move", "parameters": {"type": "object", "properties": numbers, "required": ["x", "y"]}}
+    spoken = [
+        {"role": "assistant", "content": call, "weight": weight},
+        {"role": "tool", "content": "no"},
+        {"role": "assistant", "content": ANSWER},
+    ]
+    model = write_hermes_tokenizer(tmp_path / "model")
+    _, reader, _ = read(
+        [{"messages": [USER, *spoken], "tools": [move]}], model=model, dialect=dialect, max_tokens=4000
+    )
+    if weight:
+        with pytest.raises(
+            DataError, match=r"row 1: a call cannot be read: its (text is|arguments are) not a JSON object"
+        ):
+            reader.require_usable()
+    else:
+        reader.require_usable()
+
+
+def test_rows_beyond_the_limit_are_not_read(read):
+    examples, reader, _ = read([PLAIN, PLAIN, BAD], limit=2)
+    reader.require_usable()
+    assert [example.row for example in examples] == [1, 2]
+
+
+def test_earlier_turns_of_the_assistant_are_counted(read):
+    said = {"role": "assistant", "content": "a", "weight": 0}
+    talk = {"messages": [USER, said, USER, {"role": "assistant", "content": "b"}]}
     _, reader, _ = read([{"messages": talk["messages"][2:]}, talk, talk])
     assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
-        "earlier turns of the assistant are prompt, and only the last exchange is trained on, in 2 of 3 rows: rows 2, 3"
+        "earlier turns of the assistant are prompt, and carry no loss, in 2 of 3 rows: rows 2, 3"
     ]
 
 

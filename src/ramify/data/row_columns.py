@@ -1,0 +1,131 @@
+"""The columns of a row: under the recipe's names for them, nulls as absent, and by name where one is missing."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ramify.core.errors import RowError
+
+Row: TypeAlias = Mapping[str, Any]
+
+_MEANT: Mapping[str, tuple[str, ...]] = {
+    "prompt": ("question", "problem", "query", "input", "instruction", "messages", "conversations", "user"),
+    "answer": ("solution", "ground_truth", "gold", "target", "label", "final_answer", "output", "response", "answers"),
+    "completion": ("response", "output", "answer", "solution"),
+}  # fmt: skip
+"""Columns of other projects that mean nearly the same, for hints."""
+_MAX_SHOWN = 300
+
+
+def is_missing(value: object) -> bool:
+    """Return True if a field is empty: null, or NaN, which tables use for null."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def without_nulls(value: Any) -> Any:  # noqa: ANN401 - any value of a table
+    """Return records without their nulls: all records of a table's column have the fields of any of them."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def find_field(row: Row, names: Sequence[str]) -> tuple[str, Any] | None:
+    """Return the first of `names` for which the row has a value: the name as the row spells it, and the value; else None.
+
+    Case is ignored where no column has the name's own. "info.level" is the field `level` of the record `info`.
+    """
+    for name in names:
+        if not is_missing(row.get(name)):
+            return name, row[name]
+        outer, dot, inner = name.casefold().partition(".")
+        for key, value in row.items():
+            if key.casefold() != outer or is_missing(value):
+                continue
+            if not dot:
+                return key, value
+            below = find_field(value, (inner,)) if isinstance(value, dict) else None
+            if below is not None:
+                return f"{key}.{below[0]}", below[1]
+    return None
+
+
+def with_own_names(row: Row, columns: Mapping[str, str]) -> Row:
+    """Return a row in which the columns that `data.columns` names have our names.
+
+    Args:
+        row: The row of a file.
+        columns: By our name the file's; "reward_model.ground_truth" is a field of a record.
+
+    Raises:
+        RowError: The row does not have such a column at all.
+    """
+    if not columns:
+        return row
+    renamed = {key: value for key, value in row.items() if key not in columns.values() and key not in columns}
+    for own, name in columns.items():
+        field = (name, row[name]) if name in row else find_field(row, (name,))
+        if field is not None:
+            renamed[own] = field[1]
+        elif name.partition(".")[0] not in row:
+            raise RowError(
+                f"no column {name!r}, which data.columns.{own} names", f"the row has {described(row)}"
+            )
+    return renamed
+
+
+def missing_column(what: str, names: Sequence[str], row: Row) -> str:
+    """Return a message: none of the columns `names` has a value in the row; it names those that are there, and which is meant."""
+    others = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
+    message = f"no {what}: no column {names[0]!r}{others} with a value; found {described(row)}"
+    if meant := meant_column(names[0], row):
+        message += f'. If {meant!r} is meant, say data.columns = {{{names[0]} = "{meant}"}}'
+    return message
+
+
+def described(row: Row) -> str:
+    """Return the names of a row's columns for a message, with those that hold null marked."""
+    shown = ", ".join(f"{name} (null)" if is_missing(value) else f"{name}" for name, value in row.items())
+    return shown[:_MAX_SHOWN] or "none"
+
+
+def meant_column(own: str, row: Row) -> str | None:
+    """Return the column of a row that most likely means our column `own`."""
+    by_folded: dict[str, str] = {
+        name.casefold(): name for name, value in reversed(list(row.items())) if not is_missing(value)
+    }
+    for name in (own, *_MEANT.get(own, ())):
+        if name in by_folded:
+            return by_folded[name]
+    close = difflib.get_close_matches(own, by_folded, 1, 0.75)
+    return by_folded[close[0]] if close else None
+
+
+def is_verl(row: Row) -> bool:
+    """Return True if a row is in the verl style."""
+    return not is_missing(row.get("reward_model")) and is_missing(row.get("answer"))
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
+
+    Raises:
+        ValueError: `reward_model` or `extra_info` is not a record.
+    """
+    reward_model = _record(row, "reward_model")
+    extra_info = _record(row, "extra_info")
+    plain = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
+    if "prompt" not in plain and "question" in plain:
+        plain["prompt"] = plain.pop("question")
+    # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
+    free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
+    return {**free, **plain, "answer": reward_model.get("ground_truth")}
+
+
+def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = row.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")
+    return value
