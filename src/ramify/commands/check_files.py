@@ -182,8 +182,8 @@ def require_dataset(key: str, dataset: str) -> None:
         ConfigError: It does not exist.
         DataError: A benchmark's name has no place, or no benchmark has that name.
     """
-    from ramify.data.benchmark_files import HUB_PREFIX
     from ramify.data.benchmarks import parse_dataset
+    from ramify.data.tables import HUB_PREFIX
 
     named = parse_dataset(dataset)
     source = dataset if named is None else named[1]

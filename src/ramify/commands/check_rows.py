@@ -15,9 +15,9 @@ from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, loads_weights, refuse_large_steps
 from ramify.core.messages import Problem
-from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
 from ramify.data.sources import is_on_hub
+from ramify.data.tables import HUB_PREFIX
 from ramify.files.user_code import load_function
 from ramify.modeling.model_path import is_fetched
 from ramify.rewards.configs import LengthRewardConfig

@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,14 +22,13 @@ from ramify.data import row_files
 from ramify.data.row_columns import find_field, is_missing, is_verl, plain_row
 from ramify.data.row_files import counting
 from ramify.data.row_messages import read_lines
-from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
+from ramify.data.tables import HUB_PREFIX, SUFFIXES, check_file, fetch
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
 _ANY_QUESTION = (*PLAIN_QUESTIONS, "messages", "conversations", "instruction")
 """Those of training data, too."""
 
-_SUFFIXES = (".jsonl", ".parquet")
 _SEALED = re.compile("[A-Za-z0-9+/]{32,}={0,2}")
 _FIELDS = ("prompt", "question", "answer")
 GoldForm: TypeAlias = Literal["plain", "rationale"]
@@ -37,14 +36,6 @@ GoldForm: TypeAlias = Literal["plain", "rationale"]
 
 _NUMBER = re.compile(r"[-+]?[$]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
 _HIDDEN = "?"
-HUB_PREFIX = "hf:"
-_HUB_LOCATION = re.compile(
-    r"hf:(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?(?::(?P<table>[\w. /-]+))?(?:@(?P<last>[\w./-]+))?",
-    re.ASCII,
-)
-SHARD = re.compile(r"-\d+-of-(?P<shards>\d+)(?=\.\w+$)|/\d+(?=\.parquet$)")
-"""The part of a file's name that says which part of a table it is."""
-_MAX_LISTED = 12
 
 
 class FileRow(NamedTuple):
@@ -69,12 +60,12 @@ def find_benchmark(name: str, location: str) -> tuple[tuple[Path, ...], tuple[st
         return fetch(location)
     path = Path(location)
     if not path.is_dir():
-        return (_check_file(path),), ()
+        return (check_file(path),), ()
     inside = sorted(path.iterdir())
     for candidates in (
-        [child / f"test{s}" for child in inside if child.name.casefold() == name for s in _SUFFIXES],
-        [child for child in inside if child.name.casefold() in [name + s for s in _SUFFIXES]],
-        [path / f"test{s}" for s in _SUFFIXES],
+        [child / f"test{s}" for child in inside if child.name.casefold() == name for s in SUFFIXES],
+        [child for child in inside if child.name.casefold() in [name + s for s in SUFFIXES]],
+        [path / f"test{s}" for s in SUFFIXES],
     ):
         files = [file for file in candidates if file.is_file()]
         if len(files) > 1:
@@ -83,25 +74,6 @@ def find_benchmark(name: str, location: str) -> tuple[tuple[Path, ...], tuple[st
         if files:
             return (files[0],), ()
     raise DataError(f"{path}: no {name}; expected {name}/test.jsonl or {name}.jsonl in it (or .parquet)")
-
-
-def find_tables(location: str) -> tuple[Path, ...]:
-    """Return all files of `location`: a file or "hf:org/name", or every table in a folder and one level below it.
-
-    Raises:
-        DataError: There is no file.
-    """
-    if location.startswith(HUB_PREFIX):
-        return fetch(location)[0]
-    path = Path(location)
-    if not path.is_dir():
-        return (_check_file(path),)
-    files = sorted(file for depth in ("*", "*/*") for s in _SUFFIXES for file in path.glob(f"{depth}{s}"))
-    if not files:
-        raise DataError(
-            f"{path}: expected .jsonl or .parquet files in this folder or one level below, found none"
-        )
-    return tuple(files)
 
 
 def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
@@ -149,14 +121,6 @@ def read_question(row: Mapping[str, Any], names: tuple[str, ...] = _ANY_QUESTION
     if not value.strip():
         raise ValueError(f"field {key!r} is blank")
     return value.strip()
-
-
-def _check_file(path: Path) -> Path:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file or folder")
-    if path.suffix not in _SUFFIXES:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
-    return path
 
 
 def is_sealed(question: object) -> bool:
@@ -221,76 +185,3 @@ def _after_rationale(text: str) -> str:
     if not _NUMBER.fullmatch(number):
         raise ValueError(f'must be a number or end in "#### number", got {number!r:.40}')
     return number.replace(",", "")
-
-
-def fetch(location: str, default: str = "test") -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the files of one table of "hf:org/name[:table][@revision]", and a note that names the revision.
-
-    `table` is the files' path ("2023/validation/metadata") or a part of it in whole words ("test", "main/test").
-    Without it the table is `default`, or the only one; table and revision may stand in either order. Most data sets of the hub also
-    have a parquet version at "@refs/convert/parquet". Without a network (or with HF_HUB_OFFLINE) earlier downloads are read.
-
-    Raises:
-        DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
-    """
-    match = _HUB_LOCATION.fullmatch(location)
-    if match is None or (match["revision"] and match["last"]):
-        raise DataError(f"{location!r}: expected hf:org/name[:table][@revision]")
-    files, revision = _fetch_table(
-        location, match["repo"], match["revision"] or match["last"], (match["table"], default)
-    )
-    return files, (f"{location}: revision {revision}",)
-
-
-def _fetch_table(
-    location: str, repo: str, revision: str | None, table: tuple[str | None, str]
-) -> tuple[tuple[Path, ...], str]:
-    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
-
-    hub_repo = HubRepo("dataset", repo, revision)
-    try:
-        snapshot = fetch_snapshot(hub_repo, lambda names: _one_table(location, names, table))
-    except HubFailedError as error:
-        if error.problem is HubProblem.UNREACHABLE:
-            return _cached_table(location, hub_repo, table, error.detail)
-        raise error.for_user(location, "data set") from None
-    return tuple(snapshot.folder / path for path in snapshot.paths), snapshot.commit
-
-
-def _cached_table(
-    location: str, repo: HubRepo, table: tuple[str | None, str], reason: str
-) -> tuple[tuple[Path, ...], str]:
-    folder = cached_snapshot(hub_cache(), repo)
-    if folder is None:
-        raise DataError(f"{location}: the hub cannot be reached, and the cache has no copy ({reason})")
-    names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
-    return tuple(folder / name for name in _one_table(location, names, table)), folder.name
-
-
-def _one_table(location: str, names: Sequence[str], table: tuple[str | None, str]) -> list[str]:
-    """Return the files of the table, its name or else the default one, with its shards in order.
-
-    Raises:
-        DataError: No table has that name, or several do, or not all of its shards are there.
-    """
-    own, default = table
-    tables: dict[str, list[str]] = {}
-    for name in sorted(names):
-        if name.endswith((".jsonl", ".parquet")):
-            tables.setdefault(SHARD.sub("", name), []).append(name)
-    words = re.compile(rf"(?<![^\W_]){re.escape(own or default)}(?![^\W_])", re.IGNORECASE)
-    exact = [key for key in tables if own in (key, key.rpartition(".")[0])]
-    matches = exact or [key for key in tables if words.search(key)]
-    if not matches and own is None and len(tables) == 1:
-        matches = list(tables)
-    if len(matches) != 1:
-        shown = ", ".join((matches or list(tables))[:_MAX_LISTED]) or "no .jsonl and no .parquet"
-        raise DataError(
-            f"{location}: expected one table named {own or default!r}, found {len(matches)}. Name one as "
-            f"hf:org/name:table; there is {shown}"
-        )
-    shards = tables[matches[0]]
-    counts = {int(match["shards"]) for name in shards if (match := SHARD.search(name)) and match["shards"]}
-    if counts and counts != {len(shards)}:
-        raise DataError(f"{location}: expected {max(counts)} files of {matches[0]}, found {len(shards)}")
-    return shards

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 from ramify.core.errors import DataError
 from ramify.core.messages import Message, Problem
 from ramify.data.benchmark_files import (
-    HUB_PREFIX,
     PLAIN_QUESTIONS,
     GoldForm,
     find_benchmark,
@@ -24,6 +23,7 @@ from ramify.data.benchmark_files import (
 from ramify.data.overlap import duplicate_notes
 from ramify.data.problems import ProblemSet, listed
 from ramify.data.row_columns import find_field
+from ramify.data.tables import HUB_PREFIX
 
 Task: TypeAlias = Literal["math", "qa"]
 

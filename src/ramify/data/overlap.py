@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
-from ramify.data.benchmark_files import find_tables, read_question, read_rows
+from ramify.data.benchmark_files import read_question, read_rows
 from ramify.data.problems import ProblemSet, listed
+from ramify.data.tables import find_tables
 
 _LEFT = r"(?:(?<=[\d)\]}$=<>(\[{,+^*/])|(?<=\b[a-z]))"
 _RIGHT = r"(?=[\d(\[{\\$]|[a-z]\b)"

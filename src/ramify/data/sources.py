@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.data.benchmark_files import HUB_PREFIX, SHARD, fetch, find_tables
 from ramify.data.configs import DataFiles
 from ramify.data.row_files import counting, read_rows
+from ramify.data.tables import HUB_PREFIX, SHARD, fetch, find_tables
 
 Split: TypeAlias = Literal["train", "test"]
 
