@@ -1,7 +1,7 @@
 """Builds the reward of a checked recipe."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from ramify.assemble.services import chat_model
 from ramify.config.schema_parts import RewardSection
@@ -77,13 +77,17 @@ def _base(
 ) -> RewardFn:
     from ramify.rewards.trajectory_rewards import AnswerReward, CompatReward, EnvironmentReward
 
-    if isinstance(config, EnvironmentRewardConfig):
-        return EnvironmentReward(config.right_at)
-    if isinstance(config, CompatRewardConfig):
-        return CompatReward(config.system)
-    if isinstance(config, HierarchicalRewardConfig):
-        config = AnswerRewardConfig(bonus=config.bonus)
-    return AnswerReward(config, (*reported, "unread", "timeout"))
+    match config:
+        case EnvironmentRewardConfig():
+            return EnvironmentReward(config.right_at)
+        case CompatRewardConfig():
+            return CompatReward(config.system)
+        case HierarchicalRewardConfig():
+            return AnswerReward(AnswerRewardConfig(bonus=config.bonus), (*reported, "unread", "timeout"))
+        case AnswerRewardConfig():
+            return AnswerReward(config, (*reported, "unread", "timeout"))
+        case _:
+            assert_never(config)
 
 
 def _judge(config: JudgeConfig) -> "tuple[Judge, tuple[Closable, ...]]":
