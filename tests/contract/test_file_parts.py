@@ -11,7 +11,7 @@ import build
 import own_parts
 from branch_cases import candidate
 from doc_pages import read_page
-from loss_inputs import slopes, token_inputs
+from loss_inputs import logprob_gradients, token_inputs
 from ramify.algos.branch_rules import RuleSetup
 from ramify.algos.file_parts import FileEstimator, FileLoss, FileRule
 from ramify.algos.losses import CispoSurrogate
@@ -110,7 +110,9 @@ def test_the_example_of_the_page_works_and_its_cispo_is_ramifys(tmp_path):
     assert np.concatenate(ours) == pytest.approx(np.concatenate(expected), abs=1e-12)
     inputs = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -0.5], [0.9, -0.4, 0.1], dtype=torch.float64)
     named = CispoSurrogate(clip_high=0.28)
-    assert slopes(loss.build(), inputs) == pytest.approx(slopes(named, inputs), abs=1e-12)
+    assert logprob_gradients(loss.build(), inputs) == pytest.approx(
+        logprob_gradients(named, inputs), abs=1e-12
+    )
     assert loss.build()(inputs).sums["clip_fraction"] == named(inputs).sums["clip_fraction"]
 
 
