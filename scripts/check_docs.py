@@ -38,8 +38,8 @@ def mistakes(document: Path, targets: set[str]) -> Iterator[str]:
             yield f"make {target[1]}"
 
 
-def unknown_options(command: str, rest: str) -> Iterator[str]:
-    """Options in `rest` that the command does not have."""
+def unknown_options(command: str, arguments: str) -> Iterator[str]:
+    """Yield the options in `arguments` that the command does not have."""
     if command not in COMMANDS:
         yield f"command ramify {command}"
         return
@@ -48,7 +48,7 @@ def unknown_options(command: str, rest: str) -> Iterator[str]:
     below = [a.choices.values() for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     known = [o for p in (parser, *chain.from_iterable(below)) for o in OPTION.findall(p.format_help())]
     yield from (
-        f"option {option} of ramify {command}" for option in OPTION.findall(rest) if option not in known
+        f"option {option} of ramify {command}" for option in OPTION.findall(arguments) if option not in known
     )
 
 

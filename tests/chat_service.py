@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from loopback import Asked, Reply, as_json, serve
+from loopback import HttpRequest, Reply, as_json, serve
 
 FIELDS = {"model", "messages", "max_tokens", "temperature", "top_p", "stop", "seed", "tools"}
 KEYS = {
@@ -42,7 +42,7 @@ class Service:
     lacks: frozenset[str] = frozenset()
     thoughts: str | None = None
 
-    def answer(self, request: Asked) -> Reply:
+    def answer(self, request: HttpRequest) -> Reply:
         if (request.method, request.path) != ("POST", "/v1/chat/completions"):
             return as_json({"error": {"message": "Not Found"}}, 404)
         body = request.json()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from loopback import Asked, Reply, as_json
+from loopback import HttpRequest, Reply, as_json
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 OTHER_SHA = "f" * 40
@@ -46,25 +46,27 @@ class HubStandIn:
     statuses: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     cdn: str = ""
     spoil: Callable[[dict[str, Any]], object] = lambda _: None
-    instead: Callable[[Asked], Reply | None] = lambda _: None
+    instead: Callable[[HttpRequest], Reply | None] = lambda _: None
 
-    def __call__(self, asked: Asked) -> Reply:
-        if (reply := self.instead(asked)) is not None:
+    def __call__(self, request: HttpRequest) -> Reply:
+        if (reply := self.instead(request)) is not None:
             return reply
-        parts = unquote(asked.path.partition("?")[0]).strip("/").split("/")
+        parts = unquote(request.path.partition("?")[0]).strip("/").split("/")
         if parts[0] == "api":
             repo, revision = "/".join(parts[2:4]), "/".join(parts[5:]) or "main"
             return self._listing(
                 self.models if parts[1] == "models" else self.datasets, repo, revision, parts[4:5]
             )
         if parts[0] == "cdn":
-            return _ranged(asked, self._files(parts[1:])["/".join(parts[4:])])
+            return _ranged(request, self._files(parts[1:])["/".join(parts[4:])])
         large = parts[-1].endswith(_LARGE)
-        kind, rest = ("datasets", parts[1:]) if parts[0] == "datasets" else ("models", parts)
-        name = "/".join(rest[4:])
+        kind, segments = ("datasets", parts[1:]) if parts[0] == "datasets" else ("models", parts)
+        name = "/".join(segments[4:])
         if large:
-            return Reply(302, headers={"location": f"{self.cdn}/cdn/{kind}/{rest[0]}/{rest[1]}/{name}"})
-        return _ranged(asked, self._files([kind, *rest])[name])
+            return Reply(
+                302, headers={"location": f"{self.cdn}/cdn/{kind}/{segments[0]}/{segments[1]}/{name}"}
+            )
+        return _ranged(request, self._files([kind, *segments])[name])
 
     def _files(self, parts: list[str]) -> Files:
         return (self.models if parts[0] == "models" else self.datasets)["/".join(parts[1:3])]
@@ -91,10 +93,10 @@ def _in_tree(entry: Mapping[str, Any]) -> dict[str, Any]:
     return named if lfs is None else {**named, "lfs": {**lfs, "oid": lfs["sha256"]}}
 
 
-def _ranged(asked: Asked, body: bytes) -> Reply:
+def _ranged(request: HttpRequest, body: bytes) -> Reply:
     """A file, or the rest of it. The headers name etag and commit, as the hub's do."""
     headers = {"ETag": f'"{git_sha1(body)}"', "X-Repo-Commit": SHA}
-    match = re.fullmatch(r"bytes=(\d+)-", asked.headers.get("range", ""))
+    match = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
     if match is None:
         return Reply(200, body, headers)
     start = int(match[1])

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Asked:
+class HttpRequest:
     """A request as it came in."""
 
     method: str
@@ -40,14 +40,16 @@ def as_json(value: object, status: int = 200, **headers: str) -> Reply:
 
 @dataclass
 class Loopback:
-    """The server: its address, and what was asked of it so far."""
+    """The server: its address, and its requests so far."""
 
     url: str
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[HttpRequest] = field(default_factory=list)
 
 
 @contextmanager
-def serve(answer: Callable[[Asked], Reply], port: int = 0, socket: Path | None = None) -> Iterator[Loopback]:
+def serve(
+    answer: Callable[[HttpRequest], Reply], port: int = 0, socket: Path | None = None
+) -> Iterator[Loopback]:
     """Serve until the block ends; `answer` runs in a thread for each connection.
 
     Port 0 is any that is free. With `socket` the server listens there.
@@ -61,13 +63,13 @@ def serve(answer: Callable[[Asked], Reply], port: int = 0, socket: Path | None =
 
         def _serve(self) -> None:
             length = int(self.headers.get("content-length", 0))
-            request = Asked(
+            request = HttpRequest(
                 self.command,
                 self.path,
                 {name.lower(): value for name, value in self.headers.items()},
                 self.rfile.read(length),
             )
-            here.asked.append(request)
+            here.requests.append(request)
             reply = answer(request)
             if reply.write is not None:
                 self.close_connection = True

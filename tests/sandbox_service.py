@@ -5,10 +5,10 @@ import sys
 import tempfile
 import time
 
-from loopback import Asked, Reply, as_json
+from loopback import HttpRequest, Reply, as_json
 
 
-def run_code(request: Asked) -> Reply:
+def run_code(request: HttpRequest) -> Reply:
     """Answer POST /run_code."""
     if (request.method, request.path) != ("POST", "/run_code"):
         return as_json({"detail": "Not Found"}, 404)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 from safetensors.torch import load_file
 
-from loopback import Asked, Loopback, Reply, as_json, serve
+from loopback import HttpRequest, Loopback, Reply, as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.modeling.load import load_model
 
@@ -37,7 +37,7 @@ class StandIn:
         self.label = START
         self.served, self.key = "model", None
         self.paused = self.asleep = self.is_dead = False
-        self.faults: dict[str, Callable[[Asked], Reply | None]] = {}
+        self.faults: dict[str, Callable[[HttpRequest], Reply | None]] = {}
         self.config = {"dtype": "torch.float32", "logprobs_mode": "processed_logprobs", "max_logprobs": 40}
         self.dev_mode = True
         self.version = "0.32.0"
@@ -50,7 +50,7 @@ class StandIn:
             self.model, self.label = deepcopy(self._first), START
             self.is_dead = self.paused = self.asleep = False
 
-    def answer(self, request: Asked) -> Reply:
+    def answer(self, request: HttpRequest) -> Reply:
         path = urlsplit(request.path).path
         if self.is_dead:
             return Reply(write=lambda stream: None)
@@ -64,7 +64,7 @@ class StandIn:
         handler = _ROUTES.get((request.method, path))
         return as_json({"detail": "Not Found"}, 404) if handler is None else handler(self, request)
 
-    def _generate(self, request: Asked) -> Reply:
+    def _generate(self, request: HttpRequest) -> Reply:
         body = request.json()
         if body["model"] != self.served:
             return _error(f"The model `{body['model']}` does not exist.", 404)
@@ -133,7 +133,7 @@ class StandIn:
         }
         return choice, prompt
 
-    def _rpc(self, request: Asked) -> Reply:
+    def _rpc(self, request: HttpRequest) -> Reply:
         body = request.json()
         assert body["method"] == "reload_weights"
         try:
@@ -151,37 +151,37 @@ class StandIn:
             self.loads += 1
         return as_json({"results": [None]})
 
-    def _label(self, request: Asked) -> Reply:
+    def _label(self, request: HttpRequest) -> Reply:
         self.label = request.json()["new_version"]
         return as_json({"success": True})
 
-    def _pause(self, request: Asked) -> Reply:
+    def _pause(self, request: HttpRequest) -> Reply:
         assert parse_qs(urlsplit(request.path).query)["mode"] == ["keep"]
         self.paused = True
         return as_json({"status": "paused"})
 
-    def _resume(self, request: Asked) -> Reply:
+    def _resume(self, request: HttpRequest) -> Reply:
         self.paused = False
         return as_json({"status": "resumed"})
 
-    def _sleep(self, request: Asked) -> Reply:
+    def _sleep(self, request: HttpRequest) -> Reply:
         self.asleep = True
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.zero_()
         return Reply()
 
-    def _wake(self, request: Asked) -> Reply:
+    def _wake(self, request: HttpRequest) -> Reply:
         self.asleep = self.paused = False
         return Reply()
 
-    def _tokenize(self, request: Asked) -> Reply:
+    def _tokenize(self, request: HttpRequest) -> Reply:
         return as_json({"tokens": list(self.tokenizer.encode(request.json()["prompt"]))})
 
-    def _models(self, request: Asked) -> Reply:
+    def _models(self, request: HttpRequest) -> Reply:
         return as_json({"data": [{"id": self.served, "max_model_len": self.context}]})
 
-    def _about(self, request: Asked) -> Reply:
+    def _about(self, request: HttpRequest) -> Reply:
         parts = {"model_config": self.config, "scheduler_config": {"enable_chunked_prefill": False}}
         return as_json({"vllm_config": {**parts, "device_config": {"device": "cpu"}}})
 
@@ -223,7 +223,7 @@ def stand_in(folder: Path, **settings: object) -> Iterator[tuple[StandIn, Loopba
 
 def sent(server: Loopback, path: str) -> list[dict]:
     """Bodies of the requests to a route."""
-    return [json.loads(request.body) for request in server.asked if urlsplit(request.path).path == path]
+    return [json.loads(request.body) for request in server.requests if urlsplit(request.path).path == path]
 
 
 _SERVER = """
@@ -258,7 +258,7 @@ def run(arguments: list[str], log: str) -> None:
     # A test writes the paths there that this server fails at.
     failing = Path(log).with_name("failing.txt")
 
-    def answer(request: Asked) -> Reply:
+    def answer(request: HttpRequest) -> Reply:
         path = urlsplit(request.path).path
         fails = failing.is_file() and path in failing.read_text().split()
         return _error("an assertion failed", 500) if fails else here.answer(request)

@@ -31,26 +31,35 @@ def main() -> None:
             f"{NUM_PROBLEMS} problems in batches of {BATCH}, n = {N}; undecided with the top {TOP_K} tokens\n"
         )
         print(LINE.format(*HEAD))
-    for one in measure(options.run):
+    for result in measure(options.run):
         if options.json:
-            blind = one.rule in ("none", "random")
-            target, met = (BLIND, one.p_std == 0) if blind else (ACTS, one.p_std >= 0.02)
+            blind = result.rule in ("none", "random")
+            target, met = (BLIND, result.p_std == 0) if blind else (ACTS, result.p_std >= 0.02)
             sizes = {"problems": NUM_PROBLEMS, "batch": BATCH, "n": N, "top_k": TOP_K}
-            row = f"branching.{one.rule}"
+            row = f"branching.{result.rule}"
             emit(
-                Row(row, METRIC, one.p_std, None, one.p_std, target, met, settings={**asdict(one), **sizes}),
+                Row(
+                    row,
+                    METRIC,
+                    result.p_std,
+                    None,
+                    result.p_std,
+                    target,
+                    met,
+                    settings={**asdict(result), **sizes},
+                ),
                 True,
             )
             continue
-        low, high = one.first_roots
+        low, high = result.first_roots
         print(
             LINE.format(
-                one.rule,
+                result.rule,
                 str(low) if low == high else f"{low}-{high}",
-                f"{one.roots:.1f}",
-                f"{one.branches:.1f}",
-                one.decisions,
-                *(f"{value:.3f}" for value in (one.rate, one.p_std, one.acted, one.undecided)),
+                f"{result.roots:.1f}",
+                f"{result.branches:.1f}",
+                result.decisions,
+                *(f"{value:.3f}" for value in (result.rate, result.p_std, result.acted, result.undecided)),
             ),
             flush=True,
         )

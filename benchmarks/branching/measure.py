@@ -36,8 +36,8 @@ TOP_K = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What one rule did.
+class RuleResult:
+    """Branches and rewards of one rule.
 
     Attributes:
         rule: Its name here.
@@ -66,7 +66,7 @@ class Measured:
     undecided: float
 
 
-def measure(run: Path) -> Iterator[Measured]:
+def measure(run: Path) -> Iterator[RuleResult]:
     """Grow NUM_PROBLEMS trees with each rule, first with exact entropies, then with brackets.
 
     Args:
@@ -152,11 +152,11 @@ def _section(table: Mapping[str, Any]) -> RolloutSection:
 
 def _summary(
     name: str, section: RolloutSection, vocab_size: int, exact: Sequence[Tree], bracketed: Sequence[Tree]
-) -> Measured:
+) -> RuleResult:
     figures, others = (_branching(trees) for trees in (exact, bracketed))
     rule = build_brancher(section, vocab_size)
     roots = [rule.num_roots(N, tree.trajectories[:1]) for tree in exact]
-    return Measured(
+    return RuleResult(
         rule=name,
         settings={k: value for k, value in asdict(section.branching).items() if value is not None},
         first_roots=(min(roots), max(roots)),

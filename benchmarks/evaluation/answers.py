@@ -40,8 +40,8 @@ def answers_in_words(count: int, seed: int) -> Iterator[Pair]:
             gold = f"{day} {month} {year}"
         else:
             gold = f"{1000 + number:,} inhabitants"
-        said = gold if number % 2 else f"{month} {day}, {year + 1}"
-        yield draw.choice(_FRAMES).format(said, number), gold
+        answer = gold if number % 2 else f"{month} {day}, {year + 1}"
+        yield draw.choice(_FRAMES).format(answer, number), gold
 
 
 def formulas(count: int, seed: int, hard_every: int) -> Iterator[Pair]:

@@ -13,13 +13,13 @@ _LEAST = 0.9
 
 def coverage() -> Sequence[Row]:
     """Attempts drawn at known success rates: equal for all problems, or spread over them (a beta distribution)."""
-    found: dict[str, list[float]] = {}
+    intervals: dict[str, list[float]] = {}
     for n in (4, 30, 200):
         for share in (0.02, 0.5, 0.9):
             for attempts, spread in ((1, False), (4, False), (4, True)):
                 name = f"n {n}, p {share}, {attempts} attempts{', problems differ' if spread else ''}"
-                found[name] = _simulate(n, share, attempts, spread)
-    least = min(hits for name, (hits, _) in found.items() if not name.startswith("n 4,"))
+                intervals[name] = _simulate(n, share, attempts, spread)
+    least = min(hits for name, (hits, _) in intervals.items() if not name.startswith("n 4,"))
     return [
         Row(
             "coverage",
@@ -29,7 +29,7 @@ def coverage() -> Sequence[Row]:
             least,
             f"at least {_LEAST} for n >= 30",
             least >= _LEAST,
-            found,
+            intervals,
             {"trials": _TRIALS, "runs": "[coverage, mean width]", "differ": "beta(2 p, 2 (1 - p))"},
         )
     ]

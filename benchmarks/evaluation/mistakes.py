@@ -46,11 +46,11 @@ def _leading_sign(_draw: random.Random, gold: str) -> str | None:
 
 def _inner_sign(draw: random.Random, gold: str) -> str | None:
     """Another sign between two terms, and not in the middle of a chain, whose last member counts."""
-    places = [] if "," in gold or gold.count("=") > 1 or "\\pm" in gold else list(_INNER_SIGN.finditer(gold))
-    if not places:
+    signs = [] if "," in gold or gold.count("=") > 1 or "\\pm" in gold else list(_INNER_SIGN.finditer(gold))
+    if not signs:
         return None
-    place = draw.choice(places)
-    return gold[: place.start(2)] + ("-" if place[2] == "+" else "+") + gold[place.end(2) :]
+    sign = draw.choice(signs)
+    return gold[: sign.start(2)] + ("-" if sign[2] == "+" else "+") + gold[sign.end(2) :]
 
 
 def _next(draw: random.Random, gold: str) -> str | None:
@@ -58,12 +58,12 @@ def _next(draw: random.Random, gold: str) -> str | None:
 
 
 def _digit(draw: random.Random, gold: str) -> str | None:
-    places = [i for i, letter in enumerate(gold) if letter.isdecimal()]
-    if not places or not re.fullmatch(r"[-\d.,/]+|-?\\frac\{\d+\}\{\d+\}|\d*\\sqrt\{\d+\}", gold):
+    positions = [i for i, letter in enumerate(gold) if letter.isdecimal()]
+    if not positions or not re.fullmatch(r"[-\d.,/]+|-?\\frac\{\d+\}\{\d+\}|\d*\\sqrt\{\d+\}", gold):
         return None
-    place = draw.choice(places)
-    other = draw.choice([digit for digit in "123456789" if digit != gold[place]])
-    return gold[:place] + other + gold[place + 1 :]
+    position = draw.choice(positions)
+    other = draw.choice([digit for digit in "123456789" if digit != gold[position]])
+    return gold[:position] + other + gold[position + 1 :]
 
 
 def _turned_fraction(_draw: random.Random, gold: str) -> str | None:

@@ -62,7 +62,7 @@ class _NoScore:
 
 def evaluation() -> Sequence[Row]:
     """The row."""
-    found: dict[str, dict[str, list[_Done]]] = {}
+    runs: dict[str, dict[str, list[_Done]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_tokenizer(folder, 0)
@@ -74,8 +74,8 @@ def evaluation() -> Sequence[Row]:
                 sides["ours"].append(_ours(batch))
                 sides["barrier"].append(_barrier(batch))
                 sides["patient"].append(_ours(replace(batch, specs=PATIENT_SPECS)))
-            found[workload.name] = sides
-    return [_row(found)]
+            runs[workload.name] = sides
+    return [_row(runs)]
 
 
 def _ours(batch: Batch) -> _Done:
@@ -131,8 +131,8 @@ def _barrier(batch: Batch) -> _Done:
     return _Done(seconds, engine.work.written, engine.work.busy_seconds)
 
 
-def _row(found: Mapping[str, Mapping[str, Sequence[_Done]]]) -> Row:
-    figures = {name: _compared(sides) for name, sides in found.items()}
+def _row(runs: Mapping[str, Mapping[str, Sequence[_Done]]]) -> Row:
+    figures = {name: _compared(sides) for name, sides in runs.items()}
     decides = min(figures, key=lambda name: figures[name]["ratio"])
     worst = figures[decides]
     return Row(
@@ -146,7 +146,7 @@ def _row(found: Mapping[str, Mapping[str, Sequence[_Done]]]) -> Row:
         worst["ratio"] >= _TARGET,
         {
             f"{name}, {side}": [_QUESTIONS / done.seconds for done in of]
-            for name, sides in found.items()
+            for name, sides in runs.items()
             for side, of in sides.items()
         },
         {"decides": f"{decides}, the smaller ratio", "workloads": figures, **_settings()},

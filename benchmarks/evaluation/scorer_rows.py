@@ -67,7 +67,7 @@ def mathematics() -> Sequence[Row]:
         pairs = list(formulas(_FORMULAS, seed, _HARD_EVERY))
         runs.append(rate_of(score, pairs))
         peers.append(_rate(peer, pairs[:_PEER_FORMULAS]))
-    asked = sum(decide(*pair) is None for pair in formulas(_FORMULAS, 0, _HARD_EVERY))
+    undecided = sum(decide(*pair) is None for pair in formulas(_FORMULAS, 0, _HARD_EVERY))
     right = sum(
         bool(math_equal(prediction, [gold])) == (number % 2 == 0)
         for number, (prediction, gold) in enumerate(formulas(_FORMULAS, 0, _HARD_EVERY))
@@ -75,7 +75,7 @@ def mathematics() -> Sequence[Row]:
     settings = {
         "formulas": _FORMULAS,
         "right_verdicts": right,
-        "asked_of_math_verify": asked,
+        "asked_of_math_verify": undecided,
         "peer": f"math-verify in one process, the first {_PEER_FORMULAS} of the same formulas",
     }
     metric = "symbolic equality of formulas, answers a CPU second (of both processes)"
@@ -83,7 +83,7 @@ def mathematics() -> Sequence[Row]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

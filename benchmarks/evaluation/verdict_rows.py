@@ -72,11 +72,11 @@ def suites() -> Sequence[Row]:
     ]
     for case in cases:
         prediction, gold = (read_case(case[side], answer_in) for side in ("pred", "gold"))
-        found = math_equal(prediction, [gold]) == 1.0
+        equal = math_equal(prediction, [gold]) == 1.0
         counts.update(
-            [f"{case['suite']}: cases"] + [f"{case['suite']}: as they do"] * (found == case["expected"])
+            [f"{case['suite']}: cases"] + [f"{case['suite']}: as they do"] * (equal == case["expected"])
         )
-        if found and not case["expected"]:
+        if equal and not case["expected"]:
             false_accepts.append([case["suite"], case["pred"], case["gold"]])
     share = sum(n for name, n in counts.items() if name.endswith("do")) / len(cases)
     settings = {**counts, "false_accepts": false_accepts}
@@ -89,11 +89,13 @@ def notations() -> Sequence[Row]:
     metric = "notations whose answers are all taken for their golds"
     if folder is None:
         return [not_measured("12.notations", metric, "", NO_DATA)]
-    found = served(all_golds(folder))
-    taken = sum(count == kept for count, kept in found.values())
-    share = taken / len(found)
+    counts = served(all_golds(folder))
+    taken = sum(count == accepted for count, accepted in counts.values())
+    share = taken / len(counts)
     return [
-        Row("12.notations", metric, taken, len(found), share, "at least 0.95", share >= 0.95, settings=found)
+        Row(
+            "12.notations", metric, taken, len(counts), share, "at least 0.95", share >= 0.95, settings=counts
+        )
     ]
 
 
@@ -121,29 +123,31 @@ def steady() -> Sequence[Row]:
 
 
 def read_case(text: str, answer_in: Callable[[str], str]) -> str:
-    """A side of a published case: what a box holds, or an answer tag would."""
-    found = answer_in(text) if re.search(r"\\(?:boxed|fbox)", text) else answer_in(f"<answer>{text}</answer>")
-    return found or text
+    """Return a side of a published case: the content of its box, or the text as an answer tag."""
+    answer = (
+        answer_in(text) if re.search(r"\\(?:boxed|fbox)", text) else answer_in(f"<answer>{text}</answer>")
+    )
+    return answer or text
 
 
 def served(golds: Sequence[Gold]) -> dict[str, tuple[int, int]]:
-    """For each notation the golds that it can write, and those of them for which the result is taken."""
+    """Count for each notation the golds that it can write, and those whose result is accepted."""
     from ramify.rewards.answer_scores import SCORES
     from ramify.rewards.responses import answer_in
 
     counts = Counter(golds)
-    found = {}
+    results = {}
     for notation in NOTATIONS:
         score = SCORES["lenient" if notation.lenient else "answer"]
         written = {gold: notation.write(gold.text) for gold in counts if gold.kind == notation.kind}
         served = {gold: text for gold, text in written.items() if text is not None and is_plain(gold)}
-        kept = sum(
+        accepted = sum(
             counts[gold]
             for gold, text in served.items()
             if score(answer_in(rf"\boxed{{{text}}}"), [gold.text]) == 1.0
         )
-        found[f"{notation.kind}: {notation.name}"] = (sum(counts[gold] for gold in served), kept)
-    return found
+        results[f"{notation.kind}: {notation.name}"] = (sum(counts[gold] for gold in served), accepted)
+    return results
 
 
 def is_plain(gold: Gold) -> bool:
@@ -157,8 +161,8 @@ def _drawn(golds: Sequence[Gold], ways: Sequence[Way], *, twice: bool) -> list[t
     """(way, answer, gold): a gold is drawn, and one of the ways that have something to do with it; half of them are laid out anew
     `twice`."""
     draw = random.Random(_SEED)
-    made: list[tuple[str, str, str]] = []
-    while len(made) < _ANSWERS:
+    answers: list[tuple[str, str, str]] = []
+    while len(answers) < _ANSWERS:
         gold = draw.choice(golds)
         if not is_plain(gold):
             continue
@@ -167,14 +171,14 @@ def _drawn(golds: Sequence[Gold], ways: Sequence[Way], *, twice: bool) -> list[t
             further, again = _written(draw, answer, gold.kind, [way for way in ways if way[0] in LAYOUT])
             name, answer = (name, answer) if again is None else (f"{name}, {further}", again)
         if answer is not None:
-            made.append((name, answer, gold.text))
-    return made
+            answers.append((name, answer, gold.text))
+    return answers
 
 
 def _written(draw: random.Random, text: str, kind: str, ways: Sequence[Way]) -> tuple[str, str | None]:
-    """One of the ways that have something to do with the text, and what it makes of it."""
-    found = [(name, write(draw, text)) for name, of, write in ways if of == kind]
-    possible = [(name, answer) for name, answer in found if answer and answer != text]
+    """Draw one of the ways that change the text; return its name and the changed text."""
+    rewritten = [(name, write(draw, text)) for name, of, write in ways if of == kind]
+    possible = [(name, answer) for name, answer in rewritten if answer and answer != text]
     return draw.choice(possible) if possible else ("", None)
 
 
@@ -185,7 +189,7 @@ def _paid(
     full = [value >= 1.0 for value in values]
     share = sum(full) / len(full)
     met = share >= bound if at_least else share <= bound
-    odd = [one for one, paid in zip(answers, full, strict=True) if paid is not at_least]
+    odd = [each for each, paid in zip(answers, full, strict=True) if paid is not at_least]
     settings = {
         "recipe": str(RECIPE),
         "seed": _SEED,
@@ -201,7 +205,7 @@ def _paid(
 
 
 def rewards_of(pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """What the recipe pays for a boxed answer to a problem with this gold."""
+    """Score boxed answers to problems with these golds as the recipe does."""
     from pydantic import TypeAdapter
 
     from ramify.assemble.reward import build_reward

@@ -15,8 +15,8 @@ _ANSWER = "<answer> It is \\[ \\boxed{{{}}} \\]. </answer>"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a file holds.
+class AlpacaFile:
+    """A file that was written.
 
     Attributes:
         size: In bytes.
@@ -29,7 +29,7 @@ class Written:
     escaped: int
 
 
-def write_file(path: Path, words: Sequence[str], rows: int = NUM_ROWS, seed: int = 0) -> Written:
+def write_file(path: Path, words: Sequence[str], rows: int = NUM_ROWS, seed: int = 0) -> AlpacaFile:
     """Write the file; `words` make up its texts."""
     draw = random.Random(seed)
     text = _Text(draw, words)
@@ -46,7 +46,7 @@ def write_file(path: Path, words: Sequence[str], rows: int = NUM_ROWS, seed: int
             }
             bad, escaped = bad + is_bad, escaped + (is_escaped and not is_bad)
             file.write(json.dumps(row, ensure_ascii=False) + (",\n" if number < rows - 1 else "\n]\n"))
-    return Written(path.stat().st_size, bad, escaped)
+    return AlpacaFile(path.stat().st_size, bad, escaped)
 
 
 class _Text:

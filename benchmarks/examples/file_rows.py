@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.examples.alpaca_file import NUM_ROWS, Written, write_file
+from benchmarks.examples.alpaca_file import NUM_ROWS, AlpacaFile, write_file
 from benchmarks.harness.family import RowFunction
 from benchmarks.harness.interleave import MIN_RUNS
 from benchmarks.harness.peers import Peer
@@ -72,7 +72,7 @@ def _read(model: Path, data: Path, folder: str) -> dict[str, Any]:
         return child.ask({"recipe": recipe})
 
 
-def _settings(written: Written, answer: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(written: AlpacaFile, answer: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rows": NUM_ROWS,
         "file_mb": round(written.size / 1e6),

@@ -41,9 +41,9 @@ def with_and_without() -> Sequence[Row]:
     shares: list[float] = []
     for seed in _SEEDS:
         with tempfile.TemporaryDirectory() as folder:
-            found, share = _one_seed(Path(folder), seed)
+            results, share = _one_seed(Path(folder), seed)
         shares.append(share)
-        for name, (value, low, high) in found.items():
+        for name, (value, low, high) in results.items():
             what, way = name.split()
             (masked if what == "masked" else trained)[way].append(value)
             intervals[f"seed {seed}, {name}"] = f"{value:.3f} [{low:.3f}, {high:.3f}]"
@@ -78,11 +78,13 @@ def _one_seed(folder: Path, seed: int) -> tuple[dict[str, tuple[float, float, fl
             recipes[f"{what} {way}"] = eval_recipe(
                 example, out, seed, models[what], data.test, data.passages, temperature
             )
-    found, _ = evaluate(recipes, console)
+    evaluations, _ = evaluate(recipes, console)
     steps = read_metrics(folder / "masked" / "metrics.jsonl")
     written, unique = (sum(row[f"tokens/{kind}"] or 0.0 for row in steps) for kind in ("written", "unique"))
-    passed = {name: evaluation.pass_at(1) for name, evaluation in found.items()}
-    return {name: (one.value, one.low, one.high) for name, one in passed.items()}, written / unique
+    passed = {name: evaluation.pass_at(1) for name, evaluation in evaluations.items()}
+    return {
+        name: (interval.value, interval.low, interval.high) for name, interval in passed.items()
+    }, written / unique
 
 
 def _run_unmasked(recipe: SftRecipe, console: RunConsole, ranks: Ranks) -> Path:

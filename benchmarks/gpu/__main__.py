@@ -106,15 +106,15 @@ def _all_parts(out: Path, as_json: bool) -> int:
         if left < 1:
             figures.append(not_measured(name, "no time was left"))
         else:
-            part, found = run_part(name, command, min(left, _LIMIT))
+            part, measured = run_part(name, command, min(left, _LIMIT))
             parts.append(part)
             last = part.output.splitlines()[-1:]
             print(f"{name}: {part.seconds:.0f} s", *last, file=sys.stderr, flush=True)
             if part.exit != 0:
                 stopped = f"stopped after {part.seconds:.0f} s" if part.exit is None else f"exit {part.exit}"
-                found.append(not_measured(name, f"{stopped}: see parts"))
-            figures.extend(found)
-            for figure in found:
+                measured.append(not_measured(name, f"{stopped}: see parts"))
+            figures.extend(measured)
+            for figure in measured:
                 print(figure.as_json if as_json else figure.in_words, flush=True)
         record = {
             "machine": _machine(),
@@ -130,7 +130,7 @@ def _all_parts(out: Path, as_json: bool) -> int:
 
 
 def _commands() -> Mapping[str, Sequence[str]]:
-    """What Python runs, by the name of the part."""
+    """Return the arguments of Python by the name of the part."""
     # The options of pyproject.toml ask for plugins that a machine with a GPU need not have.
     tests = ["-m", "pytest", "-q", "-o", "addopts=", "-m", "gpu", "-p", "no:cacheprovider", *_TESTS]
     return {"tests": tests, **{name: ["-m", "benchmarks.gpu", "--part", name] for name in PARTS}}
@@ -158,9 +158,9 @@ def run_part(name: str, arguments: Sequence[str], seconds: float) -> tuple[Part,
         printed, _ = process.communicate()
         status = None
     lines = printed.splitlines()
-    said = "\n".join(line for line in lines if not line.startswith(_FIGURE))[-_TAIL:]
+    output = "\n".join(line for line in lines if not line.startswith(_FIGURE))[-_TAIL:]
     figures = [Figure(**json.loads(line)) for line in lines if line.startswith(_FIGURE)]
-    return Part(name, time.monotonic() - started, status, said), figures
+    return Part(name, time.monotonic() - started, status, output), figures
 
 
 def _machine() -> Mapping[str, Any]:
@@ -169,11 +169,11 @@ def _machine() -> Mapping[str, Any]:
     import torch
     import transformers
 
-    found = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(0)
     return {
-        "gpu": found.name,
-        "memory_gib": found.total_memory / 2**30,
-        "capability": [found.major, found.minor],
+        "gpu": properties.name,
+        "memory_gib": properties.total_memory / 2**30,
+        "capability": [properties.major, properties.minor],
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

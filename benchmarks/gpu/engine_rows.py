@@ -131,8 +131,8 @@ def _tree(prompt: tuple[int, ...], done: Sequence[Completion]) -> Tree:
     root = Node("", (), None, Source.PROMPT, prompt, "")
     leaves = [
         Node(
-            node_id((place,)),
-            (place,),
+            node_id((index,)),
+            (index,),
             "",
             Source.POLICY,
             completion.token_ids,
@@ -140,7 +140,7 @@ def _tree(prompt: tuple[int, ...], done: Sequence[Completion]) -> Tree:
             completion.logprobs,
             stop=StopReason.TOKENS,
         )
-        for place, completion in enumerate(done)
+        for index, completion in enumerate(done)
     ]
     return make_tree(Problem("mismatch", (), ()), TreeKey(0, 0), [root, *leaves])
 
@@ -148,8 +148,8 @@ def _tree(prompt: tuple[int, ...], done: Sequence[Completion]) -> Tree:
 def _differences(learner: Learner, tree: Tree) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """ln(learner / engine) of every written token, nats. [W]"""
     (row,) = pack([counted_once(tree)], sum(len(node.token_ids) for node in tree.nodes))
-    (found,) = learner.logprobs([row])
-    return found - row.behavior_logprobs
+    (logprobs,) = learner.logprobs([row])
+    return logprobs - row.behavior_logprobs
 
 
 def _in_words(load: Load) -> str:

@@ -33,7 +33,7 @@ class NoEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class TimedRollout:
     """One rollout: how long it took, by the clock and of the processor; its trees; what the engine did."""
 
     seconds: float
@@ -124,7 +124,7 @@ class Agent:
         self._runner = asyncio.Runner()
         self._step = 0
 
-    def grow(self, prompts: Sequence[int]) -> Grown:
+    def grow(self, prompts: Sequence[int]) -> TimedRollout:
         """One tree for each prompt, from weights that have just changed."""
         self._step += 1
         before = replace(self._engine.counters)
@@ -138,7 +138,7 @@ class Agent:
         counters = EngineCounters(
             done.prefilled - before.prefilled, done.written - before.written, done.steps - before.steps
         )
-        return Grown(seconds, cpu_seconds, trees, counters)
+        return TimedRollout(seconds, cpu_seconds, trees, counters)
 
     def close(self) -> None:
         """Stop the engine."""

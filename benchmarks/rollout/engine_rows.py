@@ -11,7 +11,7 @@ from benchmarks.harness.peers import Peer, PeerUnavailableError
 from benchmarks.harness.rows import Row, not_measured
 from benchmarks.harness.threads import NUM_THREADS
 from benchmarks.harness.tiny_model import write_tiny_model
-from benchmarks.rollout.agents import Agent, FlatTurns, Grown, TreeTurns
+from benchmarks.rollout.agents import Agent, FlatTurns, TimedRollout, TreeTurns
 from benchmarks.rollout.texts import Texts
 from benchmarks.rollout.workload import Workload, reasoning
 from ramify.algos.branch_arpo import BernoulliBrancher
@@ -217,7 +217,7 @@ def _tree_agent(folder: Path, n: int, slots: int, turns: int) -> Agent:
     return Agent(folder, TreeTurns(Texts(folder), turns), brancher, n, slots, _LONGEST)
 
 
-def _require_workload(workload: Workload, grown: Grown) -> None:
+def _require_workload(workload: Workload, grown: TimedRollout) -> None:
     expected = (sum(map(sum, workload.turns)), sum(map(sum, workload.results)))
     if (grown.tokens(Source.POLICY), grown.tokens(Source.TOOL)) != expected:
         raise ValueError("the rollout does not have the workload's tokens")

@@ -148,8 +148,8 @@ class BarrierLoop:
     def _wants(self, walk: _Walk) -> bool:
         if walk.key[0] >= self._rule.m and not self._rule.supplements_branch:
             return False
-        problem, place = self._problems[walk.slot].id, walk.path[:-1]
-        name = stream(_RUN_SEED, 0, walk.slot, 0, problem, place, "branch")
+        problem, parent_path = self._problems[walk.slot].id, walk.path[:-1]
+        name = stream(_RUN_SEED, 0, walk.slot, 0, problem, parent_path, "branch")
         return uniform(name) < self._rule.coin
 
     def _supplements(self, active: set[int]) -> list[_Walk]:

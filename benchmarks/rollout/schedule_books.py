@@ -34,7 +34,7 @@ class QuotaBook(BranchBudget):
         """Deal the budget out."""
         super().open(budget)
         share, more = divmod(budget, len(self._roots))
-        self._shares = {key: share + (place < more) for place, key in enumerate(sorted(self._roots))}
+        self._shares = {key: share + (index < more) for index, key in enumerate(sorted(self._roots))}
 
     def start_root(self, key: BranchKey) -> None:
         """A root starts."""
@@ -42,7 +42,7 @@ class QuotaBook(BranchBudget):
         self._roots.append(key)
 
     def finish(self, key: BranchKey) -> None:
-        """What is left of the trajectory's share is free."""
+        """Free the rest of the trajectory's share."""
         super().finish(key)
         self._ended.add(key)
 
@@ -66,6 +66,6 @@ class QuotaBook(BranchBudget):
                 left = self._shares[key] - children
                 heirs = (key, *branch.child_keys)
                 share, more = divmod(left, len(heirs))
-                self._shares.update({heir: share + (place < more) for place, heir in enumerate(heirs)})
+                self._shares.update({heir: share + (index < more) for index, heir in enumerate(heirs)})
                 self._alive.update(dict.fromkeys(branch.child_keys, depth))
             yield branch

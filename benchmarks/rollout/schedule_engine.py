@@ -76,11 +76,11 @@ class PrefixCache:
         parent, known, new = 0, 0, False
         for start in range(0, len(token_ids) - self._page + 1, self._page):
             page = (parent, token_ids[start : start + self._page])
-            found = self._pages.get(page)
-            if found is None:
-                found = self._pages[page] = len(self._pages) + 1
+            page_id = self._pages.get(page)
+            if page_id is None:
+                page_id = self._pages[page] = len(self._pages) + 1
                 new = True
-            parent, known = found, known if new else start + self._page
+            parent, known = page_id, known if new else start + self._page
         return max(1, len(token_ids) - known)
 
 
@@ -145,7 +145,7 @@ class _Player:
 
 
 def _entropy(seed: int) -> Entropy:
-    """Of all tokens of a turn: between 0 and 1 nat, so that rules which look at it differ from turn to turn."""
+    """Draw the entropy of a turn's tokens, between 0 and 1 nat, so that rules which read it differ from turn to turn."""
     nats = uniform(seed, _ENTROPY_DRAW)
     return Entropy(nats, nats)
 

@@ -12,7 +12,17 @@ from benchmarks.harness.rows import Row
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_books import FirstComeBook, QuotaBook
 from benchmarks.rollout.schedule_engine import CapacityEngine, EmptyEngine
-from benchmarks.rollout.schedule_runs import COIN, PROBE, Batch, Grown, M, N, coin, describe, grow_ours
+from benchmarks.rollout.schedule_runs import (
+    COIN,
+    PROBE,
+    Batch,
+    M,
+    N,
+    VirtualRollout,
+    coin,
+    describe,
+    grow_ours,
+)
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, REASONING, Script, Waits
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.core.protocols import Brancher
@@ -27,8 +37,8 @@ _BOOKS: Mapping[str, type[BranchBudget]] = {
 }
 
 
-def grants() -> Sequence[Row]:
-    """The row."""
+def cost_of_logical_time() -> Sequence[Row]:
+    """Return the row."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_tokenizer(folder, 0)
@@ -93,8 +103,8 @@ def _figures(batches: Sequence[Batch], rule: Brancher, book: type[BranchBudget])
     }
 
 
-def _unchanged(runs: Sequence[Grown]) -> int:
-    """How many problems have one and the same tree in all runs."""
+def _unchanged(runs: Sequence[VirtualRollout]) -> int:
+    """Count the problems whose tree is the same in all runs."""
     return sum(
         all(grown.trees[index].nodes == runs[0].trees[index].nodes for grown in runs)
         for index in range(_PROBLEMS)

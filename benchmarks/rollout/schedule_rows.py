@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.harness.rows import Row
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_engine import EmptyEngine
-from benchmarks.rollout.schedule_grants import grants
-from benchmarks.rollout.schedule_runs import Batch, Done, Grown, describe, grow_ours, run_barrier
+from benchmarks.rollout.schedule_grants import cost_of_logical_time
+from benchmarks.rollout.schedule_runs import Batch, Done, VirtualRollout, describe, grow_ours, run_barrier
 from benchmarks.rollout.schedule_tools import PATIENT_SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, REASONING, Script, Waits
 
@@ -27,7 +27,7 @@ _PROBLEMS = 16
 class _Run:
     """One batch: ours, the released loop, and how long ours takes when the engine has no load."""
 
-    ours: Grown
+    ours: VirtualRollout
     barrier: Done
     chain: float
 
@@ -88,7 +88,7 @@ def _on_the_same_trees(script: Script, ours: Sequence[_Run]) -> dict[str, float]
 
 
 def _without_short_deadlines(script: Script, runs: Sequence[_Run]) -> dict[str, float]:
-    """What the schedule alone gives: every call may take as long as in the barrier loop."""
+    """Measure the schedule alone: every call may take as long as in the barrier loop."""
     seconds = [
         grow_ours(replace(batch, specs=PATIENT_SPECS)).done.seconds
         for batch in _batches(script, hanging=True)
@@ -177,4 +177,4 @@ def _settings() -> dict[str, Any]:
     return {"runs": len(_SEEDS), "seeds": f"{_SEEDS[0]} to {_SEEDS[-1]}: batch and latencies", **describe()}
 
 
-ROWS = {"4.clean": schedule, "4.tail": schedule, "4b": schedule, "4.grants": grants}
+ROWS = {"4.clean": schedule, "4.tail": schedule, "4b": schedule, "4.grants": cost_of_logical_time}

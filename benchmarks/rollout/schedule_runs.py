@@ -92,7 +92,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class VirtualRollout:
     """A rollout of ours: trees, when each was whole, waits of granted branches, calls issued and most at once."""
 
     done: Done
@@ -117,7 +117,7 @@ def grow_ours(
     engine_type: EngineType = CapacityEngine,
     rule: Brancher | None = None,
     book: type[BranchBudget] = BranchBudget,
-) -> Grown:
+) -> VirtualRollout:
     """Grow the batch's trees with `ramify.rollout`; its budget is spent by `book`."""
     tools, waits, whole = batch.tools(), _GrantWaits(), list[float]()
     script = batch.script
@@ -152,7 +152,7 @@ def grow_ours(
     calls = sum(len(node.results) for tree in trees for node in tree.nodes)
     issued = sum(tool.issued.total() for tool in tools)
     most = sum(tool.most_under_way for tool in tools)
-    return Grown(Done(seconds, engine.work, calls), trees, tuple(whole), tuple(waits), issued, most)
+    return VirtualRollout(Done(seconds, engine.work, calls), trees, tuple(whole), tuple(waits), issued, most)
 
 
 def run_barrier(batch: Batch, supplements_branch: bool) -> Done:

@@ -61,9 +61,9 @@ class TimedSession:
 
     async def call(self, call: ToolCall) -> ToolResult:
         """The answer, after the latency of this issue of the call."""
-        tool, place = self.tool, (self.problem.id, call.id)
-        seconds = tool.seconds(tool.spec.name, self.problem, call.id, tool.issued[place])
-        tool.issued[place] += 1
+        tool, key = self.tool, (self.problem.id, call.id)
+        seconds = tool.seconds(tool.spec.name, self.problem, call.id, tool.issued[key])
+        tool.issued[key] += 1
         tool.under_way += 1
         tool.most_under_way = max(tool.most_under_way, tool.under_way)
         try:

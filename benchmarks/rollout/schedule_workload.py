@@ -139,7 +139,7 @@ class Script:
         return self._turn(request.seed, request.token_ids.count(self._close))
 
     def result(self, tool: str, problem: Problem, call: str) -> str:
-        """What a tool answers."""
+        """Write the result of a tool."""
         size = self.workload.results[tool].draw(_generator(problem.id, call, "result"))
         return self._words(max(1, int(size) - self._wrapping))
 

@@ -60,7 +60,7 @@ class ScriptedPolicy:
         return await self.engine.generate(request)
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
-        """Of the engine."""
+        """Score with the engine."""
         return await self.engine.score(token_ids)
 
     async def load_weights(self, version: int) -> None:
@@ -71,7 +71,7 @@ class ScriptedPolicy:
         """Nothing."""
 
     def info(self) -> EngineInfo:
-        """Of the engine."""
+        """Return the info of the engine."""
         return self.engine.info()
 
     async def close(self) -> None:

@@ -65,12 +65,12 @@ class SlowRollout:
 
     @property
     def own_seconds(self) -> list[float]:
-        """Of each call."""
+        """Return the seconds of each call."""
         return [call.seconds for call in self.calls]
 
     @property
     def statuses(self) -> dict[str, int]:
-        """How many calls ended how."""
+        """Count the calls by status."""
         return dict(Counter(str(call.fields["status"]) for call in self.calls))
 
 

@@ -140,13 +140,13 @@ class TrlSide:
 
         @functools.wraps(single_turn)
         def counted(
-            prompt_ids: list[list[int]], *rest: object, **options: object
+            prompt_ids: list[list[int]], *arguments: object, **options: object
         ) -> tuple[list[list[int]], None]:
             turns = self.workload["turns"]
             self.active = [index for index in self.active if self.turn < len(turns[index])]
             self.force.begin(self.active, self.turn, max(map(len, prompt_ids)))
             self.turn += 1
-            completion_ids, logprobs = single_turn(prompt_ids, *rest, **options)
+            completion_ids, logprobs = single_turn(prompt_ids, *arguments, **options)
             return completion_ids, logprobs
 
         self.trainer._generate_single_turn = counted

@@ -100,14 +100,14 @@ async def _timed_calls(agent: AgentParts) -> tuple[float, float]:
     """Wall and CPU seconds from the first call to the last answer."""
     session = await agent.environment.open(Problem("p", (), ()), 0)
 
-    async def one(slot: int) -> ToolStatus:
+    async def call_once(slot: int) -> ToolStatus:
         call = ToolCall(f"{slot}:0", "wait", {"seconds": _SECONDS})
         (result,) = await run_calls(agent, TreeKey(0, slot), "0", (call,), session)
         return result.status
 
     gc.collect()  # the garbage of the run before is not this one's
     started, busy = time.perf_counter(), time.process_time()
-    statuses = await asyncio.gather(*map(one, range(_CALLS)))
+    statuses = await asyncio.gather(*map(call_once, range(_CALLS)))
     spent = time.perf_counter() - started, time.process_time() - busy
     if set(statuses) != {ToolStatus.OK}:
         raise ValueError(f"expected every call to be answered, got {set(statuses)}")

@@ -178,8 +178,8 @@ def flight() -> Sequence[Row]:
     def processes(folder: Path) -> None:
         with ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn")) as pool:
             start_at = time.time() + 5.0
-            asked = [pool.submit(_ask_in_process, folder, _TASKS, start_at) for _ in range(_PROCESSES)]
-            if len({each.result() for each in asked}) != _PROCESSES:
+            futures = [pool.submit(_ask_in_process, folder, _TASKS, start_at) for _ in range(_PROCESSES)]
+            if len({future.result() for future in futures}) != _PROCESSES:
                 raise ValueError("expected one request group in each process")
 
     tasks = [_calls(lambda folder: asyncio.run(_ask(folder, _TASKS, 0.0))) for _ in range(MIN_RUNS)]

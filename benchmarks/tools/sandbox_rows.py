@@ -111,7 +111,7 @@ def _fresh(code: str, count: int, walls: dict[str, list[float]]) -> float:
 
 
 def _processor_seconds() -> float:
-    """What this process, the children that it has waited for and all processes below it have used."""
+    """Sum the processor time of this process, the children that it has waited for and all processes below it."""
     used = [resource.getrusage(kind) for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     total = sum(usage.ru_utime + usage.ru_stime for usage in used)
     pending = _children(os.getpid())

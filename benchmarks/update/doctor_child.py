@@ -74,9 +74,9 @@ def _model(config: dict[str, Any]) -> PreTrainedModel:
     """A model with random weights that computes as a loaded one does."""
     torch.manual_seed(0)
     sizes = {name: value for name, value in config.items() if name != "model_type"}
-    made = CONFIG_MAPPING[config["model_type"]](**sizes)
+    model_config = CONFIG_MAPPING[config["model_type"]](**sizes)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        made, dtype=torch.float32, attn_implementation=ATTENTION_NAME
+        model_config, dtype=torch.float32, attn_implementation=ATTENTION_NAME
     )
     recompute_activations(model)
     model.train()

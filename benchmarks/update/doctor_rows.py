@@ -62,19 +62,19 @@ def estimate_against_growth() -> Sequence[Row]:
         measured = [_measured(shape) for shape in SHAPES]
     except PeerUnavailableError as error:
         return [not_measured("8.doctor", metric, target, str(error))]
-    told = [_told(shape) for shape in SHAPES]
-    errors = [ours / theirs - 1 for ours, theirs in zip(told, measured, strict=True)]
+    estimates = [_estimate(shape) for shape in SHAPES]
+    errors = [ours / theirs - 1 for ours, theirs in zip(estimates, measured, strict=True)]
     worst = max(errors, key=abs)
     return [
         Row(
             "8.doctor",
             metric,
-            max(told),
+            max(estimates),
             max(measured),
             1 + worst,
             target,
             all(_LOW <= error <= _HIGH for error in errors),
-            {"ours": told, "peer": measured},
+            {"ours": estimates, "peer": measured},
             {
                 "shapes": [asdict(shape) for shape in SHAPES],
                 "errors": {shape.name: error for shape, error in zip(SHAPES, errors, strict=True)},
@@ -84,8 +84,8 @@ def estimate_against_growth() -> Sequence[Row]:
     ]
 
 
-def _told(shape: Shape) -> float:
-    """MiB."""
+def _estimate(shape: Shape) -> float:
+    """Estimate the peak of a shape as doctor does, in MiB."""
     shapes, config = shapes_of(_config(shape), shape.model)
     adapter = adapter_parameters(AdapterConfig(rank=shape.rank), shapes) if shape.rank else 0
     job = Job(

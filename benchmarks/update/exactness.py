@@ -55,7 +55,7 @@ def exactness() -> Sequence[Row]:
                     errors[dtype][layout] = max(error, errors[dtype].get(layout, 0.0))
         for dtype in _BOUNDS:
             errors[dtype]["two ranks"] = _over_two_ranks(folder, dtype, Path(name))
-    largest = {dtype: max(found.values()) for dtype, found in errors.items()}
+    largest = {dtype: max(by_layout.values()) for dtype, by_layout in errors.items()}
     return [
         Row(
             "14",

@@ -60,8 +60,8 @@ def peak_on_gpu() -> Sequence[Row]:
     metric, target = "GiB at the peak of an update above weights and gradients: TRL / ours", "at least 5"
     if not torch.cuda.is_available():
         return [not_measured("8.gpu", metric, target, _NO_GPU)]
-    with tempfile.TemporaryDirectory() as place:
-        learner, batch, rows = _prepare(Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        learner, batch, rows = _prepare(Path(folder))
         learner.update_rows(rows, batch.denominator)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -70,7 +70,7 @@ def peak_on_gpu() -> Sequence[Row]:
         ours = (torch.cuda.max_memory_allocated() - before - gradients) / 2**30
         try:
             with Peer(MODULE) as peer:
-                versions = open_peer(peer, Path(place), batch, device="cuda")
+                versions = open_peer(peer, Path(folder), batch, device="cuda")
                 size, _ = fastest_batch(peer, "update")
                 theirs = float(peer.ask({"do": "peak", "batch": size})["second"]) / 2**30
         except PeerUnavailableError as error:
@@ -145,8 +145,8 @@ def _timed(
     metric = f"seconds of {what} of four trees, bfloat16: {side.name} / ours"
     if not torch.cuda.is_available():
         return [not_measured(name, metric, target, _NO_GPU)]
-    with tempfile.TemporaryDirectory() as place:
-        learner, batch, rows = _prepare(Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        learner, batch, rows = _prepare(Path(folder))
 
         def ours() -> None:
             work(learner, rows, batch.denominator)
@@ -154,7 +154,7 @@ def _timed(
 
         try:
             with Peer(side.module) as peer:
-                versions = open_peer(peer, Path(place), batch, device="cuda")
+                versions = open_peer(peer, Path(folder), batch, device="cuda")
                 question, tried = side.choose(peer, batch)
                 runs = interleave(
                     {

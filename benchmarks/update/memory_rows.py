@@ -29,8 +29,8 @@ def peak_against_trl() -> Sequence[Row]:
     """Row 8."""
     metric = "MiB at the peak of an update of one tree above weights and gradients: TRL / ours"
     target = "at least 5"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = make_batch(learner, [reasoning_tree(seed) for seed in ONE_TREE])
@@ -77,8 +77,8 @@ def peak_against_trl() -> Sequence[Row]:
 
 def peak_of_a_doubled_tree() -> Sequence[Row]:
     """Row 8b."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         tree = reasoning_tree(ONE_TREE[0])
@@ -109,7 +109,7 @@ def peak_of_a_doubled_tree() -> Sequence[Row]:
 def memory_question(
     folder: Path, learner: Learner, batch: Batch, token_budget: int = MEMORY_TOKEN_BUDGET
 ) -> Mapping[str, Any]:
-    """What `our_peaks` is asked: the files of the model, the rows and a few rows to warm up on."""
+    """Write the rows and a few rows to warm up on; return the question for `our_peaks`."""
     short = make_batch(learner, [one_short_tree(batch.trees[0])])
     files = {"rows": folder / "rows.pickle", "warm_up": folder / "warm_up.pickle"}
     files["rows"].write_bytes(pickle.dumps(batch.rows(token_budget)))
@@ -135,7 +135,7 @@ class Peaks:
 
 
 def our_peaks(question: Mapping[str, Any]) -> Peaks:
-    """Of an update in a process of its own."""
+    """Measure an update in a process of its own."""
     with Peer(_CHILD, python=Path(sys.executable)) as child:
         return Peaks.of(child.ask(dict(question)))
 

@@ -112,17 +112,17 @@ def make_batch(learner: Learner, trees: Sequence[Tree], dead: Sequence[int] = ()
     Args:
         learner: Its weights give the logprobs that the old ones differ from by `OFF_POLICY_STD`.
         trees: Without behaviour logprobs.
-        dead: Places of groups whose rewards are all equal.
+        dead: Indices of groups whose rewards are all equal.
     """
     estimator = GroupRelative("repeat")
     batch = []
-    for place, tree in enumerate(trees):
+    for index, tree in enumerate(trees):
         size = len(tree.trajectories)
-        generator = np.random.default_rng([1, place])
-        values = np.zeros(size) if place in dead else generator.permutation(np.arange(size) % 2).astype(float)
+        generator = np.random.default_rng([1, index])
+        values = np.zeros(size) if index in dead else generator.permutation(np.arange(size) % 2).astype(float)
         rewards = tuple(Reward(float(value), {}) for value in values)
         advantages = estimator.advantages(AnnotatedTree(tree, rewards, NO_ANNOTATIONS), ())
-        batch.append(_training(_with_old(learner, tree, place), advantages))
+        batch.append(_training(_with_old(learner, tree, index), advantages))
     return Batch(batch)
 
 
@@ -135,11 +135,11 @@ def gradients_of(
     learner: Learner, rows: Sequence[PackedRow], total: float
 ) -> tuple[UpdateReport, Mapping[str, torch.Tensor]]:
     """An update, and the gradients before clipping by parameter name."""
-    found: dict[str, torch.Tensor] = {}
+    gradients: dict[str, torch.Tensor] = {}
 
     def keep(name: str, parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
-        found[name] = parameter.grad.detach().clone()
+        gradients[name] = parameter.grad.detach().clone()
 
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: keep(name, p))
@@ -148,7 +148,7 @@ def gradients_of(
     report = learner.update_rows(rows, total)
     for hook in hooks:
         hook.remove()
-    return report, found
+    return report, gradients
 
 
 def relative_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
@@ -160,11 +160,11 @@ def relative_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, t
     return float(np.sqrt(away / size))
 
 
-def _with_old(learner: Learner, tree: Tree, place: int) -> Tree:
+def _with_old(learner: Learner, tree: Tree, index: int) -> Tree:
     # One row holds the tree whole, so its written tokens are those of the policy nodes in order.
     (row,) = pack([counted_once(tree)], sum(len(n.token_ids) for n in tree.nodes))
     (current,) = learner.logprobs([row])
-    noise = np.random.default_rng([2, place]).normal(0.0, OFF_POLICY_STD, len(current))
+    noise = np.random.default_rng([2, index]).normal(0.0, OFF_POLICY_STD, len(current))
     return with_behavior(tree, current + noise)
 
 

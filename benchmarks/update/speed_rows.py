@@ -60,8 +60,8 @@ def _against_trl(
     name: str, what: str, target: str, floor: float, seeds: Sequence[int], dead: Sequence[int]
 ) -> Sequence[Row]:
     metric = f"seconds of {what}: TRL's GRPOTrainer / ours (which clips and steps as well)"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = seeded_batch(learner, seeds, dead)
@@ -117,8 +117,8 @@ def _against_trl(
 
 def strongest_baseline() -> Sequence[Row]:
     """Row 1b."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = seeded_batch(learner, ONE_TREE)
@@ -131,10 +131,10 @@ def strongest_baseline() -> Sequence[Row]:
         }
         best = min(trials, key=lambda name: trials[name])
         baseline = layouts[best]
-        (ours, found), (plain, expected) = (gradients_of(learner, r, total) for r in (rows, baseline))
+        (ours, gradients), (plain, expected) = (gradients_of(learner, r, total) for r in (rows, baseline))
         equal = {
             "loss": abs(ours.loss - plain.loss),
-            "gradient": relative_difference(found, expected),
+            "gradient": relative_difference(gradients, expected),
         }
         runs = interleave(
             {
@@ -174,8 +174,8 @@ def logprob_pass() -> Sequence[Row]:
     """Row 2."""
     metric = "seconds of the log-probabilities of one tree: TRL / ours"
     target = "at least 4, aim 5; 0 extra passes in an update at coefficient 0"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = seeded_batch(learner, ONE_TREE)
@@ -216,8 +216,8 @@ def logprob_pass() -> Sequence[Row]:
 def marginal_trajectories() -> Sequence[Row]:
     """Row 10.update."""
     first, second = ([reasoning_tree(seed) for seed in seeds] for seeds in _PAIRS)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         # A tree of 32 grows as two of 16 under one prompt do, so trajectories 17 to 32 are those of the second.
@@ -261,10 +261,10 @@ def equal_work(
     learner: Learner, rows: Sequence[PackedRow], total: float, loss: float, file: Path
 ) -> Mapping[str, float]:
     """Differences of loss and gradient from those of the peer, whose gradients are in a file, and the gradient's norm."""
-    report, found = gradients_of(learner, rows, total)
+    report, gradients = gradients_of(learner, rows, total)
     return {
         "loss": abs(report.loss - loss),
-        "gradient": relative_difference(found, load_file(file)),
+        "gradient": relative_difference(gradients, load_file(file)),
         "gradient_norm": report.grad_norm,
         "clip_fraction": report.metrics["clip_fraction"],
     }
@@ -272,13 +272,13 @@ def equal_work(
 
 def _extra_passes(learner: Learner, rows: Sequence[PackedRow], total: float) -> float:
     """Tokens that an update puts through the model, in units of the rows' tokens, less the one pass it needs."""
-    seen: list[int] = []
+    token_counts: list[int] = []
     hook = learner.model.base_model.register_forward_hook(
-        lambda _module, _arguments, output: seen.append(output.last_hidden_state.shape[1])
+        lambda _module, _arguments, output: token_counts.append(output.last_hidden_state.shape[1])
     )
     learner.update_rows(rows, total)
     hook.remove()
-    return sum(seen) / sum(len(row.token_ids) for row in rows) - 1
+    return sum(token_counts) / sum(len(row.token_ids) for row in rows) - 1
 
 
 def timed(work: Callable[[], object], cpu: list[float] | None = None) -> Callable[[], float]:

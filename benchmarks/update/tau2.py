@@ -48,9 +48,9 @@ def tau2_tree(seed: int, leaves: int = LEAVES, turns: int = TURNS, shorter: int 
 
 
 def _child(children: dict[NodePath, int], above: NodePath) -> NodePath:
-    place = children.get(above, 0)
-    children[above] = place + 1
-    return (*above, place)
+    index = children.get(above, 0)
+    children[above] = index + 1
+    return (*above, index)
 
 
 def _node(

@@ -75,10 +75,10 @@ class DenseAttention:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Shapes: [1, Hq, N, D], twice [1, Hkv, N, D] -> [1, N, Hq, D]."""
-        found = F.scaled_dot_product_attention(
+        output = F.scaled_dot_product_attention(
             query, key, value, attn_mask=self.mask, scale=scaling, enable_gqa=True
         )
-        return found.transpose(1, 2)
+        return output.transpose(1, 2)
 
 
 def _segment(start: int, stop: int, first: int, last: int) -> _Segment:

@@ -113,9 +113,9 @@ class TreeSide:
         attention_mask: torch.Tensor | None,
         *,
         scaling: float,
-        **rest: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
     ) -> tuple[torch.Tensor, None]:
-        del module, attention_mask, rest
+        del module, attention_mask, options
         return self.plan(query, key, value, scaling), None
 
     def _compact(self, *, shift_labels: torch.Tensor, **arguments: Any) -> Any:  # noqa: ANN401

@@ -59,8 +59,8 @@ def tau2_against_tree_row() -> Sequence[Row]:
 def _against_tree_row(name: str, what: str, tree: Tree, **more: object) -> Sequence[Row]:
     metric = f"seconds of loss and backward of {what}: TRL's TreeRow / ours (which clips and steps as well)"
     target = "at least 1.3"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = make_batch(learner, [tree])
@@ -104,8 +104,8 @@ def peak_against_tree_row() -> Sequence[Row]:
     """Row 8t."""
     metric = "MiB at the peak of an update of one tree above weights and gradients: ours / TRL's TreeRow"
     target = "at most 0.7"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = make_batch(learner, [reasoning_tree(seed) for seed in ONE_TREE])
@@ -156,14 +156,14 @@ def peak_against_tree_row() -> Sequence[Row]:
 
 def tau2_against_dense() -> Sequence[Row]:
     """Row 1.tau2."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = make_batch(learner, [tau2_tree(_TAU2_SEED)])
         rows, dense, total = batch.rows(), batch.rows_alone(1), batch.denominator
-        (ours, found), (plain, expected) = (gradients_of(learner, r, total) for r in (rows, dense))
-        equal = {"loss": abs(ours.loss - plain.loss), "gradient": relative_difference(found, expected)}
+        (ours, gradients), (plain, expected) = (gradients_of(learner, r, total) for r in (rows, dense))
+        equal = {"loss": abs(ours.loss - plain.loss), "gradient": relative_difference(gradients, expected)}
         runs = interleave(
             {
                 "ours": timed(lambda: learner.update_rows(rows, total)),

@@ -198,9 +198,9 @@ class _Growth:
     def _add(self, above: NodePath, source: Source, size: int, stop: StopReason | None = None) -> NodePath:
         path = above
         if source is not Source.PROMPT:
-            place = self.children.get(above, 0)
-            self.children[above] = place + 1
-            path = (*above, place)
+            index = self.children.get(above, 0)
+            self.children[above] = index + 1
+            path = (*above, index)
         written = size if source is Source.POLICY else 0
         self.nodes.append(
             Node(

@@ -101,7 +101,7 @@ def browse(
                 await client.close()
 
         result = asyncio.run(main())
-        return result, provider, server.asked, models.asked
+        return result, provider, server.requests, models.requests
 
 
 def towns(request):
@@ -183,7 +183,7 @@ def test_addresses_inside_are_not_fetched():
         result, _, _, _ = browse(
             towns, [("s", "t", "@" + inside.url.removeprefix("http://") + "/laru"), *HITS[:1]]
         )
-        assert inside.asked == []
+        assert inside.requests == []
     assert result.info["pages"][0]["read"] == "forbidden"
 
 

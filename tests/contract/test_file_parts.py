@@ -37,7 +37,7 @@ LOSSES = {
 
 
 def gradients(loss, dtype, budget):
-    """Of one optimizer step on random trees, packed into rows of at most `budget` tokens; and its report."""
+    """Return the gradients and the report of one optimizer step on random trees, in rows of at most `budget` tokens."""
     section = AlgorithmSection(
         estimator={"name": "group"}, loss=LOSSES[loss], shared="mass", truncated="mask"
     )
@@ -70,8 +70,8 @@ def test_a_groups_mean_in_a_file_gives_the_advantages_of_ramifys():
         build_estimator(AlgorithmSection(estimator=table, loss={"name": "clip"})).advantages(known, ())
         for table in ESTIMATORS.values()
     )
-    for one, other in zip(own, ours, strict=True):
-        assert other == pytest.approx(one, abs=1e-12)
+    for expected, advantages in zip(own, ours, strict=True):
+        assert advantages == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.4])
@@ -84,14 +84,14 @@ def test_a_rule_in_a_file_decides_as_bernoulli(width):
     own, ours = (RolloutSection(**sizes, branching=table).branching.build(SETUP) for table in tables)
     for draw in (0.1, 0.3, 0.5, 0.7, 0.9):
         for delta in (-2.0, -0.5, 0.0, 0.5, 2.0):  # the outer ones lead out of [0, 1]
-            asked = candidate(delta, draw, width)
-            assert ours.propose(asked, ()) == own.propose(asked, ())
+            point = candidate(delta, draw, width)
+            assert ours.propose(point, ()) == own.propose(point, ())
     assert (ours.probe_tokens, ours.max_children, ours.state()) == (own.probe_tokens, own.max_children, {})
 
 
 def test_the_example_of_the_page_works_and_its_cispo_is_ramifys(tmp_path):
-    _, _, rest = read_page("extending.md").partition("This is `my_parts.py`:\n\n```python\n")
-    (tmp_path / "my_parts.py").write_text(rest[: rest.index("```")])
+    _, _, example = read_page("extending.md").partition("This is `my_parts.py`:\n\n```python\n")
+    (tmp_path / "my_parts.py").write_text(example[: example.index("```")])
     tables = [
         {"path": tmp_path / "my_parts.py", "function": name}
         for name in ("often_early", "leave_one_out", "cispo")
@@ -108,10 +108,12 @@ def test_the_example_of_the_page_works_and_its_cispo_is_ramifys(tmp_path):
     expected = build_estimator(AlgorithmSection(estimator=rloo, loss={"name": "clip"})).advantages(known, ())
     ours = estimator.build("repeat", 0.0).advantages(known, ())
     assert np.concatenate(ours) == pytest.approx(np.concatenate(expected), abs=1e-12)
-    given = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -0.5], [0.9, -0.4, 0.1], dtype=torch.float64)
+    inputs = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -0.5], [0.9, -0.4, 0.1], dtype=torch.float64)
     named = CispoSurrogate(clip_high=0.28)
-    assert logprob_gradients(loss.build(), given) == pytest.approx(logprob_gradients(named, given), abs=1e-12)
-    assert loss.build()(given).sums["clip_fraction"] == named(given).sums["clip_fraction"]
+    assert logprob_gradients(loss.build(), inputs) == pytest.approx(
+        logprob_gradients(named, inputs), abs=1e-12
+    )
+    assert loss.build()(inputs).sums["clip_fraction"] == named(inputs).sums["clip_fraction"]
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def refusal(call):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (
             "return float('nan')",
@@ -158,14 +160,14 @@ def refusal(call):
         ("return candidate.entropy", "it raised AttributeError: "),
     ],
 )  # fmt: skip
-def test_what_is_no_finite_number_is_refused_with_its_place(function, body, told):
+def test_what_is_no_finite_number_is_refused_with_its_place(function, body, message):
     rule = FileRule(**function("candidate", body)).build(SETUP)
-    asked = replace(candidate(0.3), slot=1)
-    assert told in refusal(lambda: rule.propose(asked, ()))
+    point = replace(candidate(0.3), slot=1)
+    assert message in refusal(lambda: rule.propose(point, ()))
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("return rewards[:1]", "line 4: f: problem 'p', tree 0 of step 0: it returned an array of shape [1] for 3"),
         ("return 0.5", "it returned 0.5 for 3 trajectories. Return 3 finite numbers, one for each trajectory."),
@@ -178,14 +180,14 @@ def test_what_is_no_finite_number_is_refused_with_its_place(function, body, told
         ("raise KeyError('x')", "line 5: f: problem 'p', tree 0 of step 0: it raised KeyError: 'x'. Correct the function."),
     ],
 )  # fmt: skip
-def test_what_is_no_advantage_is_refused_with_its_place(function, body, told):
+def test_what_is_no_advantage_is_refused_with_its_place(function, body, message):
     estimator = FileEstimator(**function("rewards, tree", body)).build("repeat", 0.0)
     rng = np.random.default_rng(0)
     trees = (random_tree(rng) for _ in range(99))
     tree = next(tree for tree in trees if len(tree.trajectories) == 3)
     known = annotated(tree, tuple(Reward(value, {}) for value in (0.0, 1.0, -1.0)))
     line = refusal(lambda: np.seterr(divide="ignore", invalid="ignore") and estimator.advantages(known, ()))
-    assert told.replace("'p'", repr(tree.problem.id)) in line
+    assert message.replace("'p'", repr(tree.problem.id)) in line
 
 
 def test_an_estimator_may_return_a_list_or_whole_numbers(function):
@@ -196,7 +198,7 @@ def test_an_estimator_may_return_a_list_or_whole_numbers(function):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("return ratio[:1]", "line 4: f: with sign 1 it returned a tensor [1], torch.float32, cpu for ratios [64]"),
         ("return ratio.half()", "a tensor [64], torch.float16, cpu for ratios [64], torch.float32, cpu. Return a number"),
@@ -216,8 +218,8 @@ def test_an_estimator_may_return_a_list_or_whole_numbers(function):
         ("return ratio.nothing()", "line 5: f: it raised AttributeError: 'Tensor' object has no attribute 'nothing'."),
     ],
 )  # fmt: skip
-def test_what_is_no_token_loss_is_refused_before_the_first_rollout(function, body, told):
-    assert told in refusal(FileLoss(**function("ratio, sign", body)).build)
+def test_what_is_no_token_loss_is_refused_before_the_first_rollout(function, body, message):
+    assert message in refusal(FileLoss(**function("ratio, sign", body)).build)
 
 
 def test_a_loss_that_fails_only_in_training_is_refused_with_its_place(function):
@@ -228,17 +230,17 @@ def test_a_loss_that_fails_only_in_training_is_refused_with_its_place(function):
 
 def test_a_function_that_writes_into_its_ratio_changes_nothing_else(function):
     loss = FileLoss(**function("ratio, sign", "return ratio.mul_(2)")).build()
-    given = token_inputs([1.0, 0.0], [0.0, -1.0], [0.0, 0.0])
-    assert loss(given).loss.item() == pytest.approx(-2 + 2)
-    assert given.ratio.tolist() == [1.0, 1.0]
+    inputs = token_inputs([1.0, 0.0], [0.0, -1.0], [0.0, 0.0])
+    assert loss(inputs).loss.item() == pytest.approx(-2 + 2)
+    assert inputs.ratio.tolist() == [1.0, 1.0]
 
 
 def test_a_loss_for_one_sign_alone_is_a_loss(function):
     loss = FileLoss(
         **function("ratio, sign", "return ratio if sign > 0 else torch.zeros_like(ratio)")
     ).build()
-    given = token_inputs([1.0, 0.0], [0.0, -1.0], [0.1, 0.1])
-    assert torch.autograd.grad(loss(given).loss, given.policy_logprobs)[0][1] == 0
+    inputs = token_inputs([1.0, 0.0], [0.0, -1.0], [0.1, 0.1])
+    assert torch.autograd.grad(loss(inputs).loss, inputs.policy_logprobs)[0][1] == 0
 
 
 def test_another_rank_refuses_another_file(function, tmp_path):
@@ -256,15 +258,15 @@ def test_another_rank_refuses_another_file(function, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "body", "told"),
+    ("parameters", "body", "message"),
     [
         ("ratio", "return ratio", "f: expected f(ratio, sign): too many positional arguments. Give it these parameters."),
         ("ratio, sign, edge", "return ratio", "f: expected f(ratio, sign): missing a required argument: 'edge'."),
         ("ratio, sign", "yield ratio", "f: expected a function that returns, got a class or a generator"),
     ],
 )  # fmt: skip
-def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(function, parameters, body, told):
-    assert told in refusal(FileLoss(**function(parameters, body)).load)
+def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(function, parameters, body, message):
+    assert message in refusal(FileLoss(**function(parameters, body)).load)
 
 
 def test_an_async_function_is_refused(function):

@@ -27,7 +27,7 @@ HOSTILE = (
 )
 
 
-def said(content, **message):
+def chat_reply(content, **message):
     usage = {"prompt_tokens": 400, "completion_tokens": 30}
     return as_json({"choices": [{"index": 0, "message": {"content": content, **message}}], "usage": usage})
 
@@ -43,12 +43,12 @@ class StandIn:
         self.lock, self.now, self.most = threading.Lock(), 0, 0
         self.held = threading.Event()
 
-    def __call__(self, asked):
+    def __call__(self, request):
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
         try:
-            return self._answer(asked.json())
+            return self._answer(request.json())
         finally:
             with self.lock:
                 self.now -= 1
@@ -70,7 +70,7 @@ class StandIn:
         if isinstance(reply, Reply):
             return reply
         verdict = "CORRECT" if candidate in data["accepted_answers"] else "INCORRECT"
-        return said(reply.replace("MARK", mark).replace("VERDICT", verdict))
+        return chat_reply(reply.replace("MARK", mark).replace("VERDICT", verdict))
 
 
 def config(**settings):
@@ -88,27 +88,27 @@ def judge_all(
             client = HttpClient("judge", HttpSettings(**how))
             model = OpenAIChat(client, base_url=url or server.url + "/v1", model="big")
             judge = Judge(model, settings or config(), cache)
-            asked = (judge(question, golds, answer) for answer in answers)
-            found = await asyncio.gather(*asked, return_exceptions=True)
+            judging = (judge(question, golds, answer) for answer in answers)
+            judgements = await asyncio.gather(*judging, return_exceptions=True)
             stand_in.held.set()
             await model.close()
-            return next((each for each in found if isinstance(each, Exception)), found), judge
+            return next((each for each in judgements if isinstance(each, Exception)), judgements), judge
 
         return asyncio.run(main())
 
 
 def judge_one(replies, answer="Rome", **options):
     stand_in = StandIn(**{answer: replies})
-    (found,), judge = judge_all(stand_in, [answer], **options)
-    return found, judge.counts, stand_in
+    (judgement,), judge = judge_all(stand_in, [answer], **options)
+    return judgement, judge.counts, stand_in
 
 
 def test_verdicts_and_what_is_asked():
     stand_in = StandIn(Lyon=["It is another town.\nMARK VERDICT"])
-    found, judge = judge_all(stand_in, ["Paris", "City of Light", "Lyon"])
-    assert [each.correct for each in found] == [True, True, False]
-    assert [each.value for each in found] == [1.0, 1.0, 0.0]
-    assert found[2].reason == "It is another town."
+    judgements, judge = judge_all(stand_in, ["Paris", "City of Light", "Lyon"])
+    assert [each.correct for each in judgements] == [True, True, False]
+    assert [each.value for each in judgements] == [1.0, 1.0, 0.0]
+    assert judgements[2].reason == "It is another town."
     # They are asked at one time, and may come in any order.
     ((body, mark, data),) = [each for each in stand_in.requests if each[2]["candidate_answer"] == "Paris"]
     assert (body["temperature"], body["max_tokens"], body["model"]) == (0.0, 4096, "big")
@@ -123,8 +123,8 @@ def test_verdicts_and_what_is_asked():
 
 def test_the_instructions_are_in_the_language_of_the_question():
     stand_in = StandIn()
-    (found,), _ = judge_all(stand_in, ["巴黎"], question="法国的首都是哪里", golds=["巴黎"])
-    assert found.correct is True
+    (judgement,), _ = judge_all(stand_in, ["巴黎"], question="法国的首都是哪里", golds=["巴黎"])
+    assert judgement.correct is True
     assert "考生" in stand_in.requests[0][0]["messages"][0]["content"]
 
 
@@ -137,8 +137,8 @@ def test_the_instructions_are_in_the_language_of_the_question():
     ],
 )  # fmt: skip
 def test_another_form_is_asked_again_and_then_a_failure(reply):
-    found, counts, stand_in = judge_one([reply], answer="Paris")
-    assert (found.correct, found.value, found.failure) == (None, None, "no_verdict")
+    judgement, counts, stand_in = judge_one([reply], answer="Paris")
+    assert (judgement.correct, judgement.value, judgement.failure) == (None, None, "no_verdict")
     assert (counts.failures, counts.judged) == ({"no_verdict": 1}, 0)
     assert (counts.requests, counts.asked_again) == (3, 2)
     assert counts.usage == TokenUsage(3, 1200, 90)
@@ -157,14 +157,14 @@ def test_another_form_is_asked_again_and_then_a_failure(reply):
     ],
 )
 def test_a_verdict_as_real_models_write_it(reply):
-    found, counts, _ = judge_one([reply], answer="Paris")
-    assert (found.correct, counts.requests) == (True, 1)
+    judgement, counts, _ = judge_one([reply], answer="Paris")
+    assert (judgement.correct, counts.requests) == (True, 1)
 
 
 @pytest.mark.parametrize("first", ["That isn't correct.", "", "Correct. Nothing wrong with it."])
 def test_a_verdict_at_the_second_time_counts(first):
-    found, counts, _ = judge_one([first, "MARK VERDICT"], answer="Paris")
-    assert (found.correct, found.source) == (True, "asked")
+    judgement, counts, _ = judge_one([first, "MARK VERDICT"], answer="Paris")
+    assert (judgement.correct, judgement.source) == (True, "asked")
     assert (counts.requests, counts.asked_again, counts.failures) == (2, 1, {})
 
 
@@ -172,19 +172,19 @@ def test_a_verdict_at_the_second_time_counts(first):
     ("reply", "kind"),
     [
         (as_json({}, 200), "malformed"),
-        (said(None, reasoning_content="I think that\n0123456789abcdef CORRECT"), "malformed"),
-        (said(None, refusal="no"), "malformed"),
+        (chat_reply(None, reasoning_content="I think that\n0123456789abcdef CORRECT"), "malformed"),
+        (chat_reply(None, refusal="no"), "malformed"),
         (Reply(body=b"<html>"), "malformed"),
         (as_json({}, 429), "too_many"),
         (as_json({}, 500), "server"),
         (as_json({}, 400), "client"),
-        (said("x" * 3_000_000), "too_large"),
+        (chat_reply("x" * 3_000_000), "too_large"),
         (Reply(write=lambda stream: None), "connection"),
     ],
 )
 def test_errors_of_the_service_are_typed_and_counted(reply, kind):
-    found, counts, _ = judge_one([reply])
-    assert (found.correct, found.failure, found.source) == (None, kind, "none")
+    judgement, counts, _ = judge_one([reply])
+    assert (judgement.correct, judgement.failure, judgement.source) == (None, kind, "none")
     assert counts.as_json()["failures"] == {kind: 1}
     assert counts.asked_again == (2 if kind == "malformed" else 0)
 
@@ -194,25 +194,29 @@ def test_errors_that_pass_do_no_harm():
         Paris=[as_json({}, 429, **{"retry-after": "0"}), as_json({}, 500), "MARK VERDICT"],
         Rome=[as_json({}, 503), "MARK VERDICT"],
     )
-    found, judge = judge_all(stand_in, ["Paris", "Rome"])
-    assert [each.correct for each in found] == [True, False]
+    judgements, judge = judge_all(stand_in, ["Paris", "Rome"])
+    assert [each.correct for each in judgements] == [True, False]
     assert not judge.counts.failures
     assert stand_in.asks == {"Paris": 3, "Rome": 2}
 
 
 def test_a_slow_judge_is_waited_for_until_the_deadline():
-    (found,), judge = judge_all(StandIn(Rome=["HOLD"]), ["Rome"], config(timeout_seconds=0.3))
-    assert (found.correct, found.failure, found.reason) == (None, "deadline", "no verdict within 0.3 s")
+    (judgement,), judge = judge_all(StandIn(Rome=["HOLD"]), ["Rome"], config(timeout_seconds=0.3))
+    assert (judgement.correct, judgement.failure, judgement.reason) == (
+        None,
+        "deadline",
+        "no verdict within 0.3 s",
+    )
     assert judge.counts.failures == {"deadline": 1}
     slow = StandIn(Rome=["SLOW"])
-    (found,), _ = judge_all(slow, ["Rome"])
-    assert found.correct is False
+    (judgement,), _ = judge_all(slow, ["Rome"])
+    assert judgement.correct is False
 
 
 def test_a_long_reply_is_read_and_its_reasons_are_cut():
-    found, _, _ = judge_one(["It was said " * 100_000 + "\nMARK VERDICT"])
-    assert found.correct is False
-    assert len(found.reason) == 1000
+    judgement, _, _ = judge_one(["It was said " * 100_000 + "\nMARK VERDICT"])
+    assert judgement.correct is False
+    assert len(judgement.reason) == 1000
 
 
 def test_the_candidate_cannot_give_its_own_verdict():
@@ -261,14 +265,15 @@ def test_a_judge_that_never_gives_a_verdict_ends_the_run():
 
 
 @pytest.mark.parametrize(
-    "silent", [said(""), said(None), said(None, refusal="no"), said("<think> hm </think>")]
+    "silent",
+    [chat_reply(""), chat_reply(None), chat_reply(None, refusal="no"), chat_reply("<think> hm </think>")],
 )
 def test_silence_counts_toward_the_judges_limit_and_not_the_clients(silent):
     """The client gives up after 8 failures of the service in a row: a model without a word is none."""
     answers = [f"answer {i}" for i in range(12)]
     stand_in = StandIn(**{answer: [silent] for answer in answers})
-    found, judge = judge_all(stand_in, [*answers, "Paris"], config(in_flight=1, failures_to_stop=13))
-    assert [each.correct for each in found] == [*([None] * 12), True]
+    judgements, judge = judge_all(stand_in, [*answers, "Paris"], config(in_flight=1, failures_to_stop=13))
+    assert [each.correct for each in judgements] == [*([None] * 12), True]
     assert judge.counts.failures == {"malformed": 12}
     error, judge = judge_all(
         StandIn(**{answer: [silent] for answer in answers}),
@@ -282,8 +287,8 @@ def test_a_verdict_between_failures_lets_the_run_go_on():
     answers = ["a", "b", "Paris"] * 3
     stand_in = StandIn(a=["?"], b=["?"])
     settings = config(attempts=1, in_flight=1, failures_to_stop=3)
-    found, judge = judge_all(stand_in, answers, settings)
-    assert [each.correct for each in found] == [None, None, True] * 3
+    judgements, judge = judge_all(stand_in, answers, settings)
+    assert [each.correct for each in judgements] == [None, None, True] * 3
     assert (judge.counts.failures, judge.counts.judged) == ({"no_verdict": 6}, 3)
 
 
@@ -317,12 +322,12 @@ def test_every_answer_is_counted_once():
         "busy": [as_json({}, 429), "MARK VERDICT"],
         "down": [as_json({}, 500)],
         "slow": ["SLOW"],
-        "huge": [said("x" * 3_000_000)],
+        "huge": [chat_reply("x" * 3_000_000)],
         HOSTILE: ["MARK VERDICT"],
     }
     answers = [*behaviours, "Paris", "Rome", " ", "PARIS"]
-    found, judge = judge_all(StandIn(**behaviours), answers, config(skip_equal=True))
-    verdicts = dict(zip(answers, (each.correct for each in found), strict=True))
+    judgements, judge = judge_all(StandIn(**behaviours), answers, config(skip_equal=True))
+    verdicts = dict(zip(answers, (each.correct for each in judgements), strict=True))
     assert verdicts == {
         "isn't": None, "late": False, "busy": False, "down": None, "slow": False, "huge": None, HOSTILE: False,
         "Paris": True, "Rome": False, " ": False, "PARIS": True,
@@ -334,31 +339,31 @@ def test_every_answer_is_counted_once():
 
 
 def test_equal_answers_are_judged_too_unless_told_otherwise():
-    asked = StandIn()
-    judge_all(asked, ["paris", "Paris"])
-    assert asked.asks == {"paris": 1, "Paris": 1}
+    service = StandIn()
+    judge_all(service, ["paris", "Paris"])
+    assert service.asks == {"paris": 1, "Paris": 1}
     skipped = StandIn()
-    found, _ = judge_all(
+    judgements, _ = judge_all(
         skipped, ["paris", " City  of\nLight", "-5"], config(skip_equal=True), golds=(*GOLDS, "5")
     )
-    assert [(each.correct, each.source) for each in found] == [(True, "equal"), (True, "equal"), (False, "asked")]  # fmt: skip
+    assert [(each.correct, each.source) for each in judgements] == [(True, "equal"), (True, "equal"), (False, "asked")]  # fmt: skip
     assert skipped.asks == {"-5": 1}
 
 
 def test_a_judge_that_is_down_changes_no_score():
-    """Where the release falls back to comparing strings, there is no score; equal answers need no judge if so told."""
+    """Give no score where the release compares strings; equal answers need no judge with `skip_equal`."""
     down = StandIn(Paris=[as_json({}, 500)])
-    (found,), _ = judge_all(down, ["Paris"])
-    assert found.value is None
+    (judgement,), _ = judge_all(down, ["Paris"])
+    assert judgement.value is None
     for gold, prediction in (("Paris", "Paris"), ("70", "70")):
-        (found,), _ = judge_all(down, [prediction], config(skip_equal=True), golds=[gold])
-        assert found.value == 1.0
+        (judgement,), _ = judge_all(down, [prediction], config(skip_equal=True), golds=[gold])
+        assert judgement.value == 1.0
 
 
 def test_problems_without_an_accepted_answer_are_counted_and_end_nothing():
     settings = config(failures_to_stop=1)
-    found, judge = judge_all(StandIn(), ["a", "b"], settings, golds=["", " "])
-    assert [each.failure for each in found] == ["no_gold"] * 2
+    judgements, judge = judge_all(StandIn(), ["a", "b"], settings, golds=["", " "])
+    assert [each.failure for each in judgements] == ["no_gold"] * 2
     assert judge.counts.requests == 0
 
 
@@ -371,8 +376,8 @@ def test_a_long_answer_loses_its_middle():
 
 def test_no_more_than_in_flight_are_asked_at_one_time():
     stand_in = StandIn()
-    found, _ = judge_all(stand_in, [f"answer {i}" for i in range(24)], config(in_flight=3))
-    assert len(found) == 24
+    judgements, _ = judge_all(stand_in, [f"answer {i}" for i in range(24)], config(in_flight=3))
+    assert len(judgements) == 24
     assert stand_in.most <= 3
 
 
@@ -410,21 +415,21 @@ def test_replies_without_a_verdict_are_remembered_for_less_long_and_failures_nev
     now = [1000.0]
     replies = ["isn't correct"]
     for _ in range(2):
-        (found,), judge = judge_with_cache(tmp_path, StandIn(Rome=replies), ["Rome"], lambda: now[0])
-        assert found.failure == "no_verdict"
+        (judgement,), judge = judge_with_cache(tmp_path, StandIn(Rome=replies), ["Rome"], lambda: now[0])
+        assert judgement.failure == "no_verdict"
     assert judge.counts.requests == 0
     now[0] += 11.0
-    (found,), judge = judge_with_cache(tmp_path, StandIn(), ["Rome"], lambda: now[0])
-    assert found.correct is False
-    (found,), _ = judge_with_cache(tmp_path, StandIn(Lyon=[as_json({}, 500)]), ["Lyon"])
-    assert found.failure == "server"
-    (found,), _ = judge_with_cache(tmp_path, StandIn(), ["Lyon"])
-    assert found.correct is False
+    (judgement,), judge = judge_with_cache(tmp_path, StandIn(), ["Rome"], lambda: now[0])
+    assert judgement.correct is False
+    (judgement,), _ = judge_with_cache(tmp_path, StandIn(Lyon=[as_json({}, 500)]), ["Lyon"])
+    assert judgement.failure == "server"
+    (judgement,), _ = judge_with_cache(tmp_path, StandIn(), ["Lyon"])
+    assert judgement.correct is False
 
 
 def test_identical_answers_at_one_time_are_asked_once(tmp_path):
     stand_in = StandIn()
-    found, judge = judge_with_cache(tmp_path, stand_in, ["Rome"] * 8)
-    assert [each.correct for each in found] == [False] * 8
+    judgements, judge = judge_with_cache(tmp_path, stand_in, ["Rome"] * 8)
+    assert [each.correct for each in judgements] == [False] * 8
     assert stand_in.asks == {"Rome": 1}
     assert judge.counts.verdicts == {"asked": 1, "cache": 7}

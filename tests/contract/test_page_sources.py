@@ -37,7 +37,7 @@ def fetch(answer, path="/", networks=HERE, **settings):
                 await source.close()
                 await source.close()
 
-        return asyncio.run(main()), server.asked
+        return asyncio.run(main()), server.requests
 
 
 def drip(stream):
@@ -212,7 +212,7 @@ def jina(answer, url="https://a.test/x?y=1&z=2", key=None):
             finally:
                 await source.close()
 
-        return asyncio.run(main()), server.asked
+        return asyncio.run(main()), server.requests
 
 
 def test_jina_is_asked_in_its_json_mode():
@@ -274,14 +274,14 @@ def test_pages_are_remembered_by_address_and_failures_are_not():
             await pages.close()
             return outcomes, cache
 
-        (outcomes, cache), requests = asyncio.run(main()), server.asked
+        (outcomes, cache), requests = asyncio.run(main()), server.requests
     # The first failure is tried twice by the client: its second attempt meets the page that denies access.
     assert outcomes == ["malformed", "Laru", "Laru", "Laru"]
     assert len(requests) == 3
-    assert {(key.tool, key.provider, key.request) for key in cache.asked} == {
+    assert {(key.tool, key.provider, key.request) for key in cache.keys} == {
         ("page", "guarded", server.url + "/x")
     }
-    assert cache.asked[0].parameters["max_chars"] == 50_000
+    assert cache.keys[0].parameters["max_chars"] == 50_000
 
 
 @pytest.mark.parametrize(

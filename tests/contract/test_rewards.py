@@ -74,13 +74,13 @@ def score(reward, trajectories):
 def test_one_finite_reward_each_whatever_the_end(reward, tree):
     rewards = score(reward, tree.trajectories)
     assert len(rewards) == len(tree.trajectories) == len(ENDS) * (1 + len(ToolStatus))
-    assert len({given.value for given in rewards}) > 1
-    names = {frozenset(given.parts) for given in rewards}
+    assert len({each.value for each in rewards}) > 1
+    names = {frozenset(each.parts) for each in rewards}
     assert len(names) == 1
-    for given in rewards:
-        assert math.isfinite(given.value)
-        assert all(math.isfinite(part) for part in given.parts.values())
-        assert given.events.keys() <= tree.by_id.keys()
+    for each in rewards:
+        assert math.isfinite(each.value)
+        assert all(math.isfinite(part) for part in each.parts.values())
+        assert each.events.keys() <= tree.by_id.keys()
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=range(len(REWARDS)))

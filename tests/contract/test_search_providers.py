@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from loopback import Asked, Loopback, Reply, as_json, serve
+from loopback import HttpRequest, Loopback, Reply, as_json, serve
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
@@ -63,13 +63,13 @@ class Case:
     make: Callable[[HttpClient, str], SearchProvider]
     answer: Callable[[Sequence[Hit]], Any]
     route: str
-    sent: Callable[[Asked], tuple[str, int | None]]
+    sent: Callable[[HttpRequest], tuple[str, int | None]]
     is_web: bool = True
     missing: Sequence[Any] = ()
     """Answers that lack something that was promised."""
 
 
-def bing_query(request: Asked) -> tuple[str, int | None]:
+def bing_query(request: HttpRequest) -> tuple[str, int | None]:
     query = parse_qs(urlsplit(request.json()["url"]).query)
     return query["q"][0], int(query["count"][0]) if "count" in query else None
 
@@ -164,7 +164,7 @@ def failure(case: Case, reply: Reply, **settings: Any) -> RequestFailedError:
 def test_query_and_number_are_sent_and_hits_come_in_order(case: Case) -> None:
     with serve(lambda _: as_json(case.answer(FOUND))) as server:
         hits = use(case, server.url, lambda provider: provider.search("C++ & Ä?", 12, None))
-    (request,) = server.asked
+    (request,) = server.requests
     assert urlsplit(request.path).path == case.route
     query, number = case.sent(request)
     assert query == "C++ & Ä?"
@@ -207,7 +207,7 @@ def test_statuses_are_typed_and_tried_again_where_that_helps(
 ) -> None:
     with serve(lambda _: Reply(status, KEY.encode())) as server, pytest.raises(RequestFailedError) as caught:
         use(case, server.url, lambda provider: provider.search("q", 5, None))
-    assert (caught.value.kind, len(server.asked)) == (kind, attempts)
+    assert (caught.value.kind, len(server.requests)) == (kind, attempts)
     assert KEY not in str(caught.value)
 
 
@@ -241,7 +241,7 @@ def test_a_service_that_keeps_failing_is_down(case: Case) -> None:
     with serve(lambda _: Reply(200, b"nonsense")) as server:
         kinds = use(case, server.url, often, failures_to_open=2, max_backoff_seconds=60.0)
     assert kinds == ["RequestFailedError", "RequestFailedError", "ServiceDownError"]
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_slow_answer_times_out(case: Case) -> None:
@@ -306,9 +306,9 @@ def test_keys_travel_in_headers_only() -> None:
         ("brightdata", "authorization", f"Bearer {KEY}"),
     ):
         _, server = one_search(name, CASES[name].answer([]), lambda p: p.search("q", 5, None))
-        assert server.asked[0].headers[header] == value
-        assert KEY not in server.asked[0].path
-        assert KEY.encode() not in server.asked[0].body
+        assert server.requests[0].headers[header] == value
+        assert KEY not in server.requests[0].path
+        assert KEY.encode() not in server.requests[0].body
 
 
 def test_bright_data_asks_bing_in_the_language_of_the_query() -> None:
@@ -316,7 +316,7 @@ def test_bright_data_asks_bing_in_the_language_of_the_query() -> None:
         _, server = one_search(
             "brightdata", CASES["brightdata"].answer([]), lambda p, q=query: p.search(q, 10, None)
         )
-        body = server.asked[0].json()
+        body = server.requests[0].json()
         page = urlsplit(body["url"])
         assert (body["zone"], body["format"]) == ("z1", "raw")
         assert f"{page.scheme}://{page.netloc}{page.path}" == "https://www.bing.com/search"
@@ -356,6 +356,6 @@ def test_title_and_text_are_joined_as_in_a_passage_file() -> None:
 
 def test_a_collection_is_sent_along() -> None:
     _, server = one_search("flashrag", [], lambda p: p.search("q", 5, "edition 3"))
-    assert server.asked[0].json()["collection"] == "edition 3"
+    assert server.requests[0].json()["collection"] == "edition 3"
     _, server = one_search("flashrag", [], lambda p: p.search("q", 5, None))
-    assert "collection" not in server.asked[0].json()
+    assert "collection" not in server.requests[0].json()

@@ -164,14 +164,14 @@ def test_what_does_not_count_changes_no_advantage_and_no_gradient(
         TreeKey(0, 9),
         [n if n.stop is None else replace(n, stop=StopReason.FAILED) for n in lost.nodes],
     )
-    one = run.credit([scored(*each) for each in plain])
+    expected = run.credit([scored(*each) for each in plain])
     other = run.credit([*(scored(*each) for each in others), scored(lost, nothing)])
-    assert len(one) == len(other) == 2
-    for own, same in zip(one, other, strict=True):
+    assert len(expected) == len(other) == 2
+    for own, same in zip(expected, other, strict=True):
         assert [t.leaf.id for t in same.tree.trajectories] == [t.leaf.id for t in own.tree.trajectories]
         for a, b in zip(own.advantages, same.advantages, strict=True):
             assert a.tolist() == b.tolist()
-    assert gradients(run, other) == gradients(run, one)
+    assert gradients(run, other) == gradients(run, expected)
 
 
 @pytest.mark.parametrize("stop", StopReason)

@@ -124,7 +124,7 @@ def test_deep_search(task, caller, monkeypatch):
             "sampling.max_tokens": 600,
         }
         assert main(["eval", str(RECIPES / "eval_deepsearch.toml"), *words(task, caller, **values)]) == 0
-        paths = [request.path for request in server.asked]
+        paths = [request.path for request in server.requests]
     run = task / "run"
     records = read_records(run)
     assert len(records) == 15

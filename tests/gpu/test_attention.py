@@ -16,18 +16,18 @@ CUDA = torch.device("cuda")
 def outputs_and_gradients(attend, inputs, context):
     query, key, value = (x.detach().requires_grad_() for x in inputs)
     output = attend(query[:, :, context:], key, value)
-    slope = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
-    return output, *torch.autograd.grad(output, (query, key, value), slope)
+    grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
+    return output, *torch.autograd.grad(output, (query, key, value), grad_output)
 
 
 def dense(segments, context):
     mask = dense_mask(segments)[context:].to(CUDA)
 
     def attend(query, key, value):
-        found = torch.nn.functional.scaled_dot_product_attention(
+        output = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=0.1, enable_gqa=query.shape[1] != key.shape[1]
         )
-        return found.transpose(1, 2)
+        return output.transpose(1, 2)
 
     return attend
 
@@ -74,8 +74,8 @@ def test_the_flash_kernel_and_flex_agree_in_bfloat16(context, monkeypatch):
     assert _flash_can(query[:, :, context:], key, value)
     exact = outputs_and_gradients(dense(segments, context), [x.float() for x in inputs], context)
 
-    def causal(*found):
-        return causal_attention(*found, 0.1).transpose(1, 2)
+    def causal(*inputs):
+        return causal_attention(*inputs, 0.1).transpose(1, 2)
 
     assert_rounded(outputs_and_gradients(causal, inputs, context), exact)
     monkeypatch.setattr("ramify.learner.flex_attention._flash_can", lambda *_: False)

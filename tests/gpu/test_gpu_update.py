@@ -19,6 +19,6 @@ def test_gradients_are_those_of_a_cpu_whole_and_in_stages(tmp_path):
     whole, staged, alone = batch.rows(10_000), batch.rows(300), batch.rows_alone(1)
     expected, wanted = gradients_of(here, whole, batch.denominator)
     for rows in (whole, staged, alone):
-        report, found = gradients_of(there, rows, batch.denominator)
+        report, gradients = gradients_of(there, rows, batch.denominator)
         assert abs(report.loss - expected.loss) < 1e-4
-        assert relative_difference({name: grad.cpu() for name, grad in found.items()}, wanted) < 1e-3
+        assert relative_difference({name: grad.cpu() for name, grad in gradients.items()}, wanted) < 1e-3

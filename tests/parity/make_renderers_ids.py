@@ -40,18 +40,18 @@ class Bare:
 
 def messages_of(conversation: dict) -> list[dict]:
     """The conversation up to its last tool results, as OpenAI's API has it."""
-    found = [{"role": "system", "content": conversation["system"]}] if "system" in conversation else []
-    found.append({"role": "user", "content": conversation["question"]})
+    messages = [{"role": "system", "content": conversation["system"]}] if "system" in conversation else []
+    messages.append({"role": "user", "content": conversation["question"]})
     for turn in conversation["rounds"]:
         calls = [
             {"type": "function", "function": {"name": name, "arguments": {"query": query}}}
             for name, query in turn["calls"]
         ]
-        found.append(
+        messages.append(
             {"role": "assistant", "content": "", "reasoning_content": turn["thought"], "tool_calls": calls}
         )
-        found += [{"role": "tool", "content": text} for text in turn["results"]]
-    return found
+        messages += [{"role": "tool", "content": text} for text in turn["results"]]
+    return messages
 
 
 def main() -> None:
@@ -62,8 +62,8 @@ def main() -> None:
             list(renderer.render_ids(messages_of(each), tools=TOOLS, add_generation_prompt=True))
             for each in CONVERSATIONS
         ]
-    made = {"renderers": renderers.__version__, "ids": ids}
-    Path(__file__).with_name("renderers_ids.json").write_text(json.dumps(made) + "\n")
+    recorded = {"renderers": renderers.__version__, "ids": ids}
+    Path(__file__).with_name("renderers_ids.json").write_text(json.dumps(recorded) + "\n")
 
 
 if __name__ == "__main__":

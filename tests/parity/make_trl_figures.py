@@ -140,9 +140,9 @@ def grpo(case: GrpoCase) -> Figures:
             set_weights(trainer.ref_model, REFERENCE)
         inputs = trainer._generate_and_score_completions([{"prompt": words(prompt)} for prompt, _ in rows])
         set_weights(trainer.model, TRAINED)
-        found = figures(trainer.model, trainer._compute_loss(trainer.model, inputs))
-    found["advantages"] = inputs["advantages"].tolist()
-    return found
+        result = figures(trainer.model, trainer._compute_loss(trainer.model, inputs))
+    result["advantages"] = inputs["advantages"].tolist()
+    return result
 
 
 def rloo() -> Figures:
@@ -172,13 +172,13 @@ def rloo() -> Figures:
         trainer.model.train()
         set_weights(trainer.ref_model, REFERENCE)
         inputs = trainer._generate_and_score_completions([{"prompt": words(prompt)} for prompt, _ in rows])
-        found = figures(trainer.model, trainer._compute_loss(trainer.model, inputs))
-    found["advantages"] = inputs["advantages"].tolist()
-    return found
+        result = figures(trainer.model, trainer._compute_loss(trainer.model, inputs))
+    result["advantages"] = inputs["advantages"].tolist()
+    return result
 
 
 def generated(sampled: list[list[float]] | None) -> Callable[..., Any]:
-    """What takes the place of sampling: the fixed completions."""
+    """Return a stand-in for sampling that gives the fixed completions."""
 
     def generate(prompts: list[Any]) -> tuple[Any, ...]:
         rows = answers()
@@ -199,14 +199,14 @@ def generated(sampled: list[list[float]] | None) -> Callable[..., Any]:
 
 def sampled_logprobs(model: Any, temperature: float) -> list[list[float]]:
     """Logprobs of a made-up rollout engine: those of the model plus the shifts."""
-    found = []
+    logprobs = []
     for (prompt, answer), shifts in zip(answers(), sampling_shifts(), strict=True):
         ids = torch.tensor([[*prompt, *answer.token_ids]])
         with torch.no_grad():
             logits = model(ids).logits[0, :-1] / temperature
         own = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
-        found.append([float(a) + b for a, b in zip(own, shifts, strict=True)])
-    return found
+        logprobs.append([float(a) + b for a, b in zip(own, shifts, strict=True)])
+    return logprobs
 
 
 def batch(rows: list[tuple[tuple[int, ...], Answer]]) -> dict[str, torch.Tensor]:
@@ -263,12 +263,12 @@ def dpo(beta: float) -> Figures:
         set_weights(trainer.ref_model, REFERENCE)
         set_weights(trainer.model, TRAINED)
         loss = trainer._compute_loss(trainer.model, batch(rows), return_outputs=False)
-        found = figures(trainer.model, loss)
+        result = figures(trainer.model, loss)
         logged = trainer._metrics["train"]
-        found["metrics"] = {
+        result["metrics"] = {
             name: logged[f"rewards/{name}"][-1] for name in ("accuracies", "margins", "chosen", "rejected")
         }
-        return found
+        return result
 
 
 def versions() -> dict[str, str]:
@@ -285,7 +285,7 @@ def main() -> None:
     """Write the figures."""
     torch.set_num_threads(1)
     model = new_model()
-    found = {
+    result = {
         "command": "make parity",
         "versions": versions(),
         "weights": {str(which): set_weights(model, which) for which in (SAMPLED, TRAINED, REFERENCE)},
@@ -296,8 +296,8 @@ def main() -> None:
         "grpo": {name: grpo(case) for name, case in GRPO_CASES.items()},
     }
     set_weights(model, SAMPLED)
-    found["sampled_logprobs"] = sampled_logprobs(model, 1.0)
-    OUT.write_text(json.dumps(rounded(found), indent=1) + "\n")
+    result["sampled_logprobs"] = sampled_logprobs(model, 1.0)
+    OUT.write_text(json.dumps(rounded(result), indent=1) + "\n")
     sys.stdout.write(f"wrote {OUT}\n")
 
 

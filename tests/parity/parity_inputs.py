@@ -66,7 +66,7 @@ def _values(name: str, shape: tuple[int, ...], which: int) -> np.ndarray:
 
 def projections(gradients: dict[str, torch.Tensor]) -> list[float]:
     """Products of a whole gradient with seeded unit vectors."""
-    found = []
+    products = []
     for index in range(NUM_PROJECTIONS):
         total = squares = 0.0
         for name, gradient in sorted(gradients.items()):
@@ -75,8 +75,8 @@ def projections(gradients: dict[str, torch.Tensor]) -> list[float]:
             )
             total += float((direction * gradient.double().numpy()).sum())
             squares += float((direction**2).sum())
-        found.append(total / math.sqrt(squares))
-    return found
+        products.append(total / math.sqrt(squares))
+    return products
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def groups() -> tuple[Group, ...]:
     def tokens(low: int, high: int) -> tuple[int, ...]:
         return tuple(rng.integers(2, SIZES["vocab_size"], rng.integers(low, high)).tolist())
 
-    found = []
+    drawn = []
     for rewards, turns, cut in zip(REWARDS, NUM_TURNS, CUT, strict=True):
         prompt = tokens(3, 8)
         answers = []
@@ -129,8 +129,8 @@ def groups() -> tuple[Group, ...]:
             if number not in cut:
                 parts[-1] = (*parts[-1], EOS)
             answers.append(Answer(tuple(parts), reward))
-        found.append(Group(prompt, tuple(answers)))
-    return tuple(found)
+        drawn.append(Group(prompt, tuple(answers)))
+    return tuple(drawn)
 
 
 def one_turn(group: Group) -> Group:
@@ -139,7 +139,7 @@ def one_turn(group: Group) -> Group:
 
 
 def sampling_shifts() -> list[list[float]]:
-    """How far the rollout engine's logprobs lie above those of the sampled weights, for each token of each answer."""
+    """Draw how far the rollout engine's logprobs lie above those of the sampled weights, for each token of each answer."""
     rng = np.random.default_rng(11)
     return [
         rng.normal(0.0, 0.12, len(answer.token_ids)).tolist()

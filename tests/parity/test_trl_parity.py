@@ -145,8 +145,8 @@ def test_sft(budget):
     """TRL: SFTTrainer with num_items_in_batch, tool results masked in the labels."""
     trees = [tree_of(g, [i]) for g, group in enumerate(groups()) for i in range(len(group.answers))]
     learner = learner_for(model_with(TRAINED), Objective(NegativeLogLikelihood()), budget=budget)
-    found = caught_by(learner, lambda: learner.update([demonstrated(tree) for tree in trees]))
-    check(*found, TRL["sft"], of_loss=EXAMPLES_PRECISION)
+    caught = caught_by(learner, lambda: learner.update([demonstrated(tree) for tree in trees]))
+    check(*caught, TRL["sft"], of_loss=EXAMPLES_PRECISION)
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])
@@ -198,11 +198,11 @@ def test_grpo_family(name):
     learner = learner_for(model_with(SAMPLED), build_objective(section), case.temperature)
     learning = learning_for(learner, section, case.temperature)
 
-    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
+    learned = learning.credit([ScoredTree(*pair) for pair in zip(trees, rewards, strict=True)])
     if section.estimator.scale == "std":
         learned = [
-            replace(tree, advantages=as_trl_scales(tree.advantages, given))
-            for tree, given in zip(learned, rewards, strict=True)
+            replace(tree, advantages=as_trl_scales(tree.advantages, tree_rewards))
+            for tree, tree_rewards in zip(learned, rewards, strict=True)
         ]
     flat = [float(a[0]) for tree in learned for a in tree.advantages]
     assert flat == pytest.approx(expected["advantages"], rel=PRECISION)
@@ -223,7 +223,7 @@ def test_rloo():
     learner = learner_for(model_with(SAMPLED), build_objective(section))
     learning = learning_for(learner, section, 1.0)
 
-    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
+    learned = learning.credit([ScoredTree(*pair) for pair in zip(trees, rewards, strict=True)])
     flat_advantages = [float(a[0]) for tree in learned for a in tree.advantages]
     assert flat_advantages == pytest.approx(TRL["rloo"]["advantages"], rel=PRECISION)
     _, caught = caught_by(learner, lambda: learning.update(learned))
@@ -233,11 +233,11 @@ def test_rloo():
 def kept_share():
     """Tokens of the completions that ended by themselves, as a share of all written ones."""
     answers = [answer for group in groups() for answer in group.answers]
-    kept = sum(sum(answer.written) for answer in answers if not answer.is_cut)
-    return kept / sum(sum(answer.written) for answer in answers)
+    ended = sum(sum(answer.written) for answer in answers if not answer.is_cut)
+    return ended / sum(sum(answer.written) for answer in answers)
 
 
 def test_the_cases_differ():
     """Each setting acts on these inputs."""
-    found = {name: figures["grad_norm"] for name, figures in TRL["grpo"].items()}
-    assert len({f"{norm:.6g}" for norm in found.values()}) == len(found)
+    norms = {name: figures["grad_norm"] for name, figures in TRL["grpo"].items()}
+    assert len({f"{norm:.6g}" for norm in norms.values()}) == len(norms)

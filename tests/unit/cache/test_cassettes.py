@@ -223,7 +223,7 @@ def test_what_fails_because_its_client_is_closed_is_not_recorded(path):
 
     with serve(lambda _: Reply(write=lambda _: stopped.wait(30))) as server:
         try:
-            asyncio.run(whole(server.url, server.asked))
+            asyncio.run(whole(server.url, server.requests))
         finally:
             stopped.set()
     assert entries(path) == []

@@ -64,20 +64,20 @@ import json, sys
 from ramify.core.errors import UserError
 from ramify.data.benchmarks import load_benchmark
 from ramify.data.problems import load_problems
-for name, place in json.loads(sys.argv[1]):
+for name, location in json.loads(sys.argv[1]):
     try:
-        loaded = load_benchmark(name, place) if name else load_problems(place)
+        loaded = load_benchmark(name, location) if name else load_problems(location)
         print(json.dumps([[[p.messages[0].text, p.answer[0]] for p in loaded.problems], loaded.notes]))
     except UserError as error:
         print(json.dumps(str(error)))
 """
 
 
-def load(endpoint: str, home: Path, *asked: tuple[str, str], **more: str) -> list[Any]:
-    """What `load_benchmark` gives in a process of its own, since the hub's client reads its variables once."""
+def load(endpoint: str, home: Path, *datasets: tuple[str, str], **more: str) -> list[Any]:
+    """Call `load_benchmark` in a process of its own, since the hub's client reads its variables once."""
     settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_ETAG_TIMEOUT": "5"}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(asked)],
+        [sys.executable, "-c", SCRIPT, json.dumps(datasets)],
         env={**os.environ, **settings, **more},
         capture_output=True,
         text=True,
@@ -88,7 +88,7 @@ def load(endpoint: str, home: Path, *asked: tuple[str, str], **more: str) -> lis
 
 
 def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp_path: Path) -> None:
-    asked = (
+    datasets = (
         ("gsm8k", "hf:org/sharded:main/test"),
         ("aime25", "hf:org/one"),
         ("hotpotqa", "hf:org/only-train"),
@@ -97,8 +97,8 @@ def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp
         ("", "hf:org/sharded:main/train@main"),
         ("", "hf:org/only-train"),
     )
-    given = load(hub.url, tmp_path, *asked)
-    assert given == [
+    loaded = load(hub.url, tmp_path, *datasets)
+    assert loaded == [
         [[["Q1?", "1000"], ["Q2?", "2"]], [f"hf:org/sharded:main/test: revision {SHA}"]],
         [[["Q?", "7"]], [f"hf:org/one: revision {SHA}"]],
         [[["Q?", "A"]], [f"hf:org/only-train: revision {SHA}"]],
@@ -113,15 +113,15 @@ def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp
         ],
         [[["Q?", "A"]], [f"hf:org/only-train: revision {SHA}"]],
     ]
-    assert not any("socratic" in each.path for each in hub.asked)
-    before = len(hub.asked)
-    assert load(hub.url, tmp_path, *asked, HF_HUB_OFFLINE="1") == given
-    assert len(hub.asked) == before
-    assert load("http://127.0.0.1:9", tmp_path, asked[1]) == given[1:2]
+    assert not any("socratic" in each.path for each in hub.requests)
+    before = len(hub.requests)
+    assert load(hub.url, tmp_path, *datasets, HF_HUB_OFFLINE="1") == loaded
+    assert len(hub.requests) == before
+    assert load("http://127.0.0.1:9", tmp_path, datasets[1]) == loaded[1:2]
 
 
 def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -> None:
-    places = {
+    messages_by_location = {
         "hf:org/gated": "gated. Accept its terms on its page of the hub and set HF_TOKEN.",
         "hf:org/absent": "no such data set on the hub (or a private one that needs HF_TOKEN)",
         "hf:org/one@absent": "the data set has no such revision",
@@ -133,12 +133,12 @@ def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -
         "hf:org/../x": "expected hf:org/name[:table][@revision]",
         "hf:org/cut": "test.jsonl row 1 (lines count from 1): broken JSON",
     }  # fmt: skip
-    messages = load(hub.url, tmp_path, *(("bamboogle", place) for place in places))
-    for message, (place, expected) in zip(messages, places.items(), strict=True):
+    messages = load(hub.url, tmp_path, *(("bamboogle", location) for location in messages_by_location))
+    for message, (location, expected) in zip(messages, messages_by_location.items(), strict=True):
         assert isinstance(message, str), message
         assert expected in message
         assert "\n" not in message
-        assert place in message or place == "hf:org/cut"
+        assert location in message or location == "hf:org/cut"
 
 
 @pytest.mark.parametrize("offline", ["0", "1"])

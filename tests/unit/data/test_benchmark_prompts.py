@@ -23,16 +23,16 @@ SPECS = {tool.name: tool for tool in (spec("search", "query"), spec("python", "c
 def test_the_example_is_a_trajectory_that_the_renderer_reads(tools: set[str], language: str) -> None:
     example = re.search(r"^<think>.*\Z", instructions(tools, language), re.DOTALL | re.MULTILINE)
     assert example is not None
-    given = {name: SPECS[name] for name in tools}
+    specs = {name: SPECS[name] for name in tools}
     turns = [text for source, text in split_completion(example[0]) if source is Source.POLICY]
     called = []
     for turn in turns[:-1]:
         assert turn.strip().startswith("<think>")
-        parsed = parse_turn(turn, given)
+        parsed = parse_turn(turn, specs)
         assert isinstance(parsed, Calls)
         assert parsed.calls[0].malformed is None
         called.append(parsed.calls[0].name)
-    last = parse_turn(turns[-1], given)
+    last = parse_turn(turns[-1], specs)
     assert isinstance(last, Final)
     assert last.answer.count(r"\boxed{") == 1
     assert set(called) == tools
@@ -66,15 +66,15 @@ def test_each_problem_is_told_in_its_language_once() -> None:
     chinese = Problem("b", (question,), ("A",), {"language": "zh"})
     own = Problem("c", (Message.of("system", "Mine."), question), ("A",))
     french = Problem("d", (question,), ("A",), {"language": "fr"})
-    told = instructed((english, chinese, own, french), ("search",))
-    assert [problem.messages[0].text for problem in told] == [
+    problems = instructed((english, chinese, own, french), ("search",))
+    assert [problem.messages[0].text for problem in problems] == [
         instructions(("search",), "en"),
         instructions(("search",), "zh"),
         "Mine.",
         instructions(("search",), "en"),
     ]
-    assert all(problem.messages[-1] == question for problem in told)
-    assert instructed(told, ("search",)) == told
+    assert all(problem.messages[-1] == question for problem in problems)
+    assert instructed(problems, ("search",)) == problems
 
 
 def test_tools_of_ones_own_are_left_to_the_renderer() -> None:
@@ -88,5 +88,5 @@ def test_in_the_hermes_dialect_the_template_explains_the_calls(language: str) ->
     assert not re.findall(r"</?(\w+)>", text)
     assert r"\boxed{}" in text
     assert bool(CHINESE.search(text)) == (language == "zh")
-    (told,) = instructed((Problem("a", (Message.of("user", "Q?"),), ()),), ("search",), "hermes")
-    assert told.messages[0].text == instructions((), "en", "hermes")
+    (problem,) = instructed((Problem("a", (Message.of("user", "Q?"),), ()),), ("search",), "hermes")
+    assert problem.messages[0].text == instructions((), "en", "hermes")

@@ -79,9 +79,9 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def error_of(name: str, place: Path) -> str:
+def error_of(name: str, path: Path) -> str:
     with pytest.raises(DataError) as caught:
-        load_benchmark(name, place)
+        load_benchmark(name, path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -260,9 +260,9 @@ def test_places(tmp_path: Path, layout: str) -> None:
         pq.write_table(pa.Table.from_pylist([row]), path)
     else:
         write(path, row)
-    place = path if layout == "b.jsonl" else tmp_path
-    assert len(load_benchmark("bamboogle", place).problems) == 1
-    assert len(load_benchmark("Bamboogle", str(place)).problems) == 1
+    location = path if layout == "b.jsonl" else tmp_path
+    assert len(load_benchmark("bamboogle", location).problems) == 1
+    assert len(load_benchmark("Bamboogle", str(location)).problems) == 1
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -279,20 +279,20 @@ def test_what_a_user_means_by_a_dataset(tmp_path: Path, monkeypatch: pytest.Monk
     write(tmp_path / "a=b.jsonl", GOOD)
     assert parse_dataset("SimpleQA=eval") == ("simpleqa", "eval")
     assert parse_dataset("gsm8k=hf:openai/gsm8k:main/test") == ("gsm8k", "hf:openai/gsm8k:main/test")
-    for place in ("eval/SimpleQA", "eval/SimpleQA/test.jsonl", str(tmp_path / "eval/SimpleQA")):
-        assert parse_dataset(place) == ("simpleqa", place)
-        assert len(load_benchmark("simpleqa", place).problems) == 1
+    for location in ("eval/SimpleQA", "eval/SimpleQA/test.jsonl", str(tmp_path / "eval/SimpleQA")):
+        assert parse_dataset(location) == ("simpleqa", location)
+        assert len(load_benchmark("simpleqa", location).problems) == 1
     monkeypatch.chdir(tmp_path / "eval" / "SimpleQA")
     assert parse_dataset("test.jsonl") == ("simpleqa", "test.jsonl")
     monkeypatch.chdir(tmp_path)
     for own in ("math.jsonl", "a=b.jsonl", "absent.jsonl", "eval", "hf:a/b"):
         assert parse_dataset(own) is None
-    for wrong, told in (
+    for wrong, message in (
         ("gaai=x", "did you mean gaia?"),
         ("gaia=", "expected gaia=PLACE"),
         ("GAIA", "expected gaia=PLACE"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             parse_dataset(wrong)
 
 

@@ -28,7 +28,7 @@ ASKED = (Message.of("user", "2 + 2 ?"),)
 FOUR = (AssistantTurn("4"),)
 
 
-def said(text="", *calls, thought=""):
+def assistant(text="", *calls, thought=""):
     return AssistantTurn(text, thought, tuple(AssistantCall(*call) for call in calls))
 
 
@@ -58,7 +58,7 @@ def result(text, call_id=""):
                           {"role": "tool", "tool_call_id": "c1", "content": "r"}, ANSWER]},
             "OpenAI",
             ASKED,
-            (said("", ("c1", "search", '{"query": "x"}')), result("r", "c1"), *FOUR),
+            (assistant("", ("c1", "search", '{"query": "x"}')), result("r", "c1"), *FOUR),
         ),
         (
             {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "so "}], "reasoning_content": "hm",
@@ -66,7 +66,7 @@ def result(text, call_id=""):
                           {"role": "tool", "content": "r", "name": "f"}, ANSWER]},
             "OpenAI",
             ASKED,
-            (said("so ", ("", "f", '{"a": "\u00e9"}'), thought="hm"), result("r"), *FOUR),
+            (assistant("so ", ("", "f", '{"a": "\u00e9"}'), thought="hm"), result("r"), *FOUR),
         ),
         ({"conversations": [HUMAN, GPT]}, "ShareGPT", ASKED, FOUR),
         ({"conversations": [HUMAN, GPT], "system": "s"}, "ShareGPT", (Message.of("system", "s"), *ASKED), FOUR),
@@ -82,21 +82,21 @@ def result(text, call_id=""):
                                {"from": "observation", "value": "r"}, GPT]},
             "ShareGPT",
             ASKED,
-            (said("so ", ("", "search", '{"query": "x"}')), result("r"), *FOUR),
+            (assistant("so ", ("", "search", '{"query": "x"}')), result("r"), *FOUR),
         ),
         (
             {"conversations": [HUMAN, {"from": "function_call", "value": '<think>hm</think>[{"name": "f", "arguments": {}}]'},
                                {"from": "tool", "value": "r"}, GPT]},
             "ShareGPT",
             ASKED,
-            (said("", ("", "f", "{}"), thought="hm"), result("r"), *FOUR),
+            (assistant("", ("", "f", "{}"), thought="hm"), result("r"), *FOUR),
         ),
         ({"instruction": "2 + 2 ?", "output": "4", "input": ""}, "alpaca", ASKED, FOUR),
         (
             {"instruction": "Solve.", "input": "2 + 2 ?", "output": "4", "system": "s", "history": [["a", "b"]]},
             "alpaca",
             (Message.of("system", "s"), Message.of("user", "a")),
-            (said("b"), Message.of("user", "Solve.\n2 + 2 ?"), *FOUR),
+            (assistant("b"), Message.of("user", "Solve.\n2 + 2 ?"), *FOUR),
         ),
     ],
 )  # fmt: skip
@@ -127,7 +127,7 @@ def test_pairs(row, name):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"text": "a"}, "unknown format: expected prompt, messages, conversations or instruction: found text"),
         ({"prompt": "a", "response": "b"}, "no 'completion'"),
@@ -182,14 +182,14 @@ def test_pairs(row, name):
         ({"conversations": [HUMAN, GPT, {**ASKS, "value": f"<think>hm</think>{ASKS['value']}"}, SEES, GPT]}, "two assistant messages in a row"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read(row, told):
+def test_what_cannot_be_read(row, message):
     with pytest.raises(RowError) as caught:
         read_row(row, COMPLETION)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"messages": [USER, ANSWER]}, "expected prompt, chosen and rejected, conversations or instruction"),
         ({"chosen": [USER, ANSWER]}, "unknown format"),
@@ -202,32 +202,32 @@ def test_what_cannot_be_read(row, told):
         ),
     ],
 )
-def test_what_is_no_pair(row, told):
+def test_what_is_no_pair(row, message):
     with pytest.raises(RowError) as caught:
         read_row(row, PAIR)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_results_are_in_the_order_of_their_calls():
     calls = [{"id": name, "function": {"name": "f", "arguments": {"a": name}}} for name in ("x", "y")]
     results = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("y", "x")]
     row = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results, ANSWER]}
-    ((_, *told, _),) = read_row(row, COMPLETION).sides
-    assert [one.text for one in told] == ["of x", "of y"]
+    ((_, *tool_results, _),) = read_row(row, COMPLETION).sides
+    assert [each.text for each in tool_results] == ["of x", "of y"]
     with pytest.raises(RowError, match="more results than calls: two results have one tool_call_id"):
         read_row({"messages": [*row["messages"][:2], results[0], results[0], ANSWER]}, COMPLETION)
     for message in results:
         del message["tool_call_id"]
-    ((_, *told, _),) = read_row(row, COMPLETION).sides
-    assert [one.text for one in told] == ["of y", "of x"]
+    ((_, *tool_results, _),) = read_row(row, COMPLETION).sides
+    assert [each.text for each in tool_results] == ["of y", "of x"]
 
 
 def test_results_of_calls_with_one_id_stay_in_their_order():
     calls = [{"id": "x", "function": {"name": "f", "arguments": {}}}] * 2
     results = [{"role": "tool", "tool_call_id": "x", "content": text} for text in ("a", "b")]
     row = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results, ANSWER]}
-    ((_, *told, _),) = read_row(row, COMPLETION).sides
-    assert [one.text for one in told] == ["a", "b"]
+    ((_, *tool_results, _),) = read_row(row, COMPLETION).sides
+    assert [each.text for each in tool_results] == ["a", "b"]
 
 
 def test_tools_are_read_in_each_way_that_people_write_them():
@@ -280,5 +280,5 @@ def test_the_rows_of_the_page_are_read():
         for block in re.findall("```json\n(.*?)```", page, re.DOTALL)
         for line in block.splitlines()
     ]
-    found = [read_row(row, PAIR if "chosen" in row else COMPLETION).format for row in rows]
-    assert found == ["plain", "plain", "OpenAI", "ShareGPT", "ShareGPT", "alpaca"]
+    formats = [read_row(row, PAIR if "chosen" in row else COMPLETION).format for row in rows]
+    assert formats == ["plain", "plain", "OpenAI", "ShareGPT", "ShareGPT", "alpaca"]

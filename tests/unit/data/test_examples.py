@@ -27,8 +27,8 @@ def test_rows_become_examples(tmp_path):
     ]
     first, second, third = (example for _, example in read(tmp_path / "d.jsonl", rows))
     assert first.sides == second.sides == third.sides == ((AssistantTurn("4"),),)
-    assert [one.problem.id for one in (first, second, third)] == ["1", "b", "4"]
-    assert [one.row for one in (first, second, third)] == [1, 3, 4]
+    assert [each.problem.id for each in (first, second, third)] == ["1", "b", "4"]
+    assert [each.row for each in (first, second, third)] == [1, 3, 4]
 
 
 def test_a_bad_row_is_told_in_its_place(tmp_path):
@@ -40,10 +40,10 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
         {**GOOD, "prompt": [{"role": "usr", "content": "a"}]},
         {"prompt": PROMPT},
     ]
-    found = read(tmp_path / "d.jsonl", [GOOD, *bad, GOOD])
-    assert [isinstance(example, Example) for _, example in found] == [True, *[False] * len(bad), True]
-    told = [str(example) for _, example in found if isinstance(example, RowError)]
-    assert told == [
+    examples = read(tmp_path / "d.jsonl", [GOOD, *bad, GOOD])
+    assert [isinstance(example, Example) for _, example in examples] == [True, *[False] * len(bad), True]
+    errors = [str(example) for _, example in examples if isinstance(example, RowError)]
+    assert errors == [
         "broken JSON: Expecting property name enclosed in double quotes at column 2",
         "not an object: int",
         "a list, not an object; name a file that is one array of rows .json",

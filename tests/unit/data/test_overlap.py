@@ -26,7 +26,7 @@ def asks(identifier: str, text: str, **info: object) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("question", "other"),
     [
         ("Who wrote it?", "  who  WROTE it ?"),
         ("Who wrote “Ulysses”?", 'who wrote "Ulysses"'),
@@ -41,12 +41,12 @@ def asks(identifier: str, text: str, **info: object) -> Problem:
         ("either/or", "either or"),
     ],
 )
-def test_spellings_that_are_the_same_question(one: str, other: str) -> None:
-    assert fold_question(one) == fold_question(other) != ""
+def test_spellings_that_are_the_same_question(question: str, other: str) -> None:
+    assert fold_question(question) == fold_question(other) != ""
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("question", "other"),
     [
         ("What is 3 - 5?", "What is 35?"),
         ("What is 3 - 5?", "What is 3 + 5?"),
@@ -60,8 +60,8 @@ def test_spellings_that_are_the_same_question(one: str, other: str) -> None:
         ("Who was the first?", "Who was the last?"),
     ],
 )
-def test_questions_that_only_look_alike(one: str, other: str) -> None:
-    assert fold_question(one) != fold_question(other)
+def test_questions_that_only_look_alike(question: str, other: str) -> None:
+    assert fold_question(question) != fold_question(other)
 
 
 @given(st.text())
@@ -79,14 +79,14 @@ def test_every_known_overlap_of_the_release_and_no_other(shared_dir: Path) -> No
         for name in BENCHMARKS
         if name in {each.name.casefold() for each in (folder / "eval").iterdir()}
     }
-    found = set()
+    overlaps = set()
     for file in sorted((folder / "rl").glob("*.parquet")):
         train = load_problems(file)
         for name, test in tests.items():
             for pair in find_overlaps(train, test):
-                found.add((file.name, pair.train.id, name, pair.test.info["row"]))
+                overlaps.add((file.name, pair.train.id, name, pair.test.info["row"]))
     assert len(known) == 139
-    assert found == {
+    assert overlaps == {
         (each["rl_file"], f"{each['rl_file'].split('.')[0]}-{each['rl_row']}", each["eval_set"].casefold(), each["eval_row"])
         for each in known
     }  # fmt: skip
@@ -134,17 +134,17 @@ def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: P
     assert [problem.id for problem in without_questions(problems, folded)] == ["b"]
     assert without_questions(problems, read_questions([])) == problems
     train = load_problems(shared_dir / "data/rl/train_10k.parquet").problems
-    kept = without_questions(train, read_questions([str(shared_dir / "data/eval")]))
-    assert len(kept) == len(train) - 19
+    remaining = without_questions(train, read_questions([str(shared_dir / "data/eval")]))
+    assert len(remaining) == len(train) - 19
 
 
 def test_places_without_questions_are_told(tmp_path: Path) -> None:
-    for place, expected in (
+    for source, expected in (
         (tmp_path, "expected .jsonl or .parquet files in this folder or one level below, found none"),
         (tmp_path / "absent", "no such file or folder"),
     ):
         with pytest.raises(DataError, match=expected):
-            read_questions([str(place)])
+            read_questions([str(source)])
     path = tmp_path / "t.jsonl"
     path.write_text('{"question": "Q?"}\n{"query": "Q?"}\n')
     with pytest.raises(DataError) as caught:

@@ -56,7 +56,7 @@ def test_rows_are_numbered_as_people_count_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         (b"tru", "broken JSON: Expecting value at column 1"),
         (b'{"a": 1, "a": 2}', "key 'a' appears twice in one object"),
@@ -66,9 +66,9 @@ def test_rows_are_numbered_as_people_count_them(tmp_path):
         (b'{"a" 1}', "broken JSON: Expecting ':' delimiter at column 6"),
     ],
 )
-def test_a_row_that_cannot_be_read_does_not_hide_the_next(tmp_path, row, told):
-    assert values(tmp_path / "a.jsonl", b"1\n" + row + b"\n2\n") == [1, told, 2]
-    assert values(tmp_path / "a.json", b"[1, " + row + b",2]") == [1, told, 2]
+def test_a_row_that_cannot_be_read_does_not_hide_the_next(tmp_path, row, expected):
+    assert values(tmp_path / "a.jsonl", b"1\n" + row + b"\n2\n") == [1, expected, 2]
+    assert values(tmp_path / "a.json", b"[1, " + row + b",2]") == [1, expected, 2]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
@@ -79,13 +79,13 @@ def test_a_huge_row_is_passed_over_without_being_held(tmp_path, monkeypatch, nam
     last = json.dumps({"a": "c" * (1 << 19)})
     text = f"[1, {huge}, {last}, {huge}]" if name == "a.json" else f"1\n{huge}\n{last}\n{huge}"
     (tmp_path / name).write_text(text)
-    found = [value for _, value in read_rows(tmp_path / name)]
-    assert [type(value) for value in found] == [int, RowTooLargeError, dict, RowTooLargeError]
-    assert len(found[2]["a"]) == 1 << 19
+    rows = [value for _, value in read_rows(tmp_path / name)]
+    assert [type(value) for value in rows] == [int, RowTooLargeError, dict, RowTooLargeError]
+    assert len(rows[2]["a"]) == 1 << 19
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("", "expected an array of rows, the file is empty"),
         (" \n", "the file is empty"),
@@ -99,10 +99,10 @@ def test_a_huge_row_is_passed_over_without_being_held(tmp_path, monkeypatch, nam
         ("[1, " + "[" * 20_000_000, " row 2: nested more than 10,000 deep"),
     ],
 )
-def test_an_array_that_does_not_end_where_the_file_does(tmp_path, content, told):
+def test_an_array_that_does_not_end_where_the_file_does(tmp_path, content, message):
     with pytest.raises(DataError, match=r"a\.json") as caught:
         values(tmp_path / "a.json", content)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

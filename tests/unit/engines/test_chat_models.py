@@ -275,7 +275,7 @@ def ask_endpoint(answer, key=None, times=1, whole=False, **settings):
         return outcome, model.usage
 
     with serve(answer) as server:
-        return *asyncio.run(main(server.url)), server.asked
+        return *asyncio.run(main(server.url)), server.requests
 
 
 @pytest.mark.integration

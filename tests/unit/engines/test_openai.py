@@ -58,7 +58,7 @@ def ask(renderer, reply, key=None, ids=True, notes=None, **changes):
             await engine.close()
 
     with serve(answer) as server:
-        return asyncio.run(run(server.url)), server.asked[1:]
+        return asyncio.run(run(server.url)), server.requests[1:]
 
 
 def choice(text, reason="stop", **more):
@@ -224,4 +224,4 @@ def test_many_requests_ask_once(renderer):
     notes = []
     with serve(answer) as server:
         asyncio.run(run(server.url))
-        assert sum(received.json().get("echo", False) for received in server.asked) == len(notes) == 1
+        assert sum(received.json().get("echo", False) for received in server.requests) == len(notes) == 1

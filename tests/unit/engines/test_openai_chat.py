@@ -121,7 +121,7 @@ def ask(renderer, model, *requests, notes=None, key=None, **like):
     with chat_service(model if callable(model) else lambda *_: model, **like) as server:
         done = generate(renderer, server, *(requests or (request_of(renderer),)), notes=notes, key=key)
         return [(renderer.decode(turn.token_ids), turn.finish) for turn in done], [
-            request.json() for request in server.asked
+            request.json() for request in server.requests
         ]
 
 
@@ -146,7 +146,7 @@ def test_the_wire_format_of_a_first_turn(tags, hermes):
     ]
     with chat_service(lambda *_: "hm") as server:
         generate(tags, server, request_of(tags), key="k-1")
-        assert server.asked[0].headers["authorization"] == "Bearer k-1"
+        assert server.requests[0].headers["authorization"] == "Bearer k-1"
 
 
 def test_with_tags_a_turn_is_a_message_and_its_result_is_the_users(tags):
@@ -400,7 +400,7 @@ def test_a_service_with_another_name_for_the_limit(tags):
 
     with serve(model) as server:
         generate(tags, server, request_of(tags), request_of(tags))
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(

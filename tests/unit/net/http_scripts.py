@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from loopback import Asked, Loopback, Reply, serve
+from loopback import HttpRequest, Loopback, Reply, serve
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import RequestFailedError
 
@@ -58,7 +58,7 @@ def script(*replies: Reply) -> Iterator[Loopback]:
     """Answers in order; the last one again and again."""
     left, lock = list(replies), threading.Lock()
 
-    def answer(_: Asked) -> Reply:
+    def answer(_: HttpRequest) -> Reply:
         with lock:
             return left.pop(0) if len(left) > 1 else left[0]
 

@@ -26,8 +26,8 @@ def test_get_sends_parameters_and_headers_and_gives_the_answer() -> None:
         answer = run(FAST, lambda client: client.get(url, params={"q": "a b&c"}, headers={"X-Key": "v"}))
     assert isinstance(answer, Answer)
     assert (answer.status, answer.content_type, answer.json()) == (200, "application/json", {"a": "é"})
-    assert server.asked[0].path == "/x?k=1&q=a+b%26c"
-    assert server.asked[0].headers["x-key"] == "v"
+    assert server.requests[0].path == "/x?k=1&q=a+b%26c"
+    assert server.requests[0].headers["x-key"] == "v"
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_the_query_of_an_address_arrives_as_it_is_spelled(query: str, guarded: b
     transport = GuardedTransport([ip_network("127.0.0.0/8")]) if guarded else None
     with script(as_json(1)) as server:
         get(FAST, f"{server.url}/a%20b?{query}", transport=transport)
-    assert server.asked[0].path == f"/a%20b?{query}"
+    assert server.requests[0].path == f"/a%20b?{query}"
 
 
 def test_post_sends_json() -> None:
     with script(as_json([])) as server:
         run(FAST, lambda client: client.post_json(server.url, {"q": "日本 \ud800"}))
-    assert server.asked[0].method == "POST"
-    assert server.asked[0].json() == {"q": "日本 \ud800"}
-    assert server.asked[0].headers["content-type"] == "application/json"
+    assert server.requests[0].method == "POST"
+    assert server.requests[0].json() == {"q": "日本 \ud800"}
+    assert server.requests[0].headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -61,7 +61,7 @@ def test_a_refused_key_ends_the_run_at_once_and_names_the_variable(
         pytest.raises(ServiceDownError, match="RAMIFY_TEST_KEY") as caught,
     ):
         get(FAST, server.url, secrets=[read_key("RAMIFY_TEST_KEY")])
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert "k-refused-1" not in str(caught.value)
     assert "probe" in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_a_service_that_wants_to_be_paid_ends_the_run_at_once(
         pytest.raises(ServiceDownError, match=r"probe demands payment .*no credits left.*Top up") as caught,
     ):
         get(FAST, server.url, secrets=secrets)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert ("of the key in RAMIFY_TEST_KEY" in str(caught.value)) == has_key
 
 
@@ -118,7 +118,7 @@ def test_5xx_is_tried_again_with_waits_that_double() -> None:
     with script(Reply(500), Reply(503), Reply(502), as_json("ok")) as server:
         answer = get(HttpSettings(attempts=4), server.url, clock=clock, sleep=clock.sleep)
     assert answer.json() == "ok"
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4
     for number, waited in enumerate(clock.slept):
         assert 0.5 * 2**number <= waited <= 0.5 * 2**number + 0.5
 
@@ -134,7 +134,7 @@ def test_no_wait_is_longer_than_the_longest_with_its_chance_added() -> None:
 def test_attempts_are_limited() -> None:
     with script(as_json({"message": "overloaded"}, 503)) as server:
         error = failure(FAST, f"{server.url}/search?token=abc")
-    assert (error.kind, error.status, len(server.asked)) == (FailureKind.SERVER, 503, 3)
+    assert (error.kind, error.status, len(server.requests)) == (FailureKind.SERVER, 503, 3)
     assert "overloaded" in str(error)
     assert "token" not in str(error)
 
@@ -143,7 +143,7 @@ def test_attempts_are_limited() -> None:
 def test_other_4xx_are_not_tried_again(status: int) -> None:
     with script(as_json({"detail": "no such field"}, status)) as server:
         error = failure(FAST, server.url)
-    assert (error.kind, error.status, len(server.asked)) == (FailureKind.CLIENT, status, 1)
+    assert (error.kind, error.status, len(server.requests)) == (FailureKind.CLIENT, status, 1)
     assert "no such field" in error.detail
 
 
@@ -165,7 +165,7 @@ def test_a_slow_drip_ends_at_the_deadline_of_the_whole_request() -> None:
         finally:
             stopped.set()
     assert error.kind is FailureKind.TIMEOUT
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_refused_connection_is_a_typed_failure() -> None:
@@ -183,7 +183,7 @@ def test_a_reset_connection_is_tried_again() -> None:
 
     with script(Reply(write=reset), as_json("ok")) as server:
         assert get(FAST, server.url).json() == "ok"
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_body_that_ends_early_is_a_typed_failure() -> None:
@@ -218,7 +218,7 @@ EMPTY_BLOCKS = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 500_000
 def test_bodies_are_limited_after_decompression(encoding: str, body: bytes, kind: FailureKind) -> None:
     with script(Reply(200, body, {"content-encoding": encoding} if encoding else {})) as server:
         assert failure(FAST, server.url).kind is kind
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_body_of_just_the_limit_is_taken() -> None:
@@ -230,7 +230,7 @@ def test_a_body_of_just_the_limit_is_taken() -> None:
 def test_a_redirect_is_not_followed() -> None:
     with script(Reply(302, headers={"location": "/elsewhere"})) as server:
         answer = get(FAST, server.url)
-    assert (answer.status, answer.location, len(server.asked)) == (302, "/elsewhere", 1)
+    assert (answer.status, answer.location, len(server.requests)) == (302, "/elsewhere", 1)
     with pytest.raises(RequestFailedError) as caught:
         answer.json()
     assert caught.value.kind is FailureKind.REDIRECTS
@@ -243,7 +243,7 @@ def test_cookies_are_not_kept() -> None:
 
     with script(Reply(200, headers={"set-cookie": "id=1; Path=/"})) as server:
         run(FAST, twice)
-    assert all("cookie" not in request.headers for request in server.asked)
+    assert all("cookie" not in request.headers for request in server.requests)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hub_stand_in import OTHER_SHA, SHA, HubStandIn, git_sha1, listed
-from loopback import Asked, Reply, as_json, serve
+from loopback import HttpRequest, Reply, as_json, serve
 from ramify.net.hub import HubFailedError, HubProblem, HubSettings, fetch_snapshot
 from ramify.net.hub_cache import HubRepo, cached_snapshot
 
@@ -62,10 +62,10 @@ def test_what_is_fetched_lies_where_huggingface_hub_looks_for_it(tmp_path, monke
 
     theirs = snapshot_download("org/tiny", cache_dir=tmp_path, local_files_only=True)
     assert Path(theirs) == snapshot.folder == cached_snapshot(tmp_path, REPO)
-    assert not any("code.py" in request.path for request in server.asked)
+    assert not any("code.py" in request.path for request in server.requests)
     before = all_files(tmp_path)
     again, server = fetch(HubStandIn({"org/tiny": FILES}), tmp_path)
-    assert (again, len(server.asked), all_files(tmp_path)) == (snapshot, 1, before)
+    assert (again, len(server.requests), all_files(tmp_path)) == (snapshot, 1, before)
 
 
 def test_what_huggingface_hub_has_fetched_is_not_fetched_again(tmp_path):
@@ -78,7 +78,7 @@ def test_what_huggingface_hub_has_fetched_is_not_fetched_again(tmp_path):
         blob.write_bytes(FILES[name])
     snapshot, server = fetch(HubStandIn({"org/tiny": FILES}), tmp_path)
     assert contents(snapshot) == {name: FILES[name] for name in WANTED}
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def changed(name, **values):
@@ -131,13 +131,13 @@ def test_a_listing_that_is_wrong_names_nothing_on_this_machine(name, tmp_path):
     assert isinstance(error, HubFailedError)
     assert error.problem is problem, error
     assert all_files(tmp_path) == []
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_headers_that_climb_are_not_read(tmp_path):
     """They made huggingface_hub 1.33 write outside its cache."""
 
-    def instead(request: Asked):
+    def instead(request: HttpRequest):
         if request.path.startswith("/api"):
             return None
         name = request.path.rpartition(f"/{SHA}/")[2] or "model.safetensors"
@@ -185,7 +185,7 @@ def cut_after(count):
     """The first answer for the weights ends after some bytes; all others are the hub's."""
     cuts = [count]
 
-    def instead(request: Asked):
+    def instead(request: HttpRequest):
         if "/cdn/" not in request.path or not cuts:
             return None
         head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(WEIGHTS)
@@ -198,14 +198,14 @@ def cut_after(count):
 def test_a_download_that_breaks_off_goes_on_where_it_was(tmp_path):
     snapshot, server = fetch(HubStandIn({"org/tiny": FILES}, instead=cut_after(100_000)), tmp_path)
     assert contents(snapshot)["model.safetensors"] == WEIGHTS
-    ranges = [request.headers.get("range") for request in server.asked if "/cdn/" in request.path]
+    ranges = [request.headers.get("range") for request in server.requests if "/cdn/" in request.path]
     assert ranges == [None, "bytes=100000-"]
 
 
 def test_a_download_that_breaks_off_often_goes_on_while_it_grows(tmp_path):
     large = bytes(range(256)) * (40 * 2**10)  # 10 MiB, 1.5 at a time
 
-    def instead(request: Asked):
+    def instead(request: HttpRequest):
         if "/cdn/" not in request.path:
             return None
         start = int(request.headers.get("range", "bytes=0-")[6:-1])
@@ -214,7 +214,7 @@ def test_a_download_that_breaks_off_often_goes_on_while_it_grows(tmp_path):
 
     snapshot, server = fetch(HubStandIn({"org/tiny": {"m.safetensors": large}}, instead=instead), tmp_path)
     assert contents(snapshot) == {"m.safetensors": large}
-    assert sum("/cdn/" in request.path for request in server.asked) == 7
+    assert sum("/cdn/" in request.path for request in server.requests) == 7
 
 
 @pytest.mark.parametrize("left", [WEIGHTS[:1000], FLIPPED[:1000], WEIGHTS + b"more", FLIPPED], ids=range(4))
@@ -241,9 +241,9 @@ def test_the_token_goes_to_the_endpoint_alone(moves, tmp_path):
         hub = HubStandIn(files, cdn=other.url if moves == "status" else "")
         snapshot, server = fetch(hub, tmp_path, token="hf_secret")
     assert contents(snapshot)["model.safetensors"] == WEIGHTS
-    assert {request.headers.get("authorization") for request in server.asked} == {"Bearer hf_secret"}
-    assert len(other.asked) == (moves == "status")
-    assert all("authorization" not in request.headers for request in other.asked)
+    assert {request.headers.get("authorization") for request in server.requests} == {"Bearer hf_secret"}
+    assert len(other.requests) == (moves == "status")
+    assert all("authorization" not in request.headers for request in other.requests)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_answers_without_an_end_do_end(write, where, tmp_path):
 
 
 def test_redirects_end(tmp_path):
-    def instead(request: Asked):
+    def instead(request: HttpRequest):
         return Reply(302, headers={"location": f"{request.path}x"}) if "/cdn/" in request.path else None
 
     error, _ = fetch(HubStandIn({"org/tiny": FILES}, instead=instead), tmp_path)
@@ -368,7 +368,7 @@ def test_no_listing_writes_outside_the_cache_or_raises_anything_else(entries, co
     top = tmp_path_factory.mktemp("drawn")
     listing = json.loads(json.dumps({"sha": commit, "siblings": entries}))
 
-    def instead(request: Asked):
+    def instead(request: HttpRequest):
         return as_json(listing) if request.path.startswith("/api") else Reply(200, b"{}")
 
     fetch(HubStandIn(instead=instead), top / "a" / "b" / "cache", choose=list)

@@ -10,7 +10,7 @@ from ipaddress import ip_network
 import pytest
 from http_scripts import FAST, Clock, drip, get, run, script
 
-from loopback import Asked, Reply, as_json, serve
+from loopback import HttpRequest, Reply, as_json, serve
 from ramify.core.errors import MachineError, ServiceDownError
 from ramify.net.addresses import GuardedTransport
 from ramify.net.client import HttpClient
@@ -29,7 +29,7 @@ def test_the_budget_counts_every_attempt() -> None:
 
     with script(Reply(500), as_json("ok"), Reply(500)) as server:
         assert run(replace(FAST, max_requests=3), ask) == 3
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def test_the_budget_holds_for_requests_at_one_time() -> None:
@@ -38,7 +38,7 @@ def test_the_budget_holds_for_requests_at_one_time() -> None:
 
     with script(as_json(1)) as server:
         results = run(replace(FAST, max_requests=10), ask)
-    assert len(server.asked) == 10
+    assert len(server.requests) == 10
     assert isinstance(results, list)
     assert sum(isinstance(result, ServiceDownError) for result in results) == 30
 
@@ -82,7 +82,7 @@ def test_an_open_breaker_lets_one_trial_through_at_a_time() -> None:
 
     with script(Reply(500)) as server:
         run(replace(FAST, attempts=1, failures_to_open=1), ask, clock=clock, sleep=clock.sleep)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("cut", [Reply(400), Reply(413), Reply(422), Reply(200, b"x" * 200), Reply(301)])
@@ -94,14 +94,14 @@ def test_failures_that_are_the_requests_own_do_not_count(cut: Reply) -> None:
 
     with script(cut) as server:
         run(replace(FAST, failures_to_open=2, max_bytes=100, max_backoff_seconds=60.0), ask)
-    assert len(server.asked) == 6
+    assert len(server.requests) == 6
 
 
 def test_requests_that_fail_together_count_as_one_and_a_service_that_stays_down_is_found_down() -> None:
     together = threading.Barrier(16)
 
-    def answer(_: Asked) -> Reply:
-        if len(server.asked) <= 16:
+    def answer(_: HttpRequest) -> Reply:
+        if len(server.requests) <= 16:
             together.wait(30)
         return Reply(500)
 
@@ -116,7 +116,7 @@ def test_requests_that_fail_together_count_as_one_and_a_service_that_stays_down_
 
     with serve(answer) as server:
         run(replace(FAST, attempts=1, max_backoff_seconds=60.0), ask)
-    assert len(server.asked) == 16 + 7
+    assert len(server.requests) == 16 + 7
 
 
 def _silent(stopped: threading.Event) -> Reply:
@@ -155,12 +155,12 @@ def test_a_request_given_up_counts_after_half_of_its_time(seconds: float, counts
 
     async def ask(client: HttpClient) -> None:
         for number in range(2):
-            sent = len(server.asked)
+            sent = len(server.requests)
 
             def late(sent: int = sent, ends: float = (number + 1) * seconds) -> bool:
-                if len(server.asked) > sent:
+                if len(server.requests) > sent:
                     clock.now = ends
-                return len(server.asked) > sent
+                return len(server.requests) > sent
 
             await _give_up(client, server.url, late)
         if counts:
@@ -194,7 +194,7 @@ def test_attempts_are_spaced_evenly() -> None:
     clock = Clock()
     starts: list[float] = []
 
-    def answer(_: Asked) -> Reply:
+    def answer(_: HttpRequest) -> Reply:
         starts.append(clock.now)
         return as_json(1)
 
@@ -211,7 +211,7 @@ def test_attempts_at_one_time_are_limited() -> None:
     now = most = 0
     lock = threading.Lock()
 
-    def answer(_: Asked) -> Reply:
+    def answer(_: HttpRequest) -> Reply:
         nonlocal now, most
         with lock:
             now += 1
@@ -234,7 +234,7 @@ def test_a_cancelled_request_frees_its_place() -> None:
 
     async def ask(client: HttpClient) -> object:
         task = asyncio.ensure_future(client.get(server.url))
-        while not server.asked:
+        while not server.requests:
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from loopback import Asked, Reply, as_json, serve
+from loopback import HttpRequest, Reply, as_json, serve
 from ramify.core.errors import MachineError
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.secrets import hide, names_of, printable, read_key, redact, shown, take_secret
@@ -95,7 +95,7 @@ REPLIES = {
 def test_no_key_shows_in_messages_reprs_logs_or_tracebacks(
     name: str, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def answer(_: Asked) -> Reply:
+    def answer(_: HttpRequest) -> Reply:
         return REPLIES[name]
 
     async def ask() -> str:
@@ -122,7 +122,7 @@ def test_no_key_shows_in_messages_reprs_logs_or_tracebacks(
     for text in (shown, logged):
         assert KEY not in text
         assert "very" not in text
-    assert server.asked[0].headers["authorization"] == f"Bearer {key}"
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
 
 
 @pytest.mark.integration

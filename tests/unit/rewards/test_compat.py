@@ -66,8 +66,8 @@ def test_arpo_rows_and_means() -> None:
     assert arpo.sample_scores("qa", " ", "", ["Paris"])["is_valid_answer"] is False
     assert arpo.sample_scores("qa", "a\nParis", "", ["Paris"])["acc"] == 1
     rows = [{"answer": ["Paris"], "prediction": "Paris", "output": "<search>a</search>", "judge": 0}]
-    found = arpo.overall_scores("qa", rows)
-    assert (found["num_valid_answer"], found["tool_productivity"], found["f1"]) == ("1 of 1", 0.0, 1.0)
+    means = arpo.overall_scores("qa", rows)
+    assert (means["num_valid_answer"], means["tool_productivity"], means["f1"]) == ("1 of 1", 0.0, 1.0)
     assert arpo.overall_scores("math", [])["em"] == 0.0
 
 
@@ -115,9 +115,9 @@ def test_arpo_keeps_a_reply_without_the_blanks_around_it() -> None:
     ],
 )
 def test_arpo_reward(response: str, gold: str, score: float, reason: str | None) -> None:
-    found = arpo.reward(response, gold)
-    assert found["score"] == pytest.approx(score)
-    assert reason is None or found["reason"] == reason
+    result = arpo.reward(response, gold)
+    assert result["score"] == pytest.approx(score)
+    assert reason is None or result["reason"] == reason
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_toolstar_extraction(output: str, prediction: str) -> None:
 
 
 def test_toolstar_rows_without_an_extraction() -> None:
-    found = toolstar.scores("qa", " a\n\nb\nc\nParis ", "", "Paris", extract=False)
-    assert (found["pred_answer"], found["f1"]) == ("a\n\nb\nc\nParis", pytest.approx(0.5))
+    row = toolstar.scores("qa", " a\n\nb\nc\nParis ", "", "Paris", extract=False)
+    assert (row["pred_answer"], row["f1"]) == ("a\n\nb\nc\nParis", pytest.approx(0.5))
     empty = toolstar.scores("math", "", "", "5", extract=True)
     assert (empty["is_valid_answer"], empty["em"]) == (False, 0)
     last = toolstar.scores("math", "ANSWER:", "", "answer:", extract=True)
@@ -208,8 +208,8 @@ def test_toolstar_rows_without_an_extraction() -> None:
 
 
 def test_toolstar_finds_an_alias_within_a_word() -> None:
-    found = toolstar.scores("qa", "Tokyo", "", ["Tokyo", "ok"], extract=True)
-    assert (found["acc"], found["em"], found["f1"]) == (1, 0, 0)
+    row = toolstar.scores("qa", "Tokyo", "", ["Tokyo", "ok"], extract=True)
+    assert (row["acc"], row["em"], row["f1"]) == (1, 0, 0)
 
 
 def test_toolstar_counts_calls_before_the_last_answer_or_box() -> None:

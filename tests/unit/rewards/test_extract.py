@@ -62,8 +62,8 @@ def test_a_box_that_is_not_closed_is_read_to_the_end() -> None:
 
 @given(st.text(alphabet="\\{}boxed 1"))
 def test_any_text_is_read(text: str) -> None:
-    found = last_box(text)
-    assert found is None or found.content in text
+    box = last_box(text)
+    assert box is None or box.content in text
     assert last_box(text + r". \boxed{last}") == Box("last", True)
 
 

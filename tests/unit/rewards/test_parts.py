@@ -47,10 +47,10 @@ def test_scores_are_weighted_and_others_reported() -> None:
 
 @pytest.mark.parametrize("status", [s for s in ToolStatus if s is not ToolStatus.OK])
 def test_calls_that_did_nothing_earn_no_bonus(status: ToolStatus) -> None:
-    [found] = run(
+    [result] = run(
         AnswerReward(AnswerRewardConfig(score="em", needs_form=False)), ended("\\boxed{5}", status=status)
     )
-    assert found.parts["bonus"] == 0.0
+    assert result.parts["bonus"] == 0.0
 
 
 def test_what_is_not_well_formed_may_be_scored_like_the_rest() -> None:
@@ -115,17 +115,17 @@ def test_a_function_may_not_apply_to_a_problem_or_have_no_verdict_on_an_answer()
 
 
 def test_functions_take_what_they_name() -> None:
-    seen = {}
+    received = {}
 
     async def reward(prompts, completions, answer, level, trajectories, *, scale):
-        seen.update(prompts=prompts, completions=completions, answer=answer, level=level)
+        received.update(prompts=prompts, completions=completions, answer=answer, level=level)
         return [scale] * len(trajectories)
 
     part = FunctionPart(reward, "mine", {"scale": 3})
-    [found] = run(PartsReward(None, [WeightedPart(part, 0.5)]), ended("\\boxed{5}", ("5", "five"), level=2))
-    assert found.value == 1.5
-    assert found.parts == {"mine": 3.0}
-    assert seen == {
+    [result] = run(PartsReward(None, [WeightedPart(part, 0.5)]), ended("\\boxed{5}", ("5", "five"), level=2))
+    assert result.value == 1.5
+    assert result.parts == {"mine": 3.0}
+    assert received == {
         "prompts": [[("user", "q")]],
         "completions": ["<answer>\\boxed{5}</answer>"],
         "answer": [["5", "five"]],
@@ -194,8 +194,8 @@ def test_a_function_is_loaded_from_a_file(tmp_path) -> None:
 def test_the_question_of_a_problem() -> None:
     spoken = (Message.of("system", "s"), Message.of("user", "Use tools. Who?"))
     infos = ({}, {"question": "Who?"}, {"question": 3})
-    asked = [question_of(Problem("p", spoken, ("x",), info)) for info in infos]
-    assert asked == ["Use tools. Who?", "Who?", "Use tools. Who?"]
+    questions = [question_of(Problem("p", spoken, ("x",), info)) for info in infos]
+    assert questions == ["Use tools. Who?", "Who?", "Use tools. Who?"]
 
 
 def test_what_the_base_does_not_count_stays_uncounted() -> None:

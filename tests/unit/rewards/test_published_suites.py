@@ -50,14 +50,14 @@ def test_every_disagreement_has_a_reason(shared_dir) -> None:
     without_reason, accepted = [], []
     for case in map(json.loads, file.read_text("utf-8").splitlines()):
         prediction, gold = (read_case(case[side], answer_in) for side in ("pred", "gold"))
-        found = math_equal(prediction, [gold]) == 1.0
-        if found is case["expected"]:
+        equal = math_equal(prediction, [gold]) == 1.0
+        if equal is case["expected"]:
             continue
         if end := next((end for end in left if case["pred"].endswith(end)), None):
             left.remove(end)
         else:
             without_reason.append((case["pred"], case["gold"]))
-        accepted += [case["pred"]] if found else []
+        accepted += [case["pred"]] if equal else []
     assert without_reason == []
     assert accepted == FALSE_ACCEPTS
     assert left == [], "agreed by now"

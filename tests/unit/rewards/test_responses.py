@@ -71,8 +71,8 @@ def test_means_count_what_could_not_be_read(task: str, score: str) -> None:
         row_scores(f"<think> t </think><answer>\\boxed{{{answer}}}</answer>", "5", task, None)
         for answer in ("5", "3 4 nothing)", "6")
     ]
-    found = averages(rows)
-    assert (found["n"], found[score], found["unread"], found["timeout"]) == (
+    means = averages(rows)
+    assert (means["n"], means[score], means["unread"], means["timeout"]) == (
         3,
         pytest.approx(1 / 3),
         1,

@@ -204,10 +204,10 @@ def test_equation_13_of_dapo():
             return ((MAX - MARGIN) - length) / MARGIN
         return -1.0
 
-    found = punishments([written(length) for length in lengths])
-    np.testing.assert_array_equal(found, [textbook(length) for length in lengths])
-    assert found[lengths.index(80)] == -0.5
-    assert found[-1] == -1.0
+    values = punishments([written(length) for length in lengths])
+    np.testing.assert_array_equal(values, [textbook(length) for length in lengths])
+    assert values[lengths.index(80)] == -0.5
+    assert values[-1] == -1.0
 
 
 @pytest.mark.parametrize("stop", StopReason)

@@ -276,4 +276,4 @@ def test_another_wording_of_the_request_is_another_entry():
     asyncio.run(corrected(helper_of(model, 0.2, cache=cache), "print(x)", "E"))
     asyncio.run(corrected(helper_of(model, 0.2, cache=cache), "print(x)", "F"))
     assert len(cache.answers) == 2
-    assert {key.tool for key in cache.asked} == {"debugger"}
+    assert {key.tool for key in cache.keys} == {"debugger"}

@@ -231,7 +231,7 @@ def test_keys_reach_the_server_alone(monkeypatch, tmp_path):
     assert run_clean(main(McpConfig(command=command, variables=("A_KEY",)))) == "sesame"
     with serve(lambda _: Reply(401)) as loopback, pytest.raises(MachineError):
         open_mcp(McpConfig(url=loopback.url, key_variable="A_KEY"))
-    assert loopback.asked[0].headers["authorization"] == "Bearer sesame"
+    assert loopback.requests[0].headers["authorization"] == "Bearer sesame"
     monkeypatch.delenv("A_KEY")
     with pytest.raises(MachineError, match="A_KEY is not set"):
         open_mcp(McpConfig(command=command, variables=("A_KEY",)))

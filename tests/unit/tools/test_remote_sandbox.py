@@ -33,7 +33,7 @@ def ask(reply, work=lambda sandbox: sandbox.run("1", 2.5), **settings):
                 await sandbox.close()
                 await sandbox.close()
 
-        return asyncio.run(main()), here.asked
+        return asyncio.run(main()), here.requests
 
 
 def test_the_request_is_that_of_the_wire_format():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loopback import Asked, Loopback, Reply, as_json, serve
+from loopback import HttpRequest, Loopback, Reply, as_json, serve
 from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import RequestFailedError
@@ -49,7 +49,7 @@ def test_only_the_hits_that_are_shown_are_read() -> None:
 
 
 def batched(
-    reply: Callable[[Asked], Reply], work: Callable[[SearchProvider], Awaitable[Any]]
+    reply: Callable[[HttpRequest], Reply], work: Callable[[SearchProvider], Awaitable[Any]]
 ) -> tuple[Any, Loopback]:
     """Return the result of `work` with a provider that sends up to eight queries together, and its service."""
 
@@ -65,7 +65,7 @@ def batched(
         return asyncio.run(main(server.url)), server
 
 
-def echo(request: Asked) -> Reply:
+def echo(request: HttpRequest) -> Reply:
     return as_json([[{"id": query, "contents": f"about {query}"}] for query in request.json()["query"]])
 
 
@@ -76,7 +76,7 @@ def test_queries_that_come_together_go_together() -> None:
 
     results, server = batched(echo, many)
     assert [hits[0].id for hits in results] == [f"q{i}" for i in range(20)]
-    assert sorted(len(request.json()["query"]) for request in server.asked) == [4, 8, 8]
+    assert sorted(len(request.json()["query"]) for request in server.requests) == [4, 8, 8]
 
 
 @pytest.mark.integration
@@ -85,7 +85,7 @@ def test_queries_of_other_numbers_or_collections_do_not() -> None:
         await asyncio.gather(*(provider.search("q", n, c) for n in (3, 4) for c in (None, "x")))
 
     _, server = batched(echo, many)
-    sent = {(request.json()["top_n"], request.json().get("collection")) for request in server.asked}
+    sent = {(request.json()["top_n"], request.json().get("collection")) for request in server.requests}
     assert sent == {(3, None), (3, "x"), (4, None), (4, "x")}
 
 
@@ -110,7 +110,7 @@ def test_who_gives_up_leaves_the_others_of_a_batch_alone() -> None:
     results, server = batched(echo, many)
     assert (results[0][0].id, results[2][0].id) == ("q0", "q2")
     assert isinstance(results[1], asyncio.CancelledError)
-    assert [request.json()["query"] for request in server.asked] == [["q0", "q2"]]
+    assert [request.json()["query"] for request in server.requests] == [["q0", "q2"]]
 
 
 @pytest.mark.integration

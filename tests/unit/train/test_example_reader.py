@@ -165,7 +165,7 @@ def test_rendering_parquet_are_said_to_count_from_0(read):
 @pytest.mark.parametrize("dialect", ["tags", "hermes"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_turn_of_a_dialogue_is_trained_on(read, tmp_path, dialect, family):
-    """Where the template keeps earlier turns, in one context; else an example for each exchange."""
+    """Use one context where the template keeps earlier turns, else an example for each exchange."""
     calls = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     results = {"role": "tool", "tool_call_id": "c", "content": "2779"}
     close = "<answer> {} </answer>" if dialect == "tags" else "It is {}!"
@@ -242,8 +242,8 @@ def test_rows_beyond_the_limit_are_not_read(read):
 
 
 def test_earlier_turns_of_the_assistant_are_counted(read):
-    said = {"role": "assistant", "content": "a", "weight": 0}
-    talk = {"messages": [USER, said, USER, {"role": "assistant", "content": "b"}]}
+    earlier = {"role": "assistant", "content": "a", "weight": 0}
+    talk = {"messages": [USER, earlier, USER, {"role": "assistant", "content": "b"}]}
     _, reader, _ = read([{"messages": talk["messages"][2:]}, talk, talk])
     assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
         "earlier turns of the assistant are prompt, and carry no loss, in 2 of 3 rows: rows 2, 3"
