@@ -218,7 +218,7 @@ class Reply:
     messages: tuple[Message, ...] = ()
     reward: float = 0.0
     token_ids: tuple[int, ...] = ()
-    elsewhere: RewrittenContext | None = None
+    rewritten: RewrittenContext | None = None
 
 
 async def reply_to_turn(world: World, state: TrajectoryState, node: Node) -> Reply:

@@ -83,7 +83,7 @@ class TreeGrower:
         try:
             if environment.opens and not self._above:
                 await self._open_first()
-            tree = await self._grown(prompt_of(self._parts, self._problem, self._above))
+            tree = await self._grow_trajectories(prompt_of(self._parts, self._problem, self._above))
         except ContentError as error:
             self._world.failures.append(str(error))
             tree = failed_tree(self._request.problem, key, self._above, self._parts.limits.n)
@@ -94,7 +94,7 @@ class TreeGrower:
             report_failed_problem(self._parts.events, key, self._problem, self._world.failures[0])
         return tree
 
-    async def _grown(self, prompt: tuple[int, ...]) -> Tree:
+    async def _grow_trajectories(self, prompt: tuple[int, ...]) -> Tree:
         if self._above:
             self._start, state = self._above[-1].path, state_after(self._parts, self._problem, self._above)
             contexts = Trajectory(self._problem, self._above).contexts
@@ -157,15 +157,19 @@ class TreeGrower:
 
     def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
         ends = [time for time in (state.deadline, self._deadline) if time is not None]
-        task = group.create_task(self._run(replace(state, deadline=min(ends, default=None))))
+        task = group.create_task(self._run_trajectory(replace(state, deadline=min(ends, default=None))))
         self._parts.live.enter()
-        # Not at the end of `_run`, because a task that is cancelled before it first runs never enters its body.
+        # Not at the end of `_run_trajectory`, because a task that is cancelled before it first runs never enters its body.
         task.add_done_callback(lambda _: self._parts.live.leave())
 
-    async def _run(self, state: TrajectoryState) -> None:
+    async def _run_trajectory(self, state: TrajectoryState) -> None:
         session = state.session
         if session is None:
-            session = None if self._is_late(state) else await self._in_time(state, self._opened(state))
+            session = (
+                None
+                if self._is_late(state)
+                else await self._before_deadline(state, self._open_session(state))
+            )
         if isinstance(session, Failure):
             parent = node_id(state.path[:-1])
             if len(state.path) > len(self._start) + 1:
@@ -174,18 +178,18 @@ class TreeGrower:
                 return
             self._world.reported("open", parent, session)
         if session is None or isinstance(session, Failure):
-            going = self._cut(state, StopReason.DEADLINE if session is None else StopReason.FAILED)
+            leaf = self._end_early(state, StopReason.DEADLINE if session is None else StopReason.FAILED)
         else:
-            going = await self._until_end(replace(state, session=session))
-            going = await self._paid(session, going)
+            leaf = await self._run_turns(replace(state, session=session))
+            leaf = await self._add_final_reward(session, leaf)
             self._keeper.close(session)
         self._trajectory_ended()
-        root, *below = going.path[len(self._start) :]
+        root, *below = leaf.path[len(self._start) :]
         if state.key is not None and not any(below):
-            self._branching.root_ended(root, self._trajectory(going))
+            self._branching.root_ended(root, self._trajectory(leaf))
         self._branching.ended(state.key)
 
-    async def _opened(self, state: TrajectoryState) -> EnvironmentSession | Failure:
+    async def _open_session(self, state: TrajectoryState) -> EnvironmentSession | Failure:
         """Return a session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
         if state.path == (0,) and self._first is not None:  # no start but the prompt has such a path
             session, self._first = self._first, None
@@ -202,26 +206,28 @@ class TreeGrower:
             return self._problem.messages[-1].text.endswith(text)
         return text == self._opening
 
-    async def _until_end(self, state: TrajectoryState) -> Node:
+    async def _run_turns(self, state: TrajectoryState) -> Node:
         """Write turns until the trajectory has ended; returns its leaf."""
-        going = await self._step(state)
-        while isinstance(going, TrajectoryState):
-            going = await self._step(going)
-        return going
+        after = await self._step(state)
+        while isinstance(after, TrajectoryState):
+            after = await self._step(after)
+        return after
 
-    async def _paid(self, session: EnvironmentSession, leaf: Node) -> Node:
+    async def _add_final_reward(self, session: EnvironmentSession, leaf: Node) -> Node:
         """Return the leaf, with what the environment pays for the whole trajectory."""
         if not self._parts.environment.scores:
             return leaf
-        paid = await self._world.score(session, self._trajectory(leaf))
-        if isinstance(paid, Failure):
+        reward = await self._world.score(session, self._trajectory(leaf))
+        if isinstance(reward, Failure):
             leaf = replace(leaf, stop=StopReason.FAILED)
         else:
-            leaf = replace(leaf, reward=leaf.reward + paid)
+            leaf = replace(leaf, reward=leaf.reward + reward)
         self._add(leaf)
         return leaf
 
-    async def _in_time(self, state: TrajectoryState, action: Coroutine[Any, Any, Value]) -> Value | None:
+    async def _before_deadline(
+        self, state: TrajectoryState, action: Coroutine[Any, Any, Value]
+    ) -> Value | None:
         """Return what `action` returns, or None once the trajectory's deadline has passed."""
         try:
             async with asyncio.timeout_at(state.deadline) as limit:
@@ -236,21 +242,25 @@ class TreeGrower:
 
     async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
         """Add one node of the policy and what comes after it; returns the leaf when the trajectory has ended."""
-        room = self._room(state)
+        room = self._tokens_left(state)
         if room < 1:
-            return self._cut(state, StopReason.TOKENS)
-        written = None if self._is_late(state) else await self._in_time(state, self._write(state, room))
+            return self._end_early(state, StopReason.TOKENS)
+        written = (
+            None
+            if self._is_late(state)
+            else await self._before_deadline(state, self._sample_turn(state, room))
+        )
         if written is None:
-            return self._cut(state, StopReason.DEADLINE)
+            return self._end_early(state, StopReason.DEADLINE)
         turn, decision = written
         state = state.after_turn(turn.entropy, decision)
         # New weights in the middle of a turn: each version's tokens are a node of their own.
         *earlier, last = turn.parts
         for part in earlier:
-            state = self._with_part(state, self._policy_node(state, part))
+            state = self._add_part_of_turn(state, self._policy_node(state, part))
         room -= len(turn.token_ids) - len(last.token_ids)
         node = self._policy_node(state, last)
-        if self._asks(state):
+        if self._may_branch(state):
             if turn.finish is Finish.LENGTH and len(last.token_ids) < room:
                 return await self._branch_after(state, node)
             # The turn ended within the tokens that branches would share, so there is nothing to branch from.
@@ -261,22 +271,22 @@ class TreeGrower:
                 parsed = self._parts.renderer.parse(state.shared_text + node.text, state.tools)
             node = replace(node, turn=_with_ids(parsed, node.id))
             is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, MalformedTurn)
-            reply = await self._in_time(state, self._reply(state, node, is_cut, room))
+            reply = await self._before_deadline(state, self._reply(state, node, is_cut, room))
         except ContentError as error:
             self._world.reported("turn", node.id, Failure(error))
             reply = Reply(StopReason.FAILED)
         reply = reply or Reply(StopReason.DEADLINE)
-        return self._go_on(state, replace(node, reward=reply.reward), reply)
+        return self._after_reply(state, replace(node, reward=reply.reward), reply)
 
-    def _asks(self, state: TrajectoryState) -> bool:
+    def _may_branch(self, state: TrajectoryState) -> bool:
         return state.key is not None and state.depth > state.decided and self._branching.asks
 
-    async def _write(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
+    async def _sample_turn(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
         above = Trajectory(self._problem, self._nodes_above(state.path))
         request = turn_request(
             self._parts, self._key, above, state.path, state.context, state.shared, room, state.tools
         )
-        if not self._asks(state):
+        if not self._may_branch(state):
             return await write(self._parts, request), None
         if self._parts.branch_at == "after_probe":
             window = min(self._parts.brancher.probe_tokens, room)
@@ -292,13 +302,13 @@ class TreeGrower:
         return turn, decisions[0]
 
     async def _branch_after(self, state: TrajectoryState, node: Node) -> TrajectoryState:
-        going = self._with_part(state, node)
-        at_result = replace(going, path=state.path)
-        decision = await self._in_time(state, self._branching.decide(at_result, going.turns))
+        probed = self._add_part_of_turn(state, node)
+        at_result = replace(probed, path=state.path)
+        decision = await self._before_deadline(state, self._branching.decide(at_result, probed.turns))
         # If there is no decision, the deadline has passed, and the next step ends the trajectory.
-        return going.after_turn(None, decision)
+        return probed.after_turn(None, decision)
 
-    def _with_part(self, state: TrajectoryState, node: Node) -> TrajectoryState:
+    def _add_part_of_turn(self, state: TrajectoryState, node: Node) -> TrajectoryState:
         """Add a node that does not end its turn; the next node belongs to the same turn."""
         # If the node ends in the middle of a character, that character belongs to the text of the next node.
         text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
@@ -328,14 +338,14 @@ class TreeGrower:
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> Reply:
         """Return what follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
         reply = Reply(StopReason.TOKENS) if is_cut else await reply_to_turn(self._world, state, node)
-        elsewhere = await self._rewritten(state, node, reply)
-        if elsewhere is not None:
-            return replace(reply, stop=None, token_ids=elsewhere.token_ids, elsewhere=elsewhere)
+        rewritten = await self._rewrite(state, node, reply)
+        if rewritten is not None:
+            return replace(reply, stop=None, token_ids=rewritten.token_ids, rewritten=rewritten)
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
             return Reply(StopReason.TOKENS, reward=reply.reward)
         return reply
 
-    async def _rewritten(self, state: TrajectoryState, node: Node, reply: Reply) -> RewrittenContext | None:
+    async def _rewrite(self, state: TrajectoryState, node: Node, reply: Reply) -> RewrittenContext | None:
         """Return the context that a rewriter puts in place of the current one."""
         if not self._parts.rewriters or reply.stop in (StopReason.ENDED, StopReason.FAILED):
             return None
@@ -345,7 +355,7 @@ class TreeGrower:
         most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
         return await rewrite_context(self._parts, self._key, self._trajectory(*nodes), state.tools, most)
 
-    def _go_on(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
+    def _after_reply(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
         if reply.stop is not None:
             return self._end(
                 state, replace(node, stop=reply.stop, results=reply.results, messages=reply.messages)
@@ -354,10 +364,10 @@ class TreeGrower:
         self._add(node)
         self._add(answer)
         state = state.with_tokens(state.path, node.token_ids)
-        elsewhere = reply.elsewhere
-        if elsewhere is not None:
+        rewritten = reply.rewritten
+        if rewritten is not None:
             self._contexts[node.id] = state.context
-            state = replace(state, context=elsewhere.before)
+            state = replace(state, context=rewritten.before)
         state = state.with_tokens(answer.path, answer.token_ids)
         state = replace(
             state,
@@ -365,18 +375,22 @@ class TreeGrower:
             steps=state.steps + (1 if reply.messages else 0),
             depth=state.depth + (1 if reply.results or reply.messages else 0),
         )
-        return self._in_turn(state, elsewhere.shared) if elsewhere is not None and elsewhere.shared else state
+        return (
+            self._inside_turn(state, rewritten.shared)
+            if rewritten is not None and rewritten.shared
+            else state
+        )
 
-    def _in_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
+    def _inside_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
         """Return the state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
-        if self._asks(state):
+        if self._may_branch(state):
             # The first tokens of this turn are no answer to the result, so there is nothing to decide on.
             self._branching.skip(state)
             state = replace(state, decided=state.depth)
         text = self._parts.renderer.decode(state.context[-shared:]).rstrip("\N{REPLACEMENT CHARACTER}")
         return replace(state, shared=shared, shared_text=text)
 
-    def _room(self, state: TrajectoryState) -> int:
+    def _tokens_left(self, state: TrajectoryState) -> int:
         """Return the number of tokens that may still be added."""
         room = self._parts.engine.info().context_tokens - len(state.context)
         return min(self._parts.limits.max_tokens - state.spent, room)
@@ -392,8 +406,8 @@ class TreeGrower:
             self._parts.renderer.decode(reply.token_ids),
             results=reply.results,
             messages=reply.messages,
-            context="parent" if reply.elsewhere is None else reply.elsewhere.context,
-            rewriter="" if reply.elsewhere is None else reply.elsewhere.by,
+            context="parent" if reply.rewritten is None else reply.rewritten.context,
+            rewriter="" if reply.rewritten is None else reply.rewritten.by,
         )
 
     def _add(self, node: Node) -> None:
@@ -404,7 +418,7 @@ class TreeGrower:
         self._contexts[leaf.id] = state.context + leaf.token_ids
         return leaf
 
-    def _cut(self, state: TrajectoryState, stop: StopReason) -> Node:
+    def _end_early(self, state: TrajectoryState, stop: StopReason) -> Node:
         """End the trajectory before its next turn; this adds no token."""
         leaf = Node(
             id=node_id(state.path),
