@@ -19,7 +19,7 @@ from ramify.core.errors import RowError
 from ramify.core.messages import Message
 from ramify.data.problems import read_messages
 from ramify.data.row_columns import Row, described, meant_column, missing_column
-from ramify.data.row_messages import read_lines, text_of
+from ramify.data.row_messages import is_messages_text, read_lines, text_of
 from ramify.data.row_tools import read_tools
 
 Format: TypeAlias = Literal["plain", "OpenAI", "ShareGPT", "alpaca"]
@@ -69,14 +69,14 @@ def read_row(row: Row, names: Sides) -> Reading:
         return _plain(row, names, tools)
     raise RowError(
         f"unknown format: expected prompt, {' and '.join(columns)}, conversations or instruction",
-        _unknown(row, names),
+        _found(row, ("prompt", *names)),
     )
 
 
-def _unknown(row: Row, names: Sides) -> str:
-    """Return the columns of a row, and a hint which of them are meant."""
-    meant = {own: meant_column(own, row) for own in ("prompt", *names)}
-    hint = ", ".join(f'{own} = "{name}"' for own, name in meant.items() if name)
+def _found(row: Row, columns: Sequence[str]) -> str:
+    """Return the columns of a row, and a hint which of them are meant by ours."""
+    meant = {own: meant_column(own, row) for own in columns}
+    hint = ", ".join(f'{own} = "{name}"' for own, name in meant.items() if name and name != own)
     return f"found {described(row)}" + (
         f"; name what is meant, such as data.columns = {{{hint}}}" if hint else ""
     )
@@ -146,9 +146,13 @@ def _side(row: Row, column: str, tools: str) -> CompletionLines:
     """Return a side with a column of its own: a text, a message, or a list of messages."""
     value = row.get(column)
     if value is None:
-        raise RowError(f"no {column!r}", f"found {described(row)}")
+        raise RowError(f"no {column!r}", _found(row, (column,)))
+    if is_messages_text(value):
+        return _spoken(read_lines(value, column, tools))
     if isinstance(value, str):
         return (AssistantTurn(text_of(value, repr(column))),)
+    if not isinstance(value, dict | list):
+        raise RowError(f"{column!r} must be text or messages", f"it is {type(value).__name__}")
     return _spoken(read_lines(value if isinstance(value, list) else [value], column, tools))
 
 

@@ -42,6 +42,8 @@ def result(text, call_id=""):
         ({"prompt": "2 + 2 ?", "completion": "4"}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": "4", "kind": 1}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": [ANSWER]}, "plain", ASKED, FOUR),
+        ({"prompt": json.dumps([USER]), "completion": json.dumps([ANSWER])}, "plain", ASKED, FOUR),
+        ({"prompt": "2 + 2 ?", "completion": '[{"a": 4}]'}, "plain", ASKED, (AssistantTurn('[{"a": 4}]'),)),
         # HuggingFaceH4/ultrachat_200k, and alpaca with the prompt as it was rendered.
         ({"prompt": "2 + 2 ?", "prompt_id": "f0", "messages": [USER, ANSWER]}, "OpenAI", ASKED, FOUR),
         ({"prompt": "Below is an instruction", "instruction": "2 + 2 ?", "output": "4"}, "alpaca", ASKED, FOUR),
@@ -130,8 +132,11 @@ def test_pairs(row, name):
     ("row", "told"),
     [
         ({"text": "a"}, "unknown format: expected prompt, messages, conversations or instruction: found text"),
-        ({"prompt": "a", "response": "b"}, "no 'completion'"),
-        ({"prompt": "a", "completion": 7}, "a message is not an object"),
+        ({"prompt": "a", "response": "b"}, "no 'completion': found prompt, response; name what is meant, such as "
+         'data.columns = {completion = "response"}'),
+        ({"prompt": "a", "completion": 7}, "'completion' must be text or messages: it is int"),
+        ({"prompt": "a", "completion": str([ANSWER])}, "'completion' cannot be read: broken JSON"),
+        ({"messages": '[{"role": "user", "role": "user"}]'}, "key 'role' appears twice"),
         ({"prompt": "a", "completion": []}, "'completion' must be a list of messages"),
         ({"prompt": "a", "completion": "\ud800"}, "a lone surrogate, which is valid JSON but not text: 'completion'"),
         ({"prompt": "a", "completion": [USER]}, "a user or system message follows the prompt"),
@@ -147,7 +152,7 @@ def test_pairs(row, name):
         ({"messages": [USER, {**ANSWER, "weight": 0, "loss": True}]}, "contradict each other"),
         ({"messages": [{**USER, "loss": True}, ANSWER]}, "only turns of the assistant are trained on: message 1"),
         ({"messages": [USER, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "content that is not text"),
-        ({"messages": [USER, {"role": "assistant"}]}, "expected text"),
+        ({"messages": [USER, {"role": "assistant"}]}, "expected text: message 2 of 'messages' is missing or null"),
         ({"messages": [USER, ANSWER, ANSWER]}, "two assistant messages in a row"),
         ({"messages": [USER, {"role": "system", "content": "a"}, ANSWER]}, "follows the prompt"),
         ({"messages": [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "r"}, USER, ANSWER]},
@@ -206,6 +211,11 @@ def test_what_is_no_pair(row, told):
     with pytest.raises(RowError) as caught:
         read_row(row, PAIR)
     assert told in str(caught.value)
+
+
+def test_no_column_is_meant_by_its_own_name():
+    with pytest.raises(RowError, match=r"found prompt \(null\), completion$"):
+        read_row({"prompt": None, "completion": "b"}, COMPLETION)
 
 
 def test_results_are_in_the_order_of_their_calls():
