@@ -13,6 +13,7 @@ Row: TypeAlias = Mapping[str, Any]
 _MEANT: Mapping[str, tuple[str, ...]] = {
     "prompt": ("question", "problem", "query", "input", "instruction", "messages", "conversations", "user"),
     "answer": ("solution", "ground_truth", "gold", "target", "label", "final_answer", "output", "response", "answers"),
+    "output": ("response", "answer", "completion", "solution"),
     "completion": ("response", "output", "answer", "solution"),
 }  # fmt: skip
 """Columns of other projects that mean nearly the same, for hints."""
@@ -87,8 +88,9 @@ def missing_column(
         columns: `data.columns`.
     """
     if name := columns.get(names[0]):
-        found = described(row)
-        return f"no {what}: {name!r}, which data.columns.{names[0]} names, has no value; found {found}"
+        return (
+            f"no {what}: {name!r}, which data.columns.{names[0]} names, has no value; found {described(row)}"
+        )
     others = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
     message = f"no {what}: no column {names[0]!r}{others} with a value; found {described(row)}"
     if meant := meant_column(names[0], row):

@@ -34,8 +34,10 @@ _ROLES = {
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 """Names of a call's arguments: OpenAI's, Llama's, and those of LangChain and Anthropic."""
 _OF_CALL = frozenset({"id", "type", "index", "function"})
-_MESSAGES_TEXT = re.compile(r"\s*\[\s*\{\s*(['\"])(role|content|from|value)\1\s*:.*\]\s*", re.DOTALL)
-"""Messages written as one text, in JSON or as Python prints them."""
+_A_ROLE = re.compile(
+    r"""(['"])(?:role\1\s*:\s*\1(?:system|developer|user|assistant|tool)|from\1\s*:\s*\1(?:system|human|user|gpt|assistant))\1"""
+)
+"""The role of a message in a text, as JSON or Python writes it. Answers that are JSON may have such keys, with other values."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _WRAPPED = re.compile(r"\s*<(tool_response|result)>.*</\1>\s*", re.DOTALL)
 """A whole message that is results in a dialect's tags."""
@@ -44,8 +46,10 @@ _CALLS = {"tool_response": "</tool_call>", "result": "</"}
 
 
 def is_messages_text(value: object) -> bool:
-    """Return True for a list of messages that was written into a column of texts."""
-    return isinstance(value, str) and _MESSAGES_TEXT.fullmatch(value) is not None
+    """Return True for a list of messages that was written into a column of texts, in JSON or as Python prints it."""
+    text = value.strip() if isinstance(value, str) else ""
+    is_list = text.startswith("[") and text.endswith("]") and text[1:].lstrip().startswith("{")
+    return is_list and _A_ROLE.search(text) is not None
 
 
 def text_of(value: object, where: str) -> str:

@@ -43,7 +43,11 @@ def result(text, call_id=""):
         ({"prompt": [USER], "completion": "4", "kind": 1}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": [ANSWER]}, "plain", ASKED, FOUR),
         ({"prompt": json.dumps([USER]), "completion": json.dumps([ANSWER])}, "plain", ASKED, FOUR),
-        ({"prompt": "2 + 2 ?", "completion": '[{"a": 4}]'}, "plain", ASKED, (AssistantTurn('[{"a": 4}]'),)),
+        *(
+            ({"prompt": "2 + 2 ?", "completion": text}, "plain", ASKED, (AssistantTurn(text),))
+            for text in ('[{"a": 4}]', '[{"from": "Rome", "value": 4}]', '[{"role": "king", "content": "4"}]')
+        ),
+        ({"prompt": json.dumps([{"name": None, **USER}]), "completion": "4"}, "plain", ASKED, FOUR),
         # HuggingFaceH4/ultrachat_200k, and alpaca with the prompt as it was rendered.
         ({"prompt": "2 + 2 ?", "prompt_id": "f0", "messages": [USER, ANSWER]}, "OpenAI", ASKED, FOUR),
         ({"prompt": "Below is an instruction", "instruction": "2 + 2 ?", "output": "4"}, "alpaca", ASKED, FOUR),
@@ -119,6 +123,15 @@ WRONG = {"role": "assistant", "content": "5"}
         ({"chosen": [USER, ANSWER], "rejected": [USER, WRONG], "score_chosen": 1.0}, "OpenAI"),
         # HuggingFaceH4/ultrafeedback_binarized
         ({"prompt": "2 + 2 ?", "chosen": [USER, ANSWER], "rejected": [USER, WRONG]}, "OpenAI"),
+        (
+            {
+                "prompt": "2 + 2 ?",
+                "chosen": json.dumps([USER, ANSWER]),
+                "rejected": json.dumps([USER, WRONG]),
+            },
+            "OpenAI",
+        ),
+        ({"prompt": "2 + 2 ?", "chosen": [HUMAN, GPT], "rejected": [HUMAN, {**GPT, "value": "5"}]}, "OpenAI"),
         ({"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "5"}}, "ShareGPT"),
         ({"instruction": "2 + 2 ?", "input": None, "chosen": "4", "rejected": "5"}, "alpaca"),
     ],
@@ -174,7 +187,7 @@ def test_pairs(row, name):
         ({"conversations": [HUMAN, GPT], "tools": [{"description": "a"}]}, "its tools cannot be read: tool 1 has no name"),
         ({"conversations": [HUMAN, GPT], "tools": [{"name": "a", "parameters": {"properties": {"q": "str"}}}]}, "its tools"),
         ({"instruction": "", "input": " "[:0], "output": "4"}, "'instruction' and 'input' are blank"),
-        ({"instruction": "a"}, "no 'output'"),
+        ({"instruction": "a", "response": "b"}, 'such as data.columns = {output = "response"}'),
         ({"instruction": "a", "output": "b", "history": [["q"]]}, "'history' must be a list of"),
         ({"instruction": "a", "output": "b", "history": 5}, "'history' must be a list of"),
         ({"instruction": "a", "output": "b", "history": True}, "'history' must be a list of"),
@@ -198,7 +211,8 @@ def test_what_cannot_be_read(row, told):
     [
         ({"messages": [USER, ANSWER]}, "expected prompt, chosen and rejected, conversations or instruction"),
         ({"chosen": [USER, ANSWER]}, "unknown format"),
-        ({"chosen": "4", "rejected": "5"}, "'chosen' must be a list of messages"),
+        ({"chosen": "4", "rejected": "5"}, "instruction: found chosen, rejected"),
+        ({"question": "a", "chosen": "4", "rejected": "5"}, 'such as data.columns = {prompt = "question"}'),
         ({"prompt": "a", "chosen": "4"}, "no 'rejected'"),
         ({"chosen": [USER, ANSWER], "rejected": [{**USER, "content": "?"}, WRONG]}, "have different prompts"),
         (
