@@ -195,12 +195,19 @@ def test_a_recipe_that_is_right_is_accepted_by_all(task, capsys, command):
 
 
 @pytest.mark.parametrize(
-    ("command", "setting", "rows"),
-    [("train", "rollout.problems_per_step=128", 18), ("sft", "learner.batch_size=128", 6), ("dpo", "learner.batch_size=128", 8)],
-)  # fmt: skip
-def test_a_plain_dry_run_counts_the_rows(task, capsys, command, setting, rows):
-    line = check_alike(capsys, task, command, [setting])
-    assert line == refusal(capsys, command, task / "recipe.toml", "--dry-run", "-s", setting)
+    ("command", "settings", "rows"),
+    [
+        ("train", ["rollout.problems_per_step=128"], 18),
+        ("train", ["rollout.problems_per_step=128", "data.weights=[2]", "data.limit=20"], 20),
+        ("sft", ["learner.batch_size=128"], 6),
+        ("sft", ["learner.batch_size=128", "data.weights=[2]", "data.limit=4"], 8),
+        ("dpo", ["learner.batch_size=128"], 8),
+    ],
+)
+def test_a_plain_dry_run_counts_the_rows(task, capsys, command, settings, rows):
+    line = check_alike(capsys, task, command, settings)
+    options = [option for setting in settings for option in ("-s", setting)]
+    assert line == refusal(capsys, command, task / "recipe.toml", "--dry-run", *options)
     assert f"expected at most {rows}, the number of usable rows of data.train, got 128" in line
 
 

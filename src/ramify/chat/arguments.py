@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
+from ramify.core.json_text import unique_object
 from ramify.core.messages import ToolCall, ToolSpec
 from ramify.core.tool_schema import resolve
 
@@ -96,14 +97,24 @@ def _kinds(schema: Any, whole: Mapping[str, Any], depth: int) -> Iterator[str]: 
         yield from [kind] if isinstance(kind, str) else kind
 
 
-def read_object(content: str) -> dict[str, Any]:
+def read_object(content: str, *, unique_keys: bool = False) -> dict[str, Any]:
     """Parse `content` as a JSON object; strings may contain raw line breaks.
+
+    Args:
+        content: The text.
+        unique_keys: Refuse an object with a duplicate key, of which a call would keep the last value.
 
     Raises:
         ValueError: The text is not one, or holds a number that is not finite or too many levels.
         RecursionError: The text is nested deeper than Python can parse.
     """
-    value = json.loads(content, strict=False, parse_constant=_refuse, parse_float=_finite)
+    value = json.loads(
+        content,
+        strict=False,
+        parse_constant=_refuse,
+        parse_float=_finite,
+        object_pairs_hook=unique_object if unique_keys else None,
+    )
     if not isinstance(value, dict):
         raise ValueError(f"it is {_NAMES.get(type(value), 'null')}")
     level: list[object] = [value]

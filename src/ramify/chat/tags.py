@@ -304,7 +304,10 @@ def _called(parts: Parts, tools: Collection[str]) -> set[str]:
         if following is not Source.TOOL:
             continue
         if source is Source.TOOL:
-            raise RowError("more results than calls")
+            raise RowError(
+                "more results than calls",
+                'a turn of the tags dialect has one; for several use model.dialect = "hermes"',
+            )
         closing = _CLOSING.search(text)
         if closing is None or closing[1] in _RESERVED:
             raise RowError("a result follows no call")

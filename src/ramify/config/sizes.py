@@ -15,7 +15,7 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
-from ramify.data.configs import DataFiles
+from ramify.data.configs import DataFiles, ExampleDataConfig
 from ramify.data.sources import sources
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
@@ -135,7 +135,7 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
         hinted = 0 if recipe.hints is None else recipe.hints.per_question
         tries = f"{each} answers, and at most {hinted} after hints"
         return _attempts(recipe, recipe.data.train, "question", tries, each + hinted)
-    rows, epochs, steps = _rows(recipe.data.train), recipe.data.epochs, recipe.run.steps
+    rows, epochs, steps = _rows_of_epoch(recipe), recipe.data.epochs, recipe.run.steps
     if isinstance(recipe, TrainRecipe):
         n, tokens = recipe.rollout.n, recipe.rollout.max_tokens
         size = problems or recipe.rollout.problems_per_step
@@ -166,11 +166,31 @@ def _attempts(recipe: EvalRecipe | SynthRecipe, file: DataFiles, what: str, trie
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
 
 
+def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
+    """Count the rows of an epoch, copies by `data.weights` included, as `data.sources.read_data` yields them."""
+    data = recipe.data
+    counts = _row_counts(data.train)
+    if counts is None:
+        return None
+    weights = data.weights or (1.0,) * len(counts)
+    if isinstance(data, ExampleDataConfig) and data.limit is not None:
+        # The limit counts rows before they are copied; of problems it counts copies too.
+        before = [sum(counts[:index]) for index in range(len(counts))]
+        counts = [min(count, max(data.limit - first, 0)) for count, first in zip(counts, before, strict=True)]
+    rows = sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
+    return rows if data.limit is None or isinstance(data, ExampleDataConfig) else min(rows, data.limit)
+
+
 def _rows(data: DataFiles | None) -> int | None:
     """Count the rows of data files, without looking into them; None where one is no file of a known kind."""
+    counts = _row_counts(data)
+    return None if counts is None else sum(counts)
+
+
+def _row_counts(data: DataFiles | None) -> list[int] | None:
     counts = [] if data is None else [_rows_of(Path(source)) for source in sources(data)]
     known = [count for count in counts if count is not None]
-    return sum(known) if counts and len(known) == len(counts) else None
+    return known if counts and len(known) == len(counts) else None
 
 
 def _rows_of(path: Path) -> int | None:

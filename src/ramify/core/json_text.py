@@ -24,7 +24,7 @@ def parse_json(text: str | bytes, *, unique_keys: bool = False, max_depth: int =
     """
     try:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(plain, object_pairs_hook=_unique if unique_keys else None)
+        value = json.loads(plain, object_pairs_hook=unique_object if unique_keys else None)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno} " if error.lineno > 1 else ""
         raise ValueError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None
@@ -56,7 +56,12 @@ def parse_object(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, 
 _KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these keys and values, as `json` passes them to its `object_pairs_hook`.
+
+    Raises:
+        ValueError: A key appears twice.
+    """
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -11,15 +11,17 @@ have either form (`row_messages`).
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from ramify.chat.conversation import AssistantTurn, CompletionLines, Line
 from ramify.core.errors import RowError
+from ramify.core.json_text import parse_json
 from ramify.core.messages import Message
 from ramify.data.problems import read_messages
 from ramify.data.row_columns import Row, described, meant_column, missing_column
-from ramify.data.row_messages import read_lines, text_of
+from ramify.data.row_messages import is_messages_text, read_lines, text_of
 from ramify.data.row_tools import read_tools
 
 Format: TypeAlias = Literal["plain", "OpenAI", "ShareGPT", "alpaca"]
@@ -28,6 +30,7 @@ Sides: TypeAlias = tuple[Literal["completion"]] | tuple[Literal["chosen"], Liter
 COMPLETION: Sides = ("completion",)
 PAIR: Sides = ("chosen", "rejected")
 """The sides of a demonstration and of a pair, under their names in the plain format."""
+_PROMPT_ROLES = ("system", "developer", "user", "human")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +66,20 @@ def read_row(row: Row, names: Sides) -> Reading:
     if "instruction" in present:
         return _alpaca(row, names, tools)
     columns = ("messages",) if names == COMPLETION else names
-    if present.issuperset(columns):
+    if present.issuperset(columns) and not (names == PAIR and _is_plain_text(row[columns[0]])):
         return _openai(row, columns, tools)
     if "prompt" in present:
         return _plain(row, names, tools)
     raise RowError(
         f"unknown format: expected prompt, {' and '.join(columns)}, conversations or instruction",
-        _unknown(row, names),
+        _columns_with_hint(row, ("prompt", *names)),
     )
 
 
-def _unknown(row: Row, names: Sides) -> str:
-    """Return the columns of a row, and a hint which of them are meant."""
-    meant = {own: meant_column(own, row) for own in ("prompt", *names)}
-    hint = ", ".join(f'{own} = "{name}"' for own, name in meant.items() if name)
+def _columns_with_hint(row: Row, columns: Sequence[str]) -> str:
+    """Return the columns of a row, and a hint which of them are meant by ours."""
+    meant = {own: meant_column(own, row) for own in columns}
+    hint = ", ".join(f'{own} = "{name}"' for own, name in meant.items() if name and name != own)
     return f"found {described(row)}" + (
         f"; name what is meant, such as data.columns = {{{hint}}}" if hint else ""
     )
@@ -84,8 +87,15 @@ def _unknown(row: Row, names: Sides) -> str:
 
 def _has_prompt(side: object) -> bool:
     """Return True if a side is a conversation that begins with its prompt."""
+    if is_messages_text(side):
+        with suppress(ValueError):
+            side = parse_json(cast(str, side))
     first = side[0] if isinstance(side, list) and side else None
-    return isinstance(first, dict) and first.get("role") in ("system", "user")
+    return isinstance(first, dict) and first.get("role", first.get("from")) in _PROMPT_ROLES
+
+
+def _is_plain_text(side: object) -> bool:
+    return isinstance(side, str) and not side.lstrip().startswith("[")
 
 
 def _plain(row: Row, names: Sides, tools: str) -> Reading:
@@ -146,9 +156,13 @@ def _side(row: Row, column: str, tools: str) -> CompletionLines:
     """Return a side with a column of its own: a text, a message, or a list of messages."""
     value = row.get(column)
     if value is None:
-        raise RowError(f"no {column!r}", f"found {described(row)}")
+        raise RowError(f"no {column!r}", _columns_with_hint(row, (column,)))
+    if is_messages_text(value):
+        return _spoken(read_lines(value, column, tools))
     if isinstance(value, str):
         return (AssistantTurn(text_of(value, repr(column))),)
+    if not isinstance(value, dict | list):
+        raise RowError(f"{column!r} must be text or messages", f"it is {type(value).__name__}")
     return _spoken(read_lines(value if isinstance(value, list) else [value], column, tools))
 
 

@@ -98,7 +98,8 @@ def _read(
     identifier = f"{name}"
     if reading.format == "plain":
         identifier = read_identifier(own, identifier)
-        if (first := row_of_id.setdefault((row.path, identifier), name)) != name:
+        is_own = own.get("id") is not None
+        if is_own and (first := row_of_id.setdefault((row.path, identifier), name)) != name:
             raise RowError("duplicate id", f"{identifier!r:.40} is that of row {first}")
     # Equal tools are one text in memory.
     tools = sys.intern(reading.tools)

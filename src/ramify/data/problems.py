@@ -25,7 +25,7 @@ from ramify.data.row_columns import (
     plain_row,
     with_own_names,
 )
-from ramify.data.row_messages import read_lines, text_of
+from ramify.data.row_messages import is_messages_text, read_lines, text_of
 from ramify.data.sources import DataRow, Split, named, read_data, source_notes
 
 _OWN_COLUMNS = ("prompt", "answer", "id")
@@ -35,6 +35,8 @@ _GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "go
 _RATIONALE = re.compile(r"(?:.*\n)?\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
 """GSM8K's worked answers end so."""
 _ANSWER_TAGS = re.compile(r"\s*<answer>(?P<gold>.*)</answer>\s*", re.DOTALL)
+_PRINTED_LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*,?\s*\]\s*""", re.DOTALL)
+"""A list of texts as Python, numpy or JSON prints it."""
 _MAX_SOLUTION = 200
 """Characters of a `solution` that is an answer; a worked one has its answer in a box."""
 _BROKEN_BOXED = "\x08oxed"
@@ -121,6 +123,7 @@ class _Counts:
 
     repaired: int = 0
     rationales: int = 0
+    printed_lists: int = 0
     dropped: list[int] = field(default_factory=list)
 
 
@@ -140,11 +143,16 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     prompt = find_field(own, _PROMPTS[:1] if bare else _PROMPTS)
     if verl := is_verl(own):
         own = plain_row(own)
-    stored = (Message.of("user", ""),) if bare and prompt is None else _prompt(prompt, row.value)
+    if prompt is None and not bare:
+        raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
+    stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
     messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
     counts.repaired += messages != stored
     is_bare = bare and gold is None
-    golds = () if is_bare else _golds(gold, row.value, drop_blanks=verl)
+    if gold is None and not bare:
+        raise ValueError(missing_column("answer", _GOLDS, row.value, columns))
+    golds = () if gold is None else _golds(*gold, drop_blanks=verl)
+    counts.printed_lists += any(map(_is_printed_list, golds))
     if not golds and not is_bare:
         counts.dropped.append(row.number)
         return None
@@ -164,6 +172,11 @@ def _notes(counts: _Counts) -> tuple[str, ...]:
         notes.append(
             f"the gold is what follows the last #### in {rationales} worked answer{'s' * (rationales > 1)}"
         )
+    if printed_lists := counts.printed_lists:
+        notes.append(
+            f"answers that are a printed list of texts, such as \"['a', 'b']\", count as one text, in {printed_lists} "
+            f"row{'s' * (printed_lists > 1)}. Write lists as JSON if any of the texts is right"
+        )
     if repaired:
         notes.append(f"repaired \\boxed in {repaired} prompt{'s' * (repaired > 1)}")
     if dropped:
@@ -177,16 +190,7 @@ def listed(values: Sequence[object], most: int = 10) -> str:
     return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
 
 
-def _prompt(field: tuple[str, Any] | None, row: Row) -> tuple[Message, ...]:
-    if field is None:
-        raise ValueError(missing_column("prompt", _PROMPTS, row))
-    return read_messages(field[1], field[0])
-
-
-def _golds(field: tuple[str, Any] | None, row: Row, *, drop_blanks: bool) -> tuple[str, ...]:
-    if field is None:
-        raise ValueError(missing_column("answer", _GOLDS, row))
-    name, value = field
+def _golds(name: str, value: object, *, drop_blanks: bool) -> tuple[str, ...]:
     if isinstance(value, dict) and [key for key in value if not is_missing(value[key])] == ["target"]:
         name, value = f"{name}.target", value["target"]
     values = value if isinstance(value, list) else [value]
@@ -230,6 +234,10 @@ def _of_solution(text: str) -> str:
     return text
 
 
+def _is_printed_list(gold: str) -> bool:
+    return _PRINTED_LIST.fullmatch(gold) is not None
+
+
 def _after_rationale(text: str) -> str:
     match = _RATIONALE.fullmatch(text)
     return text if match is None else match["gold"].replace(",", "")
@@ -263,7 +271,11 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     Raises:
         RowError: There is no message, one has another form, a call stands among them, or the assistant is the last to speak.
     """
-    if isinstance(value, str) and (column.casefold() in _PROMPTS[:3] or not value.lstrip().startswith("[")):
+    if (
+        isinstance(value, str)
+        and not is_messages_text(value)
+        and (column.casefold() in _PROMPTS[:3] or not value.lstrip().startswith("["))
+    ):
         if not value.strip():
             raise RowError(f"no prompt: {column!r} is blank")
         return (Message.of("user", text_of(value, repr(column))),)

@@ -3,6 +3,7 @@
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ramify.core.errors import RowError
@@ -12,6 +13,7 @@ Row: TypeAlias = Mapping[str, Any]
 _MEANT: Mapping[str, tuple[str, ...]] = {
     "prompt": ("question", "problem", "query", "input", "instruction", "messages", "conversations", "user"),
     "answer": ("solution", "ground_truth", "gold", "target", "label", "final_answer", "output", "response", "answers"),
+    "output": ("response", "answer", "completion", "solution"),
     "completion": ("response", "output", "answer", "solution"),
 }  # fmt: skip
 """Columns of other projects that mean nearly the same, for hints."""
@@ -74,8 +76,21 @@ def with_own_names(row: Row, columns: Mapping[str, str]) -> Row:
     return renamed
 
 
-def missing_column(what: str, names: Sequence[str], row: Row) -> str:
-    """Return a message: none of the columns `names` has a value in the row; it names those that are there, and which is meant."""
+def missing_column(
+    what: str, names: Sequence[str], row: Row, columns: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return a message: none of the columns `names` has a value in the row; it names those that are there, and which is meant.
+
+    Args:
+        what: The part of a row that is missing.
+        names: Our names of the columns.
+        row: The row of the file.
+        columns: `data.columns`.
+    """
+    if name := columns.get(names[0]):
+        return (
+            f"no {what}: {name!r}, which data.columns.{names[0]} names, has no value; found {described(row)}"
+        )
     others = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
     message = f"no {what}: no column {names[0]!r}{others} with a value; found {described(row)}"
     if meant := meant_column(names[0], row):

@@ -34,11 +34,22 @@ _ROLES = {
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 """Names of a call's arguments: OpenAI's, Llama's, and those of LangChain and Anthropic."""
 _OF_CALL = frozenset({"id", "type", "index", "function"})
+_A_ROLE = re.compile(
+    r"""(['"])(?:role\1\s*:\s*\1(?:system|developer|user|assistant|tool)|from\1\s*:\s*\1(?:system|human|user|gpt|assistant))\1"""
+)
+"""The role of a message in a text, as JSON or Python writes it. Answers that are JSON may have such keys, with other values."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _WRAPPED = re.compile(r"\s*<(tool_response|result)>.*</\1>\s*", re.DOTALL)
 """A whole message that is results in a dialect's tags."""
 _CALLS = {"tool_response": "</tool_call>", "result": "</"}
 """By the tag of a result the text that ends a call before it."""
+
+
+def is_messages_text(value: object) -> bool:
+    """Return True for a list of messages that was written into a column of texts, in JSON or as Python prints it."""
+    text = value.strip() if isinstance(value, str) else ""
+    is_list = text.startswith("[") and text.endswith("]") and text[1:].lstrip().startswith("{")
+    return is_list and _A_ROLE.search(text) is not None
 
 
 def text_of(value: object, where: str) -> str:
@@ -48,7 +59,8 @@ def text_of(value: object, where: str) -> str:
         RowError: It is no text, or cannot be encoded.
     """
     if not isinstance(value, str):
-        raise RowError("expected text", f"{where} is {type(value).__name__}")
+        kind = "missing or null" if value is None else type(value).__name__
+        raise RowError("expected text", f"{where} is {kind}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -100,7 +112,7 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
 def _records(value: object, column: str) -> Iterator[tuple[int, dict[str, Any]]]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = parse_json(value)
+            value = parse_json(value, unique_keys=True)
         except ValueError as error:
             raise RowError(f"{column!r} cannot be read", str(error)) from None
     if not isinstance(value, list) or not value:
@@ -179,7 +191,7 @@ def _call_list(value: object, where: str) -> list[object]:
 
 def _parsed(text: str, where: str) -> object:
     try:
-        return parse_json(text)
+        return parse_json(text, unique_keys=True)
     except ValueError as error:
         raise RowError("a call cannot be read", f"{where}: {error}") from None
 
@@ -226,7 +238,7 @@ def _call(call: object, where: str, tools: str) -> AssistantCall:
     raw = function[names[0]] if names else {}
     try:
         if isinstance(raw, str):
-            arguments = read_object(raw if raw.strip() else "{}")
+            arguments = read_object(raw if raw.strip() else "{}", unique_keys=True)
         else:
             arguments = read_object(json.dumps(_declared(raw, _parameters(function["name"], tools))))
     except (TypeError, ValueError, RecursionError) as error:

@@ -31,8 +31,9 @@ def find_tables(location: str) -> tuple[Path, ...]:
         return (check_file(path),)
     files = sorted(file for depth in ("*", "*/*") for s in SUFFIXES for file in path.glob(f"{depth}{s}"))
     if not files:
+        arrays = ". Name a .json file itself" if any(path.glob("*.json")) else ""
         raise DataError(
-            f"{path}: expected .jsonl or .parquet files in this folder or one level below, found none"
+            f"{path}: expected .jsonl or .parquet files in this folder or one level below, found none{arrays}"
         )
     return tuple(files)
 

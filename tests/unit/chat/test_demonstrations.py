@@ -103,8 +103,16 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
         (f"{R}<answer> 4 </answer>", "a result follows no call", "it begins with one"),
         (f"<think> a </think>{R}<answer> 4 </answer>", "a result follows no call", ""),
         (f"<search> q </search> so{R}<answer> 4 </answer>", "a result follows no call", ""),
-        (f"<search> q </search>{R}{R}<answer> 4 </answer>", "more results than calls", ""),
-        (f"<search> q </search>{R}\n{R}<answer> 4 </answer>", "more results than calls", ""),
+        (
+            f"<search> q </search>{R}{R}<answer> 4 </answer>",
+            "more results than calls",
+            'for several use model.dialect = "hermes"',
+        ),
+        (
+            f"<search> q </search>{R}\n{R}<answer> 4 </answer>",
+            "more results than calls",
+            'for several use model.dialect = "hermes"',
+        ),
         (
             "<search> q </search> <result> <answer> 4 </answer> </result> so",
             "an answer stands in a result",

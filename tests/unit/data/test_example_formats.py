@@ -42,6 +42,12 @@ def result(text, call_id=""):
         ({"prompt": "2 + 2 ?", "completion": "4"}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": "4", "kind": 1}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": [ANSWER]}, "plain", ASKED, FOUR),
+        ({"prompt": json.dumps([USER]), "completion": json.dumps([ANSWER])}, "plain", ASKED, FOUR),
+        *(
+            ({"prompt": "2 + 2 ?", "completion": text}, "plain", ASKED, (AssistantTurn(text),))
+            for text in ('[{"a": 4}]', '[{"from": "Rome", "value": 4}]', '[{"role": "king", "content": "4"}]')
+        ),
+        ({"prompt": json.dumps([{"name": None, **USER}]), "completion": "4"}, "plain", ASKED, FOUR),
         # HuggingFaceH4/ultrachat_200k, and alpaca with the prompt as it was rendered.
         ({"prompt": "2 + 2 ?", "prompt_id": "f0", "messages": [USER, ANSWER]}, "OpenAI", ASKED, FOUR),
         ({"prompt": "Below is an instruction", "instruction": "2 + 2 ?", "output": "4"}, "alpaca", ASKED, FOUR),
@@ -117,6 +123,15 @@ WRONG = {"role": "assistant", "content": "5"}
         ({"chosen": [USER, ANSWER], "rejected": [USER, WRONG], "score_chosen": 1.0}, "OpenAI"),
         # HuggingFaceH4/ultrafeedback_binarized
         ({"prompt": "2 + 2 ?", "chosen": [USER, ANSWER], "rejected": [USER, WRONG]}, "OpenAI"),
+        (
+            {
+                "prompt": "2 + 2 ?",
+                "chosen": json.dumps([USER, ANSWER]),
+                "rejected": json.dumps([USER, WRONG]),
+            },
+            "OpenAI",
+        ),
+        ({"prompt": "2 + 2 ?", "chosen": [HUMAN, GPT], "rejected": [HUMAN, {**GPT, "value": "5"}]}, "OpenAI"),
         ({"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "5"}}, "ShareGPT"),
         ({"instruction": "2 + 2 ?", "input": None, "chosen": "4", "rejected": "5"}, "alpaca"),
     ],
@@ -130,8 +145,11 @@ def test_pairs(row, name):
     ("row", "message"),
     [
         ({"text": "a"}, "unknown format: expected prompt, messages, conversations or instruction: found text"),
-        ({"prompt": "a", "response": "b"}, "no 'completion'"),
-        ({"prompt": "a", "completion": 7}, "a message is not an object"),
+        ({"prompt": "a", "response": "b"}, "no 'completion': found prompt, response; name what is meant, such as "
+         'data.columns = {completion = "response"}'),
+        ({"prompt": "a", "completion": 7}, "'completion' must be text or messages: it is int"),
+        ({"prompt": "a", "completion": str([ANSWER])}, "'completion' cannot be read: broken JSON"),
+        ({"messages": '[{"role": "user", "role": "user"}]'}, "key 'role' appears twice"),
         ({"prompt": "a", "completion": []}, "'completion' must be a list of messages"),
         ({"prompt": "a", "completion": "\ud800"}, "a lone surrogate, which is valid JSON but not text: 'completion'"),
         ({"prompt": "a", "completion": [USER]}, "a user or system message follows the prompt"),
@@ -147,7 +165,7 @@ def test_pairs(row, name):
         ({"messages": [USER, {**ANSWER, "weight": 0, "loss": True}]}, "contradict each other"),
         ({"messages": [{**USER, "loss": True}, ANSWER]}, "only turns of the assistant are trained on: message 1"),
         ({"messages": [USER, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "content that is not text"),
-        ({"messages": [USER, {"role": "assistant"}]}, "expected text"),
+        ({"messages": [USER, {"role": "assistant"}]}, "expected text: message 2 of 'messages' is missing or null"),
         ({"messages": [USER, ANSWER, ANSWER]}, "two assistant messages in a row"),
         ({"messages": [USER, {"role": "system", "content": "a"}, ANSWER]}, "follows the prompt"),
         ({"messages": [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "r"}, USER, ANSWER]},
@@ -169,7 +187,7 @@ def test_pairs(row, name):
         ({"conversations": [HUMAN, GPT], "tools": [{"description": "a"}]}, "its tools cannot be read: tool 1 has no name"),
         ({"conversations": [HUMAN, GPT], "tools": [{"name": "a", "parameters": {"properties": {"q": "str"}}}]}, "its tools"),
         ({"instruction": "", "input": " "[:0], "output": "4"}, "'instruction' and 'input' are blank"),
-        ({"instruction": "a"}, "no 'output'"),
+        ({"instruction": "a", "response": "b"}, 'such as data.columns = {output = "response"}'),
         ({"instruction": "a", "output": "b", "history": [["q"]]}, "'history' must be a list of"),
         ({"instruction": "a", "output": "b", "history": 5}, "'history' must be a list of"),
         ({"instruction": "a", "output": "b", "history": True}, "'history' must be a list of"),
@@ -193,7 +211,8 @@ def test_what_cannot_be_read(row, message):
     [
         ({"messages": [USER, ANSWER]}, "expected prompt, chosen and rejected, conversations or instruction"),
         ({"chosen": [USER, ANSWER]}, "unknown format"),
-        ({"chosen": "4", "rejected": "5"}, "'chosen' must be a list of messages"),
+        ({"chosen": "4", "rejected": "5"}, "instruction: found chosen, rejected"),
+        ({"question": "a", "chosen": "4", "rejected": "5"}, 'such as data.columns = {prompt = "question"}'),
         ({"prompt": "a", "chosen": "4"}, "no 'rejected'"),
         ({"chosen": [USER, ANSWER], "rejected": [{**USER, "content": "?"}, WRONG]}, "have different prompts"),
         (
@@ -206,6 +225,11 @@ def test_what_is_no_pair(row, message):
     with pytest.raises(RowError) as caught:
         read_row(row, PAIR)
     assert message in str(caught.value)
+
+
+def test_no_column_is_meant_by_its_own_name():
+    with pytest.raises(RowError, match=r"found prompt \(null\), completion$"):
+        read_row({"prompt": None, "completion": "b"}, COMPLETION)
 
 
 def test_results_are_in_the_order_of_their_calls():

@@ -60,6 +60,11 @@ def test_an_id_that_is_there_twice_is_told_with_both_rows(tmp_path, ids):
     assert str(error) == f"duplicate id: {str(ids[2])!r} is that of row 1"
 
 
+def test_the_number_of_a_row_without_id_is_free_for_another_row(tmp_path):
+    rows = read(tmp_path / "d.jsonl", [GOOD, {**GOOD, "id": 1}, {**GOOD, "id": 4}, GOOD])
+    assert all(isinstance(example, Example) for _, example in rows)
+
+
 def test_pairs_have_two_sides(tmp_path):
     ((_, example),) = read(tmp_path / "d.jsonl", [{"prompt": PROMPT, "chosen": "4", "rejected": "5"}], PAIR)
     assert example.sides == ((AssistantTurn("4"),), (AssistantTurn("5"),))

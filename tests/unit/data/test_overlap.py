@@ -139,8 +139,11 @@ def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: P
 
 
 def test_places_without_questions_are_told(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    (tmp_path / "a.json").touch()
     for source, expected in (
-        (tmp_path, "expected .jsonl or .parquet files in this folder or one level below, found none"),
+        (empty, "expected .jsonl or .parquet files in this folder or one level below, found none$"),
+        (tmp_path, r"found none\. Name a \.json file itself"),
         (tmp_path / "absent", "no such file or folder"),
     ):
         with pytest.raises(DataError, match=expected):

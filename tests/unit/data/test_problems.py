@@ -119,6 +119,15 @@ def test_verl_gold_lists_and_numbers(tmp_path: Path) -> None:
     assert [p.answer for p in numbers.problems] == [("-2",), ("3",)]
 
 
+def test_a_printed_list_of_answers_is_one_text_with_a_note(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": gold} for gold in ("['b', 'c']", ["b"], "[1, 2]", "['b' 'c']", "[b]")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    problems = load_problems(tmp_path / "a.jsonl")
+    assert [problem.answer for problem in problems.problems][:2] == [("['b', 'c']",), ("b",)]
+    (note,) = problems.notes
+    assert "in 2 rows" in note
+
+
 def test_many_dropped_rows_are_listed_in_part(tmp_path: Path) -> None:
     rows = [verl("") for _ in range(12)] + [verl("x")]
     note = load_problems(write_parquet(tmp_path / "v.parquet", rows)).notes[1]

@@ -38,6 +38,8 @@ PROMPTS: tuple[Row, ...] = (
     {"prompt": [{"from": "human", "value": "Q?"}]},
     {"prompt": None, "question": "Q?"},
     {"problem": "Q?"},
+    {"prompt": json.dumps(ASKED)},
+    {"question": json.dumps([{"from": "human", "value": "Q?"}], indent=1)},
     {"messages": json.dumps(ASKED)},
     {"messages": [{**ASKED[0], "tool_calls": None, "name": None}]},
     {"conversations": ASKED},
@@ -72,12 +74,17 @@ def test_columns_of_other_names_are_read_where_the_recipe_names_them(tmp_path: P
         DataError, match=r"no column 'q', which data\.columns\.prompt names: the row has prompt, answer"
     ):
         loaded(tmp_path / "a.jsonl", {"prompt": "Q?", "answer": "A"}, columns=columns)
+    with pytest.raises(
+        DataError, match=r"no answer: 'meta\.gold', which data\.columns\.answer names, has no value"
+    ):
+        loaded(tmp_path / "a.jsonl", {"q": "Q?", "meta": {"label": "A"}}, columns=columns)
 
 
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
         ({"prompt": "Q?", "label": "A"}, 'found prompt, label. If \'label\' is meant, say data.columns = {answer = "label"}'),
+        ({"prompt": str(ASKED), "answer": "A"}, "'prompt' cannot be read: broken JSON"),
         ({"prompt": "Q?", "solution": "word " * 90}, "'solution' is worked out and has no"),
         ({"prompt": "Q?", "ground_truth": {"value": "A"}}, "'ground_truth' must be text"),
         ({"prompt": "Q?", "reward_model": {"ground_truth": True}}, "'reward_model.ground_truth' must be"),
@@ -240,6 +247,10 @@ SPOILED: tuple[tuple[str, Callable[[Row], object]], ...] = (
     ("'kwargs'", lambda call: call.__setitem__("kwargs", call.pop("arguments"))),
     ("'arguments' and args", lambda call: call.__setitem__("args", {"city": "Rome"})),
     ("no name", lambda call: call.pop("name")),
+    (
+        "key 'city' appears twice",
+        lambda call: call.__setitem__("arguments", '{"city": "Oslo", "city": "Rome"}'),
+    ),
     ("it is a list", lambda call: call.__setitem__("arguments", ["Oslo"])),
 )
 
