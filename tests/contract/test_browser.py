@@ -178,6 +178,11 @@ def test_an_address_is_fetched_once_and_stands_at_its_first_position():
     assert "/weather" in second
 
 
+def test_hits_without_an_address_are_different_ones():
+    result, *_ = browse(towns, [("first text", "a", ""), ("second text", "b", ""), *HITS[:1]])
+    assert [text in result.text for text in ("first text", "second text", "/laru")] == [True] * 3
+
+
 def test_addresses_inside_are_not_fetched():
     with serve(towns) as inside:
         result, _, _, _ = browse(
