@@ -165,11 +165,8 @@ class TreeGrower:
     async def _run_trajectory(self, state: TrajectoryState) -> None:
         session = state.session
         if session is None:
-            session = (
-                None
-                if self._is_late(state)
-                else await self._before_deadline(state, self._open_session(state))
-            )
+            late = self._is_late(state)
+            session = None if late else await self._before_deadline(state, self._open_session(state))
         if isinstance(session, Failure):
             parent = node_id(state.path[:-1])
             if len(state.path) > len(self._start) + 1:
@@ -245,14 +242,11 @@ class TreeGrower:
         room = self._tokens_left(state)
         if room < 1:
             return self._end_early(state, StopReason.TOKENS)
-        written = (
-            None
-            if self._is_late(state)
-            else await self._before_deadline(state, self._sample_turn(state, room))
-        )
-        if written is None:
+        late = self._is_late(state)
+        sampled = None if late else await self._before_deadline(state, self._sample_turn(state, room))
+        if sampled is None:
             return self._end_early(state, StopReason.DEADLINE)
-        turn, decision = written
+        turn, decision = sampled
         state = state.after_turn(turn.entropy, decision)
         # New weights in the middle of a turn: each version's tokens are a node of their own.
         *earlier, last = turn.parts
@@ -376,9 +370,7 @@ class TreeGrower:
             depth=state.depth + (1 if reply.results or reply.messages else 0),
         )
         return (
-            self._inside_turn(state, rewritten.shared)
-            if rewritten is not None and rewritten.shared
-            else state
+            state if rewritten is None or not rewritten.shared else self._inside_turn(state, rewritten.shared)
         )
 
     def _inside_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
