@@ -159,6 +159,8 @@ for name, path in (("ramify", {root!r}), ("ramify.sandbox", {package!r})):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path]
 sys.modules["ramify"].sandbox = sys.modules["ramify.sandbox"]
+# Compiled first, the largest module leaves memory that the others fill; each fork copies what is left over.
+__import__("ramify.sandbox.server")
 from ramify.sandbox.zygote import main
 main(register_at_fork, hooks)
 """
