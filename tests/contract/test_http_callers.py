@@ -398,7 +398,7 @@ BUILDERS = {
     "ramify.assemble.vllm",
     # They ask through ramify.net.hub alone.
     "ramify.modeling.model_path",
-    "ramify.data.benchmark_files",
+    "ramify.data.tables",
     "ramify.tools.search_dense",
 }
 
