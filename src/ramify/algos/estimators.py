@@ -16,7 +16,7 @@ from ramify.core.tree import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorConfig(Config):
-    """What an estimator needs, and what its advantages are alike in."""
+    """Settings of an estimator: its requirements, and which tokens share an advantage."""
 
     needs_branches: ClassVar[bool] = False
     needs_roots: ClassVar[bool] = False

@@ -189,7 +189,7 @@ def _needs_paths(loss: PolicyLoss) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LossConfig(Config):
-    """What a loss needs. A loss is its own settings; the edges of a clip are 1 - clip_low and 1 + clip_high."""
+    """Settings and requirements of a loss, which is its own settings; the edges of a clip are 1 - clip_low and 1 + clip_high."""
 
     linear: ClassVar[bool] = False
     """Whether both signs of the advantage are treated alike."""

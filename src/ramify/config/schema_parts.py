@@ -137,7 +137,7 @@ Environments = Annotated[dict[Name, EnvironmentSection], Field(max_length=100)]
 
 
 class SandboxSection(Section):
-    """Where the model's programs run: on this machine at `min_level` or higher (docs/sandbox.md), or at a service.
+    """Place of the model's programs: this machine at `min_level` or higher (docs/sandbox.md), or at a service.
 
     `level` is the level that the service's operator promises; ramify cannot check it.
     """

@@ -34,7 +34,7 @@ pieces that fit nothing, and other programs take memory too."""
 
 @dataclass(frozen=True, slots=True)
 class RowBytes:
-    """What forward and backward of one row take above weights and gradients.
+    """Memory of forward and backward of one row, above weights and gradients.
 
     Attributes:
         layers: What the layers keep for the backward pass.

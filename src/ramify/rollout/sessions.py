@@ -211,7 +211,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What follows a turn: the end of the trajectory, or tokens that are added to the context."""
+    """Reply to a turn: the end of the trajectory, or tokens that are added to the context."""
 
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()

@@ -23,7 +23,7 @@ _SHORT_NUMBER = re.compile(r"[0-9]{1,6}")
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a server has to be.
+    """Requirements that a server must meet.
 
     Attributes:
         model: Name of the model to ask for; None: the only one that it serves.
