@@ -272,10 +272,24 @@ def test_a_template_in_the_settings_is_used_when_there_is_no_file(broken):
 
 
 def test_the_day_does_not_reach_the_prompt(broken):
+    """Llama 3's templates have this date where there is no clock, so their prompts are the same with it."""
     write_settings(
-        broken, "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}fixed{% endif %}"
+        broken,
+        "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}26 Jul 2024{% endif %}"
+        "{{ strftime_now('|%Y-%m-%d') }}",
     )
-    assert ChatTokenizer(broken).chat_text(CHAT) == "fixed"
+    assert ChatTokenizer(broken).chat_text(CHAT) == "26 Jul 2024|2024-07-26"
+
+
+def test_what_transformers_lets_templates_do(broken):
+    write_settings(
+        broken,
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{{ {'b': m.role, 'a': '<\u00e9>'} | tojson(sort_keys=true, separators=(',', ':')) }}"
+        "{% generation %}{{ {'a': 1} | tojson(indent=1, ensure_ascii=true) }}{% endgeneration %}{% endfor %}",
+    )
+    role = CHAT[0].role
+    assert ChatTokenizer(broken).chat_text(CHAT) == f'{{"a":"<\u00e9>","b":"{role}"}}{{\n "a": 1\n}}'
 
 
 # what ends a turn
