@@ -22,6 +22,11 @@ def split(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[Too
     Raises:
         RowError: The dialect cannot write a call, or a result in a text holds an answer.
     """
+    return renderer.in_opened_thoughts(_parts(renderer, lines, tools))
+
+
+def _parts(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[ToolSpec]) -> Parts:
+    """Return the turns and the results, each turn with its whole thought."""
     parts: list[tuple[Source, str]] = []
     for line in lines:
         if isinstance(line, AssistantTurn):
@@ -50,7 +55,7 @@ def context_turns(
     if all(line.trained for line in lines if isinstance(line, AssistantTurn)):
         return frozenset()
     for line in lines:
-        parts = split(renderer, (line,), tools)
+        parts = _parts(renderer, (line,), tools)
         if isinstance(line, AssistantTurn) and not line.trained:
             positions += (size + index for index, part in enumerate(parts) if part[0] is Source.POLICY)
         size += len(parts)
@@ -77,7 +82,7 @@ def as_messages(
             if isinstance(first, AssistantTurn) and not first.calls and not others:
                 text = first.whole_text
             else:
-                text = renderer.written(split(renderer, exchange, tools), tools)
+                text = renderer.written(_parts(renderer, exchange, tools), tools)
             messages.append(Message.of("assistant", text))
     return tuple(messages)
 
@@ -86,7 +91,7 @@ def _turn_messages(renderer: ExampleRenderer, line: Line, tools: Sequence[ToolSp
     if isinstance(line, AssistantTurn):
         text = renderer.demonstrated(line, tools) if line.calls else line.whole_text
         return [Message.of("assistant", text)]
-    return [Message.of("tool", text) for _, text in split(renderer, (line,), tools)]
+    return [Message.of("tool", text) for _, text in _parts(renderer, (line,), tools)]
 
 
 def exchanges(parts: Parts) -> list[tuple[int, Parts]]:

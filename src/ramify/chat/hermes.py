@@ -29,6 +29,7 @@ from ramify.chat.conversation import (
     AssistantTurn,
     Line,
     Parts,
+    in_opened_thought,
     outline,
     split_at_spans,
     split_thought,
@@ -56,7 +57,6 @@ UNREADABLE = "tool_call"
 """The name of a call whose own name cannot be read; no tool may have it."""
 
 _NOTHING = "the turn holds neither a call nor an answer"
-_OPENED = "<think>\n"
 _WRITTEN = ("think", "tool_call")
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -120,11 +120,11 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
 
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:  # noqa: ARG002 - a call names any tool
         """Parse one whole turn of the policy; a call of a tool that is not in force is read, and gets an error."""
-        return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
+        return parse_turn(("<think>" if self.thought_opening else "") + turn, self.ends)
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:  # noqa: ARG002 - see `parse`
         """Return the spans of a turn's thoughts, and the start of its first call or of its answer."""
-        opened = "<think>" if self._frame.opens_thought else ""
+        opened = "<think>" if self.thought_opening else ""
         parts = list(_PART.finditer(opened + turn))
         call = next((part.start() for part in parts if part[2] is not None), None)
         thoughts = [part.end() for part in parts if part[2] is None and part[1]]
@@ -138,20 +138,13 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
 
     def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """Return a whole thought; one that the prompt opened is only closed."""
-        opening = "" if self._frame.opens_thought else _OPENED
+        opening = "" if self.thought_opening else "<think>\n"
         return f"{opening}{self.quoted(text.strip(), tools)}\n</think>\n\n"
 
     def turn_text(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
         """Return the text of a chat endpoint's turn, without a `<think>` that the prompt writes."""
-        return self._in_its_frame(super().turn_text(turn, tools))
-
-    def _in_its_frame(self, turn: str) -> str:
-        if not self._frame.opens_thought:
-            return turn
-        thought = turn.lstrip()
-        if not thought.startswith("<think>"):
-            return f"\n</think>\n\n{turn}"
-        return thought.removeprefix("<think>")
+        text = super().turn_text(turn, tools)
+        return in_opened_thought(text, "<think>") if self.thought_opening else text
 
     def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
         whole = split_thought(thought_opened(turn))
@@ -190,11 +183,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
             if index % 2:
                 parts.append((Source.TOOL, piece.removeprefix("\n").removesuffix("\n")))
             elif piece.strip():
-                turn = piece.strip()
-                if turn.startswith(_OPENED) and self._frame.after.endswith(_OPENED):
-                    parts.append((Source.POLICY, turn.removeprefix(_OPENED)))
-                else:
-                    parts.append((Source.POLICY, self._in_its_frame(turn)))
+                parts.append((Source.POLICY, piece.strip()))
         return tuple(parts)
 
     def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
@@ -252,11 +241,6 @@ class ResultFrame:
     before: str
     between: str
     after: str
-
-    @property
-    def opens_thought(self) -> bool:
-        """True if the template opens the thought with which the assistant's turn begins."""
-        return self.after.rstrip().endswith("<think>")
 
     @property
     def result_end(self) -> str:

@@ -19,11 +19,12 @@ from ramify.chat.conversation import (
     Line,
     Parts,
     followed_by,
+    in_opened_thought,
     thought_opened,
     with_broken_controls,
 )
 from ramify.chat.tags import neutralise
-from ramify.chat.template import read_user_frame
+from ramify.chat.template import read_user_frame, thought_opening
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import (
@@ -234,6 +235,15 @@ class ChatRenderer(ABC):
             return False
 
     @cached_property
+    def thought_opening(self) -> str:
+        """The `<think>` with which the chat template begins each turn, and the blanks behind it; "" if it writes none."""
+        try:
+            return thought_opening(self.tokenizer.chat_text([Message.of("user", "q")]))
+        except DataError:
+            # The template takes no chat like this, and its refusal of a problem's messages says why.
+            return ""
+
+    @cached_property
     def ends(self) -> tuple[str, ...]:
         """Texts of the tokens that end a turn."""
         return tuple(self.tokenizer.decode([index]) for index in sorted(self.tokenizer.eos_ids))
@@ -300,6 +310,18 @@ class ExampleRenderer(ChatRenderer):
         Raises:
             RowError: No rollout could.
         """
+
+    def in_opened_thoughts(self, parts: Parts) -> Parts:
+        """Return the parts with each turn as it continues the thought that the chat template opens, if it opens one."""
+        if not self.thought_opening:
+            return parts
+        continued: list[tuple[Source, str]] = []
+        follows_template = True
+        for source, text in parts:
+            begins = follows_template and source is Source.POLICY
+            continued.append((source, in_opened_thought(text, self.thought_opening) if begins else text))
+            follows_template = self.ends_each_turn or source is Source.PROMPT
+        return tuple(continued)
 
     def repaired(self, parts: Parts) -> Parts:
         """Repair damage to the texts of programs, such as escaped line breaks."""

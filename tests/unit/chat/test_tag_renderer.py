@@ -5,7 +5,7 @@ from chat_folders import write_byte_fallback, write_folding, write_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_folders import SPECIAL, TAGS, write_tokenizer
+from model_folders import SPECIAL, TAGS, TEMPLATE, write_tokenizer
 from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import begin_alike, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.tag_renderer import TagRenderer, with_line_breaks
@@ -14,7 +14,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source, StopReason, TreeKey
-from said import tree_of
+from said import parts_of, tree_of
 
 PROBLEM = Problem("p", (Message.of("user", "what is 12 plus 30 ?"),), ("42",))
 KEY = TreeKey(3, 1)
@@ -352,3 +352,50 @@ def test_only_calls_are_looked_at():
         "<python>" * 50_000 + r"\n",
     ):
         assert with_line_breaks(text) == text
+
+
+# templates that open the thought
+
+OPENED = TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+
+
+@pytest.fixture(scope="module")
+def opening(tmp_path_factory):
+    """The generation prompt ends with `<think>`, as those of R1 and Qwen3-Thinking do."""
+    folder = tmp_path_factory.mktemp("renderer") / "opening"
+    write_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text(OPENED)
+    return TagRenderer(ChatTokenizer(folder))
+
+
+@pytest.mark.parametrize(
+    ("completion", "trained"),
+    [
+        ("<think> easy </think><answer> 42 </answer>", " easy </think><answer> 42 </answer>"),
+        ("<think>\neasy\n</think>\n\n<answer> 42 </answer>", "easy\n</think>\n\n<answer> 42 </answer>"),
+        ("easy\n</think>\n\n<answer> 42 </answer>", "easy\n</think>\n\n<answer> 42 </answer>"),
+        ("<answer> 42 </answer>", "\n</think>\n\n<answer> 42 </answer>"),
+    ],
+)
+def test_a_demonstration_continues_the_thought_that_the_template_opened(opening, completion, trained):
+    (trajectory,) = tree_of(opening, PROBLEM, completion, SPECS, KEY).trajectories
+    (segment,) = trajectory.segments
+    assert opening.decode(segment.token_ids) == (
+        f"<|im_start|>user\nwhat is 12 plus 30 ?<|im_end|>\n<|im_start|>assistant\n<think>\n{trained}<|im_end|>"
+    )
+    assert trajectory.final_answer == "42"
+
+
+def test_only_the_first_turn_of_an_exchange_continues_the_templates_thought(opening):
+    (trajectory,) = tree_of(opening, PROBLEM, COMPLETION, SPECS, KEY).trajectories
+    turns = [node.text for node in trajectory.nodes if node.source is Source.POLICY]
+    first, *others = TURNS
+    assert turns == [first.removeprefix("<think>"), others[0], f"{others[1]}<|im_end|>"]
+    with pytest.raises(RowError, match="tags are not balanced"):
+        parts_of(opening, "<think> find <answer> 42 </answer>", SPECS)
+
+
+def test_a_call_that_the_opened_thought_speaks_of_is_no_call(opening, plain):
+    turn = "I could <search> it </think> <answer> 42 </answer>"
+    assert opening.parse(turn, SPECS) == Final("42")
+    assert plain.parse(turn, SPECS) != Final("42")
