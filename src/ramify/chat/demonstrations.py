@@ -111,6 +111,7 @@ def check(
     *,
     may_end_in_call: bool = False,
     context: Collection[int] = (),
+    begun: str = "",
 ) -> None:
     """Require that a rollout could have these parts, which are the turns and results of one exchange.
 
@@ -120,6 +121,7 @@ def check(
         tools: The tools that the prompt shows.
         may_end_in_call: Allow a call without a result in the last turn, because an environment ends the trajectory there.
         context: The positions of turns that are not trained on; their calls need not be readable.
+        begun: The text with which the prompt begins the first turn (`begun_turn`).
 
     Raises:
         RowError: No rollout could.
@@ -130,6 +132,8 @@ def check(
         raise RowError("a result follows no call", "it begins with one")
     if parts[-1][0] is Source.TOOL:
         raise RowError("it does not end with a turn of the assistant")
+    if begun and not renderer.thought_opening:
+        parts = ((Source.POLICY, begun + parts[0][1]), *parts[1:])
     for text in (text for source, text in parts if source is Source.POLICY):
         _check_text(renderer, text)
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)

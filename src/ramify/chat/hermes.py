@@ -37,7 +37,7 @@ from ramify.chat.conversation import (
 )
 from ramify.chat.renderer import DialectTools, EndpointRenderer, ExampleRenderer
 from ramify.chat.template import ChatTemplate
-from ramify.chat.tokenizer import ChatTokenizer
+from ramify.chat.tokenizer import ChatTokenizer, begun_turn
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (
     Calls,
@@ -174,6 +174,13 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
     def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:  # noqa: ARG002
+        begun = "" if self.thought_opening else begun_turn(problem.messages)
+        if any(not part[1] and not part[3] for part in _PART.finditer(begun)):
+            # Where a turn is read, the prompt is not at hand.
+            raise DataError(
+                "the turn of the assistant at the end of the prompt leaves a thought or a call open, which this dialect does not "
+                'continue. Close it, or use model.dialect = "tags"'
+            )
         return problem.messages
 
     def split(self, text: str) -> Parts:

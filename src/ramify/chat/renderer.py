@@ -25,7 +25,7 @@ from ramify.chat.conversation import (
 )
 from ramify.chat.tags import neutralise
 from ramify.chat.template import read_user_frame, thought_opening
-from ramify.chat.tokenizer import ChatTokenizer
+from ramify.chat.tokenizer import ChatTokenizer, begun_turn
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import (
     Message,
@@ -375,7 +375,15 @@ class EndpointRenderer(ChatRenderer):
         """Return a path that ends before a turn of the policy, as a chat endpoint has it.
 
         No foreign text in it holds a tag of the dialect or spells a control token.
+
+        Raises:
+            ConfigError: The prompt ends with a turn of the assistant.
         """
+        if begun_turn(path.problem.messages):
+            raise ConfigError(
+                f"problem {path.problem.id!r}: its prompt ends with a turn of the assistant, which a chat endpoint does not continue. "
+                "Leave out this turn, or use another engine"
+            )
         shown = self.tools_of(tools)
         lines: list[Line] = list(self._messages(path.problem, shown))
         turn = AssistantTurn("")

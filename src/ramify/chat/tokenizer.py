@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ramify.chat.template import ChatTemplate
+from ramify.chat.template import ChatTemplate, thought_opening
 from ramify.core.errors import DataError, MachineError
 from ramify.core.json_text import parse_object
 from ramify.core.messages import Message
@@ -228,11 +228,23 @@ class ChatTokenizer:
     def chat_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the rendered chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
 
+        A turn of the assistant at the end is continued: its text follows the beginning of a turn, and nothing closes it.
+
         Raises:
-            DataError: The template refuses the messages.
+            DataError: The template refuses the messages, or opens a thought before a turn that is to be continued.
         """
-        plain = [{"role": message.role, "content": message.text} for message in messages]
-        return self.template.render(plain, tools)
+        begun = begun_turn(messages)
+        asked = messages[:-1] if begun else messages
+        plain = [{"role": message.role, "content": message.text} for message in asked]
+        prompt = self.template.render(plain, tools)
+        if not begun or not thought_opening(prompt):
+            return prompt + begun
+        if begun.strip() != "<think>":
+            raise DataError(
+                f"{self.folder}: the chat template opens a thought, which the turn of the assistant at the end of the prompt does not "
+                "continue. Leave out this turn, or use another template"
+            )
+        return prompt
 
     def _special(self, name: str) -> str:
         value = self._settings.get(name) or ""
@@ -281,6 +293,11 @@ def naming_panics(folder: Path) -> Iterator[None]:
         raise DataError(
             f"{folder}: the tokenizers library breaks on its files ({_one_line(error)})"
         ) from None
+
+
+def begun_turn(messages: Sequence[Message]) -> str:
+    """Return the text of a turn of the assistant that ends a prompt, which the policy continues; "" if none does."""
+    return messages[-1].text if messages and messages[-1].role == "assistant" else ""
 
 
 def _one_line(error: BaseException) -> str:
