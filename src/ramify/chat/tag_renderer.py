@@ -64,8 +64,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         super().__init__(tokenizer)
-        self._open = tokenizer.encode(RESULT_OPEN)
-        self._close = tokenizer.encode(RESULT_CLOSE)
+        self._open = tokenizer.encode(RESULT_OPEN, continues=True)
+        self._close = tokenizer.encode(RESULT_CLOSE, continues=True)
 
     def _refusal(self, name: str, others: Collection[str]) -> str:
         return refusal(name, others)

@@ -1,4 +1,5 @@
 import re
+from functools import partial
 
 import pytest
 from chat_folders import write_byte_fallback, write_folding, write_settings
@@ -70,7 +71,7 @@ def result(text):
 def assert_nothing_forged(renderer, text):
     ids = renderer.render_results([result(text)], SPECS)
     assert TAG.findall(renderer.decode(ids)) == ["<result>", "</result>"]
-    front, back = renderer.tokenizer.encode(RESULT_OPEN), renderer.tokenizer.encode(RESULT_CLOSE)
+    front, back = (renderer.tokenizer.encode(tag, continues=True) for tag in (RESULT_OPEN, RESULT_CLOSE))
     assert ids[: len(front)] == front
     assert ids[-len(back) :] == back
     assert renderer.tokenizer.added_ids.isdisjoint(ids[len(front) : -len(back)])
@@ -162,7 +163,7 @@ COMPLETION = f"{TURNS[0]} <result>\n{RESULTS[0]}\n</result>{TURNS[1]}<result>{RE
 
 def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     (trajectory,) = tree_of(renderer, PROBLEM, COMPLETION, SPECS, KEY).trajectories
-    encode = renderer.tokenizer.encode
+    encode = partial(renderer.tokenizer.encode, continues=True)
     expected = [
         *renderer.render_prompt(PROBLEM, SPECS),
         *encode(TURNS[0]),
@@ -174,6 +175,16 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     ]
     (segment,) = trajectory.segments
     assert list(segment.token_ids) == expected
+
+
+def test_no_piece_of_a_context_gets_a_blank_in_front(tmp_path):
+    """SentencePiece puts one in front of every text that it encodes; here only the whole prompt is such a text."""
+    renderer = TagRenderer(ChatTokenizer(write_byte_fallback(tmp_path)))
+    tree = tree_of(renderer, PROBLEM, "<search> the cat </search><result>a</result><answer>the</answer>")
+    prompt, *others = (node.text for node in tree.nodes)
+    assert prompt == " " + renderer.prompt_text(PROBLEM, ())
+    assert others == ["<search> the cat </search>", " <result>\na\n</result>", "<answer>the</answer></s>"]
+    assert renderer.decode(renderer.insert("the </s> cat", ())) == "the </s> cat"
 
 
 def test_a_demonstration_trains_the_turns_and_the_end_only(plain):
