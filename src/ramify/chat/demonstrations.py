@@ -171,7 +171,7 @@ def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools
         if source is Source.PROMPT:
             most += len(renderer.later_message(text, tools))
         elif source is Source.TOOL:
-            most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(text)
+            most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(renderer.result_text(text))
             most += 3 * sum(map(text.count, _ESCAPED))
         else:
             most += renderer.tokenizer.most_tokens(text) + 1

@@ -327,6 +327,10 @@ class ExampleRenderer(ChatRenderer):
         """Repair damage to the texts of programs, such as escaped line breaks."""
         return parts
 
+    def result_text(self, text: str) -> str:
+        """Return a result's text as the chat template writes it."""
+        return text
+
     @abstractmethod
     def frame_tokens(self) -> int:
         """Return an upper bound on the tokens around one tool result."""
@@ -355,7 +359,7 @@ class EndpointRenderer(ChatRenderer):
     """Writes what services with a chat endpoint read, and reads what they answer (`chat.conversation`)."""
 
     @abstractmethod
-    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
+    def _assistant_turn(self, turn: str, number: int, tools: Sequence[ToolSpec]) -> AssistantTurn:
         """Return a turn of the policy, without the end token, as a chat endpoint has it; `number` is its index in the conversation."""
 
     @abstractmethod
@@ -390,7 +394,7 @@ class EndpointRenderer(ChatRenderer):
         for node in path.nodes[1:]:
             if node.source is Source.POLICY:
                 end = len(node.token_ids) - (node.token_ids[-1] in self.tokenizer.eos_ids)
-                turn = self._assistant_turn(self.decode(node.token_ids[:end]), len(lines))
+                turn = self._assistant_turn(self.decode(node.token_ids[:end]), len(lines), tools)
                 lines.append(turn)
             elif node.results:
                 texts = [

@@ -112,8 +112,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
         return messages
 
-    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
-        del number
+    def _assistant_turn(self, turn: str, number: int, tools: Sequence[ToolSpec]) -> AssistantTurn:
+        del number, tools
         return split_thought(turn)
 
     def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
