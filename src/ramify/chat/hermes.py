@@ -84,6 +84,13 @@ HERMES = CallForm(
     '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>',
     "<tool_call> with JSON",
 )
+LLAMA3 = CallForm("llama3", '{"name": "ramify_probe", "parameters": {"text": "a"}}', "JSON")
+QWEN3_XML = CallForm(
+    "qwen3_xml",
+    "<tool_call>\n<function=ramify_probe>\n<parameter=text>\na\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call> with <function=..>",
+)
+_FORMS = (HERMES, LLAMA3, QWEN3_XML)
 _PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -327,11 +334,13 @@ def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) ->
             f"{origin}: the chat template ends a turn with {after_call.partition(chr(10))[0]!r:.60}, but eos_token in "
             f"tokenizer_config.json is {end!r}. {key} needs them equal"
         )
+    others = (each.dialect for each in _FORMS if each != form and each.probe in two_results)
+    fitting = next(others, "tags")
     marks = [f"ramify_{name}" for name in ("first", "second")]
     if not call or any(two_results.count(mark) != 1 for mark in marks):
         raise DataError(
             f"{origin}: the chat template does not write calls and results as {key} does "
-            f"({form.words}, then {end}). Use another dialect or another template"
+            f'({form.words}, then {end}). Use "{fitting}" or another template'
         )
     before, _, after_first = after_call.removeprefix(end).partition(marks[0])
     between, _, after = after_first.partition(marks[1])

@@ -28,9 +28,9 @@ from ramify.chat.conversation import (
     thought_opened,
 )
 from ramify.chat.hermes import (
+    LLAMA3,
     NOTHING,
     UNREADABLE,
-    CallForm,
     HermesRenderer,
     answer_begins,
     read_call,
@@ -67,7 +67,7 @@ _MOST_CHARS = 20_000
 class Llama3Renderer(HermesRenderer):
     """The llama3 dialect over a chat template that has it."""
 
-    form = CallForm("llama3", '{"name": "ramify_probe", "parameters": {"text": "a"}}', "JSON")
+    form = LLAMA3
     written_tags = ("think", "|python_tag|")
     tags = (*written_tags, "|start_header_id|", "|end_header_id|", "|eot_id|", "|eom_id|")
     result_tags = _RESULT

@@ -19,7 +19,7 @@ from typing import Any
 
 from ramify.chat.arguments import read_object
 from ramify.chat.conversation import AssistantCall, AssistantTurn
-from ramify.chat.hermes import UNREADABLE, CallForm, HermesRenderer
+from ramify.chat.hermes import QWEN3_XML, UNREADABLE, HermesRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import ToolCall, ToolSpec
 
@@ -37,11 +37,7 @@ _EXPECTED = (
 class Qwen3XmlRenderer(HermesRenderer):
     """The qwen3_xml dialect over a chat template that has it."""
 
-    form = CallForm(
-        "qwen3_xml",
-        "<tool_call>\n<function=ramify_probe>\n<parameter=text>\na\n</parameter>\n</function>\n</tool_call>",
-        "<tool_call> with <function=..>",
-    )
+    form = QWEN3_XML
     other_calls = re.compile(r"<result>|<function_call>|<tool_call>\s*\{|<\|python_tag\|>|\[TOOL_CALLS\]")
 
     def _call_reader(self, tools: Sequence[ToolSpec]) -> Callable[[str], ToolCall]:

@@ -8,7 +8,7 @@ from hermes_folders import write_hermes_tokenizer
 from llama3_folders import write_llama3_tokenizer
 from ramify.chat.conversation import AssistantCall, AssistantTurn
 from ramify.chat.demonstrations import demonstrate, fewest_tokens, most_tokens, split
-from ramify.chat.hermes import UNREADABLE
+from ramify.chat.hermes import UNREADABLE, HermesRenderer
 from ramify.chat.llama3 import Llama3Renderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError
@@ -221,6 +221,9 @@ def test_an_open_call_or_thought_is_not_continued(renderer, text):
 
 
 def test_a_template_of_another_family_is_refused(tmp_path):
-    folder = write_hermes_tokenizer(tmp_path)
-    with pytest.raises(DataError, match=r'does not write calls and results as model\.dialect = "llama3" does'):
+    folder = write_hermes_tokenizer(tmp_path / "qwen")
+    with pytest.raises(DataError, match=r'as model\.dialect = "llama3" does \(.*\)\. Use "hermes"'):
         Llama3Renderer(ChatTokenizer(folder))
+    folder = write_llama3_tokenizer(tmp_path / "llama3")
+    with pytest.raises(DataError, match=r'as model\.dialect = "hermes" does \(.*\)\. Use "llama3"'):
+        HermesRenderer(ChatTokenizer(folder))

@@ -73,8 +73,6 @@ def test_any_text_comes_back_as_it_was():
 
 
 def test_a_template_that_opens_thoughts_and_keeps_them_lets_the_user_speak_again():
-    source = (
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}[assistant]<think>\n"
-    )
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{{ '[assistant]<think>\\n' }}"
     template = ChatTemplate(source, {"eos_token": "!"}, "folder")
     assert read_user_frame(template, "!", "folder") == ("[user]", "![assistant]<think>\n")
