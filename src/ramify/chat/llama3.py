@@ -56,7 +56,7 @@ _ENDS = ("<|eot_id|>", "<|eom_id|>")
 _KEYS = ("parameters", "arguments")
 """The arguments of a call; models also write the second, as most others do."""
 _THOUGHTS = re.compile(r"\s*(?:<think>.*?</think>\s*)*", re.DOTALL)
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 _CALL = re.compile(r'\{\s*"name"\s*:')
 _BUILT_IN = re.compile(r"([A-Za-z_]\w*)\.call\(.*\)", re.DOTALL)
 _DECODER = json.JSONDecoder(strict=False)
@@ -146,7 +146,7 @@ class Llama3Renderer(HermesRenderer):
 
     def _leaves_open(self, begun: str) -> bool:
         words = begun[_words_begin(begun) :]
-        return words.startswith("{") or _PYTHON_TAG in words or "<think>" in _THOUGHT.sub("", words)
+        return words.startswith("{") or _PYTHON_TAG in words or _ends_in_thought(words)
 
     def split(self, text: str) -> Parts:
         """Split a demonstration at its results, without the headers and ends that the template writes between turns."""
@@ -184,6 +184,10 @@ def _words_begin(turn: str) -> int:
     return thoughts.end() if thoughts else 0
 
 
+def _ends_in_thought(words: str) -> bool:
+    return any(not thought[1] for thought in _THOUGHT.finditer(words))
+
+
 def _unquoted(result: str) -> str:
     """Return a result without the quotation marks and escapes that the released templates write."""
     try:
@@ -208,9 +212,9 @@ def parse_turn(turn: str, ends: Sequence[str], program_key: str = "code") -> Par
         return MalformedTurn("the turn does not end")
     body = turn.removesuffix(end)
     words, calls = _split_calls(body[_words_begin(body) :].strip(), program_key)
-    answer = _THOUGHT.sub("", words).strip()
-    if "<think>" in answer:
+    if _ends_in_thought(words):
         return MalformedTurn("the turn ends in a thought")
+    answer = _THOUGHT.sub("", words).strip()
     if "</think>" in answer:
         return MalformedTurn("</think> closes nothing")
     if calls:

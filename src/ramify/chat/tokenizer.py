@@ -265,8 +265,8 @@ class ChatTokenizer:
             DataError: The template refuses the messages, or opens a thought before a turn that is to be continued.
         """
         begun = begun_turn(messages)
-        asked = messages[:-1] if begun else messages
-        plain = [{"role": message.role, "content": message.text} for message in asked]
+        whole = messages[:-1] if begun else messages
+        plain = [{"role": message.role, "content": message.text} for message in whole]
         prompt = self.template.render(plain, tools)
         if not begun or not thought_opening(prompt):
             return prompt + begun

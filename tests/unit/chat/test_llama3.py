@@ -1,6 +1,7 @@
 """The llama3 dialect: its calls, turns and demonstrations are those of the released templates."""
 
 import json
+import time
 
 import pytest
 
@@ -131,6 +132,13 @@ def test_a_call_that_cannot_be_read_says_why(turn, name, message):
     assert message in unread.malformed
 
 
+@pytest.mark.parametrize("piece", ["<think>", "</think>", "<|python_tag|>", "{", '{"name": ', CALL, "[", ";"])
+def test_a_long_turn_is_read_in_little_time(piece):
+    started = time.process_time()
+    parse_turn(piece * (300_000 // len(piece)) + END, (END,))
+    assert time.process_time() - started < 1.0
+
+
 def test_what_stands_behind_a_call_is_a_call_that_cannot_be_read():
     parsed = parse_turn(f"{CALL} and so on{END}", (END,))
     assert isinstance(parsed, Calls)
@@ -143,7 +151,7 @@ def test_a_program_is_the_argument_of_the_recipes_python(renderer):
 
 
 @pytest.mark.parametrize(
-    ("turn", "thoughts", "rest"),
+    ("turn", "thoughts", "spoken"),
     [
         (f"<think> a </think>\n\n{CALL}", [" a "], CALL),
         (CALL, [], CALL),
@@ -151,10 +159,10 @@ def test_a_program_is_the_argument_of_the_recipes_python(renderer):
         ("Two lines.\nIt is \\boxed{4}.", [], "It is \\boxed{4}."),
     ],
 )
-def test_outlines(renderer, turn, thoughts, rest):
+def test_outlines(renderer, turn, thoughts, spoken):
     outline = renderer.outline(turn, SPECS)
     assert [turn[start:end] for start, end in outline.thoughts] == thoughts
-    assert turn[outline.words :] == rest
+    assert turn[outline.words :] == spoken
 
 
 def turn_with_calls(text, thought, *arguments):
