@@ -171,7 +171,7 @@ def with_other_keys(row: Row) -> Row:
     for tool in tools:
         del tool["parameters"]
     for message in row["messages"]:
-        message["role"] = {"system": "developer"}.get(message["role"], message["role"])
+        message["role"] = {"system": "developer", "tool": "ipython"}.get(message["role"], message["role"])
         message["content"] = [{"type": "text", "text": message["content"]}]
     return {"conversations": row["messages"], "tools": tools}
 
