@@ -180,8 +180,9 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
             words = len(opened) + answer_begins(turn, self.ends)
         return outline(turn, words - len(opened))
 
-    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a whole thought; one that the prompt opened is only closed."""
+    def thought(self, text: str, tools: Sequence[ToolSpec], *, first: bool = False) -> str:
+        """Return a whole thought; one that the template opened is only closed, since it opens that of every turn."""
+        del first
         opening = "" if self.thought_opening else "<think>\n"
         return f"{opening}{self.quoted(text.strip(), tools)}\n</think>\n\n"
 

@@ -156,9 +156,10 @@ class ChatRenderer(ABC):
         """Return foreign text in which nothing forges a tag of the dialect."""
         return self._foreign(text, self.tools_of(tools))[0]
 
-    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
+    def thought(self, text: str, tools: Sequence[ToolSpec], *, first: bool = False) -> str:
         """Return the beginning of a turn: a whole thought with a foreign text, in which nothing forges a tag."""
-        return f"<think> {self.quoted(text.strip(), tools)}</think>"
+        opening = "" if first and self.thought_opening else "<think> "
+        return f"{opening}{self.quoted(text.strip(), tools)}</think>"
 
     def foreign_control(self, problem: Problem, tools: Sequence[ToolSpec], *sides: Parts) -> str | None:
         """Return a control token that the prompt's messages, the tools or the demonstrations `sides` spell, or None."""

@@ -196,7 +196,7 @@ class Refiner:
         messages = trajectory.problem.messages
         question = next(message.text for message in reversed(messages) if message.role != "assistant")
         answer = await self.helper.ask("refiner", _INSTRUCTIONS, {"question": question, "work": work})
-        shorter = self.renderer.thought(answer, tools)
+        shorter = self.renderer.thought(answer, tools, first=True)
         if len(self.renderer.insert(shorter, tools)) >= _size(context):
             raise UnhelpfulError("no shorter")
         return ContinueFrom(Cut(prompt.id, len(prompt.token_ids)), shorter)

@@ -406,6 +406,11 @@ def test_only_the_first_turn_of_an_exchange_continues_the_templates_thought(open
         parts_of(opening, "<think> find <answer> 42 </answer>", SPECS)
 
 
+def test_a_foreign_thought_behind_the_prompt_is_only_closed(opening, plain):
+    assert opening.thought(" so ", SPECS, first=True) == "so</think>"
+    assert opening.thought(" so ", SPECS) == plain.thought(" so ", SPECS, first=True) == "<think> so</think>"
+
+
 def test_a_call_that_the_opened_thought_speaks_of_is_no_call(opening, plain):
     turn = "I could <search> it </think> <answer> 42 </answer>"
     assert opening.parse(turn, SPECS) == Final("42")
