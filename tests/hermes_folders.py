@@ -1,6 +1,7 @@
 """Model folders whose chat template has the hermes dialect: Qwen2.5's and Qwen3's formats, written anew for these tests."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -91,7 +92,19 @@ def template(family: str) -> str:
 
 
 def write_hermes_tokenizer(folder: Path, family: str = QWEN25) -> Path:
-    """A byte-level tokenizer that is the same everywhere: bytes, a few words, and the family's added tokens."""
+    """The folder of a Qwen model."""
+    settings = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    return write_byte_tokenizer(folder, _STRUCTURE, _MARKUP[family], settings, template(family))
+
+
+def write_byte_tokenizer(
+    folder: Path,
+    structure: Sequence[str],
+    markup: Sequence[str],
+    settings: dict[str, str],
+    source: str,
+) -> Path:
+    """A byte-level tokenizer that is the same everywhere: bytes, a few words, special tokens and other added tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = {token: index for index, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges: list[tuple[str, str]] = []
@@ -115,16 +128,29 @@ def write_hermes_tokenizer(folder: Path, family: str = QWEN25) -> Path:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _STRUCTURE])
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in _MARKUP[family]])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in structure])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in markup])
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-    }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **settings}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "chat_template.jinja").write_text(template(family))
+    (folder / "chat_template.jinja").write_text(source)
+    return folder
+
+
+def write_xml_tokenizer(folder: Path) -> Path:
+    """As `write_hermes_tokenizer`, for Qwen3; calls are XML, as in the templates of Qwen3-Coder and Qwen3.5."""
+    path = write_hermes_tokenizer(folder, QWEN3) / "chat_template.jinja"
+    source = path.read_text()
+    before, start, after = source.partition("'<tool_call>\\n{")
+    _, end, after = after.partition("'}\\n</tool_call>' -}}")
+    assert start
+    assert end
+    calls = (
+        "'<tool_call>\\n<function=' + c.function.name + '>\\n' -}}{%- for k, v in c.function.arguments | items -%}"
+        "{{- '<parameter=' + k + '>\\n' + (v | tojson if v is mapping or (v is sequence and v is not string) else v | string)"
+        " + '\\n</parameter>\\n' -}}{%- endfor -%}{{- '</function>\\n</tool_call>' -}}"
+    )
+    path.write_text(before + calls + after)
     return folder
 
 

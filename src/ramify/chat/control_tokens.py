@@ -17,6 +17,7 @@ from ramify.chat.tokenizer import (
     AddedToken,
     ChatTokenizer,
     RenamedTokens,
+    any_of,
     as_unicode,
     draw_names,
     renamed_entries,
@@ -57,9 +58,7 @@ class ControlTokens:
             return bool(marked or (_MARKUP.fullmatch(content) and content in template))
 
         self._controls = {token.content for token in tokenizer.added if is_control(token)}
-        # Where several added tokens match, take the longest, as the tokenizers library does.
-        longest_first = sorted({token.content for token in tokenizer.added}, key=len, reverse=True)
-        self._any_added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._any_added = any_of(token.content for token in tokenizer.added)
         self._heads = {text[:size] for text in self._controls for size in range(1, len(text))}
         self._tails = {text[-size:] for text in self._controls for size in range(1, len(text))}
         self._reach = max(map(len, self._controls), default=1) - 1
@@ -70,11 +69,11 @@ class ControlTokens:
         return next((match for match in matches if match in self._controls), None)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text that may hold tags of the dialect, such as an assistant's turn; none is a control token."""
+        """Return the ids of a text that continues another, such as an assistant's turn; it may hold tags of the dialect, and no id is a control token."""
         return (
-            self._tokenizer.encode(text)
+            self._tokenizer.encode(text, continues=True)
             if self.found_in(text) is None
-            else self._spelt.encode(as_unicode(text))
+            else self._spelt.encode(as_unicode(text), continues=True)
         )
 
     def chat_ids(
@@ -106,7 +105,7 @@ class ControlTokens:
         plain = self._tokenizer.plain_tokens
         own = [plain.rename(piece, self._any_added) for piece in frame]
         following = [part for pair in zip(texts, own[1:], strict=True) for part in pair]
-        return plain.encode(as_unicode("".join((own[0], *following))))
+        return plain.encode(as_unicode("".join((own[0], *following))), continues=True)
 
     def broken(self, token_ids: Sequence[int]) -> str:
         """Decode for a reader that parses control tokens from text; mere spellings of control tokens are broken up."""
@@ -183,7 +182,7 @@ def _with_controls_renamed(tokenizer: ChatTokenizer, controls: frozenset[str]) -
     raw["added_tokens"] = renamed_entries(raw["added_tokens"], names)
     raw["post_processor"] = None  # it may name a renamed token
     library = Tokenizer.from_str(json.dumps(raw))
-    return RenamedTokens(library, tokenizer.added, names, tokenizer.folder)
+    return RenamedTokens(library, tokenizer.added, names, tokenizer.folder, tokenizer.unprefixed)
 
 
 def _texts_of(value: object) -> list[str]:

@@ -90,6 +90,18 @@ def thought_opened(turn: str) -> str:
     return f"<think>{turn}" if closed and "<think>" not in before else turn
 
 
+def in_opened_thought(turn: str, opening: str) -> str:
+    """Return a turn as it continues a prompt that ends with `opening`, which is `<think>` and perhaps blanks.
+
+    A turn without a thought closes the one that the prompt opened.
+    """
+    text = turn.lstrip()
+    if text.startswith("<think>"):
+        return text.removeprefix(opening if text.startswith(opening) else "<think>")
+    begins_in_it = thought_opened(turn) != turn
+    return turn if begins_in_it else f"\n</think>\n\n{turn}"
+
+
 def outline(turn: str, words: int) -> TurnOutline:
     """Return the outline of a turn whose call or answer begins at `words`; its first thought may have been opened before it."""
     text = turn[:words]

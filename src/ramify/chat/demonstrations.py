@@ -22,6 +22,11 @@ def split(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[Too
     Raises:
         RowError: The dialect cannot write a call, or a result in a text holds an answer.
     """
+    return renderer.in_opened_thoughts(_parts(renderer, lines, tools))
+
+
+def _parts(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[ToolSpec]) -> Parts:
+    """Return the turns and the results, each turn with its whole thought."""
     parts: list[tuple[Source, str]] = []
     for line in lines:
         if isinstance(line, AssistantTurn):
@@ -50,7 +55,7 @@ def context_turns(
     if all(line.trained for line in lines if isinstance(line, AssistantTurn)):
         return frozenset()
     for line in lines:
-        parts = split(renderer, (line,), tools)
+        parts = _parts(renderer, (line,), tools)
         if isinstance(line, AssistantTurn) and not line.trained:
             positions += (size + index for index, part in enumerate(parts) if part[0] is Source.POLICY)
         size += len(parts)
@@ -77,7 +82,7 @@ def as_messages(
             if isinstance(first, AssistantTurn) and not first.calls and not others:
                 text = first.whole_text
             else:
-                text = renderer.written(split(renderer, exchange, tools), tools)
+                text = renderer.written(_parts(renderer, exchange, tools), tools)
             messages.append(Message.of("assistant", text))
     return tuple(messages)
 
@@ -86,7 +91,7 @@ def _turn_messages(renderer: ExampleRenderer, line: Line, tools: Sequence[ToolSp
     if isinstance(line, AssistantTurn):
         text = renderer.demonstrated(line, tools) if line.calls else line.whole_text
         return [Message.of("assistant", text)]
-    return [Message.of("tool", text) for _, text in split(renderer, (line,), tools)]
+    return [Message.of("tool", text) for _, text in _parts(renderer, (line,), tools)]
 
 
 def exchanges(parts: Parts) -> list[tuple[int, Parts]]:
@@ -106,6 +111,7 @@ def check(
     *,
     may_end_in_call: bool = False,
     context: Collection[int] = (),
+    begun: str = "",
 ) -> None:
     """Require that a rollout could have these parts, which are the turns and results of one exchange.
 
@@ -115,6 +121,7 @@ def check(
         tools: The tools that the prompt shows.
         may_end_in_call: Allow a call without a result in the last turn, because an environment ends the trajectory there.
         context: The positions of turns that are not trained on; their calls need not be readable.
+        begun: The text with which the prompt begins the first turn (`begun_turn`).
 
     Raises:
         RowError: No rollout could.
@@ -125,6 +132,8 @@ def check(
         raise RowError("a result follows no call", "it begins with one")
     if parts[-1][0] is Source.TOOL:
         raise RowError("it does not end with a turn of the assistant")
+    if begun and not renderer.thought_opening:
+        parts = ((Source.POLICY, begun + parts[0][1]), *parts[1:])
     for text in (text for source, text in parts if source is Source.POLICY):
         _check_text(renderer, text)
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
@@ -162,7 +171,7 @@ def most_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts, tools
         if source is Source.PROMPT:
             most += len(renderer.later_message(text, tools))
         elif source is Source.TOOL:
-            most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(text)
+            most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(renderer.result_text(text))
             most += 3 * sum(map(text.count, _ESCAPED))
         else:
             most += renderer.tokenizer.most_tokens(text) + 1

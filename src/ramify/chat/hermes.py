@@ -14,7 +14,7 @@ never gets to do it.
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -29,6 +29,7 @@ from ramify.chat.conversation import (
     AssistantTurn,
     Line,
     Parts,
+    in_opened_thought,
     outline,
     split_at_spans,
     split_thought,
@@ -36,10 +37,11 @@ from ramify.chat.conversation import (
 )
 from ramify.chat.renderer import DialectTools, EndpointRenderer, ExampleRenderer
 from ramify.chat.template import ChatTemplate
-from ramify.chat.tokenizer import ChatTokenizer
+from ramify.chat.tokenizer import ChatTokenizer, begun_turn
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (
     Calls,
+    Dialect,
     Final,
     MalformedTurn,
     Message,
@@ -55,15 +57,40 @@ from ramify.core.tree import Source
 UNREADABLE = "tool_call"
 """The name of a call whose own name cannot be read; no tool may have it."""
 
-_NOTHING = "the turn holds neither a call nor an answer"
-_OPENED = "<think>\n"
-_WRITTEN = ("think", "tool_call")
+NOTHING = "the turn holds neither a call nor an answer"
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
 _PART = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 
-_PROBE_CALL = '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>'
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a chat template writes calls.
+
+    Attributes:
+        dialect: The dialect that needs it.
+        probe: The call of `ramify_probe` with the text "a".
+        words: The form in words, for messages.
+    """
+
+    dialect: Dialect
+    probe: str
+    words: str
+
+
+HERMES = CallForm(
+    "hermes",
+    '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>',
+    "<tool_call> with JSON",
+)
+LLAMA3 = CallForm("llama3", '{"name": "ramify_probe", "parameters": {"text": "a"}}', "JSON")
+QWEN3_XML = CallForm(
+    "qwen3_xml",
+    "<tool_call>\n<function=ramify_probe>\n<parameter=text>\na\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call> with <function=..>",
+)
+_FORMS = (HERMES, LLAMA3, QWEN3_XML)
 _PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -75,8 +102,19 @@ _PROBE_TOOL = {
 
 
 class HermesRenderer(ExampleRenderer, EndpointRenderer):
-    """The hermes dialect over a chat template that has it."""
+    """The hermes dialect over a chat template that has it.
 
+    Dialects with calls of another form inherit from it; the turns around calls and results are alike.
+
+    Attributes:
+        form: How the template writes calls.
+        written_tags: Names of the tags that the policy writes.
+        tags: Names of the tags that foreign text must not hold.
+    """
+
+    form = HERMES
+    written_tags: tuple[str, ...] = ("think", "tool_call")
+    tags: tuple[str, ...] = (*written_tags, "tool_response")
     result_tags = _RESULT
     other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
     ends_each_turn = True
@@ -88,9 +126,9 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
             DataError: The template shows no tools, or writes calls or results in another way.
         """
         super().__init__(tokenizer)
-        self._controls = ControlTokens(tokenizer, _WRITTEN)
+        self._controls = ControlTokens(tokenizer, self.written_tags)
         self._frame = read_frame(
-            tokenizer.template, tokenizer.decode([tokenizer.eos_id]), f"{tokenizer.folder}"
+            tokenizer.template, tokenizer.decode([tokenizer.eos_id]), f"{tokenizer.folder}", self.form
         )
         self.result_end = self._frame.result_end
 
@@ -106,7 +144,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
             for spec in by_name.values()
         )
         listed = tuple({"type": "function", "function": function} for function in functions)
-        return DialectTools(by_name, (*_WRITTEN, "tool_response"), self._controls, listed=listed)
+        return DialectTools(by_name, self.tags, self._controls, listed=listed)
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:  # noqa: ARG002 - no call ends a turn
         """Return the tag of a result, which the policy may forge; otherwise only the end token ends a turn."""
@@ -115,16 +153,22 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
     def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the tokens between the end of the turn with the calls and the start of the next turn; no result forges a tag."""
         shown = self.tools_of(tools)
-        texts = [self._foreign(result.text, shown)[0] for result in results]
+        texts = [self.result_text(self._foreign(result.text, shown)[0]) for result in results]
         return shown.controls.framed_ids(self._frame.pieces(len(texts)), texts)
 
-    def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:  # noqa: ARG002 - a call names any tool
+    def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Parse one whole turn of the policy; a call of a tool that is not in force is read, and gets an error."""
-        return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
+        opened = "<think>" if self.thought_opening else ""
+        return parse_turn(opened + turn, self.ends, self._call_reader(tools))
+
+    def _call_reader(self, tools: Sequence[ToolSpec]) -> Callable[[str], ToolCall]:
+        """Return what parses the text of one call."""
+        del tools
+        return read_call
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:  # noqa: ARG002 - see `parse`
         """Return the spans of a turn's thoughts, and the start of its first call or of its answer."""
-        opened = "<think>" if self._frame.opens_thought else ""
+        opened = "<think>" if self.thought_opening else ""
         parts = list(_PART.finditer(opened + turn))
         call = next((part.start() for part in parts if part[2] is not None), None)
         thoughts = [part.end() for part in parts if part[2] is None and part[1]]
@@ -133,29 +177,23 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         elif thoughts:
             words = max(thoughts)
         else:
-            words = len(opened) + _answer_begins(turn, self.ends)
+            words = len(opened) + answer_begins(turn, self.ends)
         return outline(turn, words - len(opened))
 
-    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a whole thought; one that the prompt opened is only closed."""
-        opening = "" if self._frame.opens_thought else _OPENED
+    def thought(self, text: str, tools: Sequence[ToolSpec], *, first: bool = False) -> str:
+        """Return a whole thought; one that the template opened is only closed, since it opens that of every turn."""
+        del first
+        opening = "" if self.thought_opening else "<think>\n"
         return f"{opening}{self.quoted(text.strip(), tools)}\n</think>\n\n"
 
     def turn_text(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
         """Return the text of a chat endpoint's turn, without a `<think>` that the prompt writes."""
-        return self._in_its_frame(super().turn_text(turn, tools))
+        text = super().turn_text(turn, tools)
+        return in_opened_thought(text, "<think>") if self.thought_opening else text
 
-    def _in_its_frame(self, turn: str) -> str:
-        if not self._frame.opens_thought:
-            return turn
-        thought = turn.lstrip()
-        if not thought.startswith("<think>"):
-            return f"\n</think>\n\n{turn}"
-        return thought.removeprefix("<think>")
-
-    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
+    def _assistant_turn(self, turn: str, number: int, tools: Sequence[ToolSpec]) -> AssistantTurn:
         whole = split_thought(thought_opened(turn))
-        return _with_calls(whole, number) or whole
+        return _with_calls(whole, number, self._call_reader(tools)) or whole
 
     def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
         if turn.calls:
@@ -181,7 +219,18 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
     def _messages(self, problem: Problem, shown: DialectTools) -> tuple[Message, ...]:  # noqa: ARG002
+        begun = "" if self.thought_opening else begun_turn(problem.messages)
+        if self._leaves_open(begun):
+            # Where a turn is read, the prompt is not at hand.
+            raise DataError(
+                "the turn of the assistant at the end of the prompt leaves a thought or a call open, which this dialect does not "
+                'continue. Close it, or use model.dialect = "tags"'
+            )
         return problem.messages
+
+    def _leaves_open(self, begun: str) -> bool:
+        """Return True if the beginning of a turn leaves a thought or a call open."""
+        return any(not part[1] and not part[3] for part in _PART.finditer(begun))
 
     def split(self, text: str) -> Parts:
         """Split a demonstration at its tool responses, without the line breaks that the template writes between turns."""
@@ -190,11 +239,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
             if index % 2:
                 parts.append((Source.TOOL, piece.removeprefix("\n").removesuffix("\n")))
             elif piece.strip():
-                turn = piece.strip()
-                if turn.startswith(_OPENED) and self._frame.after.endswith(_OPENED):
-                    parts.append((Source.POLICY, turn.removeprefix(_OPENED)))
-                else:
-                    parts.append((Source.POLICY, self._in_its_frame(turn)))
+                parts.append((Source.POLICY, piece.strip()))
         return tuple(parts)
 
     def written(self, parts: Parts, tools: Sequence[ToolSpec]) -> str:
@@ -217,7 +262,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         for number, (text, results) in enumerate(turns, 1):
             turn = self.parse(text + self.ends[0], tools)
             if isinstance(turn, MalformedTurn):
-                raise RowError(turn.reason) if turn.reason == _NOTHING else RowError(UNBALANCED, turn.reason)
+                raise RowError(turn.reason) if turn.reason == NOTHING else RowError(UNBALANCED, turn.reason)
             calls = turn.calls if isinstance(turn, Calls) else ()
             for call in calls:
                 if named and call.name not in {*named, UNREADABLE}:
@@ -232,7 +277,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return sum(self.tokenizer.most_tokens(piece) for piece in self._frame.pieces(2))
 
 
-def _answer_begins(turn: str, ends: Sequence[str]) -> int:
+def answer_begins(turn: str, ends: Sequence[str]) -> int:
     """Return the start of the sentence or line with the first box, in a turn that thinks aloud; without a box, the turn's end."""
     text = turn[: min((at for end in ends if (at := turn.find(end)) >= 0), default=len(turn))]
     box = text.find("\\boxed")
@@ -254,11 +299,6 @@ class ResultFrame:
     after: str
 
     @property
-    def opens_thought(self) -> bool:
-        """True if the template opens the thought with which the assistant's turn begins."""
-        return self.after.rstrip().endswith("<think>")
-
-    @property
     def result_end(self) -> str:
         """The text that closes each result: with what follows it begins alike, whether that is another result or not."""
         pairs = zip(self.between, self.after, strict=False)
@@ -270,48 +310,51 @@ class ResultFrame:
 
 
 @lru_cache(maxsize=4)
-def read_frame(template: ChatTemplate, end: str, origin: str) -> ResultFrame:
+def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) -> ResultFrame:
     """Return a template's text around tool results, read from renderings of a call with one result and with two.
 
     Args:
         template: The chat template.
         end: The text of the end token.
         origin: The template's folder, with which error messages begin.
+        form: How the template must write calls.
 
     Raises:
         DataError: The template shows no tools, writes calls or results in another way, or ends turns with another token.
     """
+    key = f'model.dialect = "{form.dialect}"'
     if "ramify_probe" not in template.render([{"role": "user", "content": "q"}], [_PROBE_TOOL]):
         raise DataError(
-            f'{origin}: the chat template shows the model no tools, which model.dialect = "hermes" needs. Use "tags" or '
-            "another template"
+            f'{origin}: the chat template shows the model no tools, which {key} needs. Use "tags" or another template'
         )
-    one_result = _rendered_results(template, ["first"])
-    two_results = _rendered_results(template, ["first", "second"])
-    _, call, after_call = two_results.partition(_PROBE_CALL)
+    one_result = _rendered_results(template, ["first"], key)
+    two_results = _rendered_results(template, ["first", "second"], key)
+    _, call, after_call = two_results.partition(form.probe)
     if call and not after_call.startswith(end):
         raise DataError(
             f"{origin}: the chat template ends a turn with {after_call.partition(chr(10))[0]!r:.60}, but eos_token in "
-            f'tokenizer_config.json is {end!r}. model.dialect = "hermes" needs them equal'
+            f"tokenizer_config.json is {end!r}. {key} needs them equal"
         )
+    others = (each.dialect for each in _FORMS if each != form and each.probe in two_results)
+    fitting = next(others, "tags")
     marks = [f"ramify_{name}" for name in ("first", "second")]
     if not call or any(two_results.count(mark) != 1 for mark in marks):
         raise DataError(
-            f'{origin}: the chat template does not write calls and results as model.dialect = "hermes" does '
-            f'(<tool_call> with JSON, then {end}). Use "tags" or another template'
+            f"{origin}: the chat template does not write calls and results as {key} does "
+            f'({form.words}, then {end}). Use "{fitting}" or another template'
         )
     before, _, after_first = after_call.removeprefix(end).partition(marks[0])
     between, _, after = after_first.partition(marks[1])
     frame = ResultFrame(before, between, after)
-    if not one_result.endswith(_PROBE_CALL + end + before + marks[0] + after):
+    if not one_result.endswith(form.probe + end + before + marks[0] + after):
         raise DataError(
-            f'{origin}: the chat template writes one tool result differently from two, which model.dialect = "hermes" does not '
+            f"{origin}: the chat template writes one tool result differently from two, which {key} does not "
             'support. Use "tags" or another template'
         )
     return frame
 
 
-def _rendered_results(template: ChatTemplate, names: Sequence[str]) -> str:
+def _rendered_results(template: ChatTemplate, names: Sequence[str], key: str) -> str:
     call = {"type": "function", "function": {"name": "ramify_probe", "arguments": {"text": "a"}}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "q"},
@@ -321,15 +364,22 @@ def _rendered_results(template: ChatTemplate, names: Sequence[str]) -> str:
     try:
         return template.render(messages, [_PROBE_TOOL])
     except DataError as error:
-        raise DataError(f'{error} (a call and its results, for model.dialect = "hermes")') from None
+        raise DataError(f"{error} (a call and its results, for {key})") from None
 
 
-def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
+def sent_call(call: ToolCall, turn: int, number: int) -> AssistantCall:
+    """Return a call as a chat endpoint has it. Ids are nine letters and digits, which every service accepts."""
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+    return AssistantCall(f"call{turn:03d}{number:02d}", call.name, arguments)
+
+
+def parse_turn(turn: str, ends: Sequence[str], read: Callable[[str], ToolCall] | None = None) -> ParsedTurn:
     """Parse one turn of the policy.
 
     Args:
         turn: Text of this turn only, from its first thought on.
         ends: Texts of the end tokens; without one of them the turn is not complete.
+        read: Parses the text of one call; None: `read_call`.
     """
     if any(tag in turn for tag in _RESULT):
         return MalformedTurn("the turn writes a result itself")
@@ -346,7 +396,7 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
                 "the turn ends in a thought" if part[2] is None else "the turn ends in a call"
             )
         if part[2] is not None:
-            calls.append(read_call(part[2]))
+            calls.append((read or read_call)(part[2]))
         texts.append(body[position : part.start()])
         position = part.end()
     texts.append(body[position:])
@@ -356,17 +406,23 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
         return MalformedTurn(f"{stray} closes nothing")
     if calls:
         return Calls(tuple(calls))
-    return Final(answer) if answer else MalformedTurn(_NOTHING)
+    return Final(answer) if answer else MalformedTurn(NOTHING)
 
 
-def read_call(content: str) -> ToolCall:
-    """Parse the JSON of one call; if that fails, the call's `malformed` says what was expected."""
-    expected = 'expected {"name": .., "arguments": {..}}'
+def read_call(content: str, keys: Sequence[str] = ("arguments",)) -> ToolCall:
+    """Parse the JSON of one call; if that fails, the call's `malformed` says what was expected.
+
+    Args:
+        content: The JSON.
+        keys: The keys of the arguments; the first that is there counts.
+    """
+    expected = f'expected {{"name": .., "{keys[0]}": {{..}}}}'
     try:
         call = read_object(content)
     except (ValueError, RecursionError) as error:
         return ToolCall("0", UNREADABLE, {}, f"its text is not a JSON object ({error}); {expected}")
-    name, arguments = call.get("name"), call.get("arguments")
+    name = call.get("name")
+    arguments = next((call[key] for key in keys if key in call), None)
     if not isinstance(name, str) or not name:
         return ToolCall("0", UNREADABLE, {}, f"it has no name; {expected}")
     if not isinstance(arguments, dict):
@@ -374,22 +430,18 @@ def read_call(content: str) -> ToolCall:
     return ToolCall("0", name, arguments)
 
 
-def _with_calls(turn: AssistantTurn, number: int) -> AssistantTurn | None:
-    """Split a turn's calls from its text; None if it has no call, or one that cannot be read.
-
-    Ids are nine letters and digits, which every service accepts.
-    """
+def _with_calls(turn: AssistantTurn, number: int, read: Callable[[str], ToolCall]) -> AssistantTurn | None:
+    """Split a turn's calls from its text; None if it has no call, or one that cannot be read."""
     calls: list[AssistantCall] = []
     texts: list[str] = []
     position = 0
     for part in _PART.finditer(turn.text):
         if part[2] is None:
             continue
-        call = read_call(part[2])
+        call = read(part[2])
         if call.malformed is not None:
             return None
-        arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
-        calls.append(AssistantCall(f"call{number:03d}{len(calls):02d}", call.name, arguments))
+        calls.append(sent_call(call, number, len(calls)))
         texts.append(turn.text[position : part.start()])
         position = part.end()
     texts.append(turn.text[position:])

@@ -19,12 +19,13 @@ from ramify.chat.conversation import (
     Line,
     Parts,
     followed_by,
+    in_opened_thought,
     thought_opened,
     with_broken_controls,
 )
 from ramify.chat.tags import neutralise
-from ramify.chat.template import read_user_frame
-from ramify.chat.tokenizer import ChatTokenizer
+from ramify.chat.template import read_user_frame, thought_opening
+from ramify.chat.tokenizer import ChatTokenizer, begun_turn
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import (
     Message,
@@ -155,9 +156,10 @@ class ChatRenderer(ABC):
         """Return foreign text in which nothing forges a tag of the dialect."""
         return self._foreign(text, self.tools_of(tools))[0]
 
-    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
+    def thought(self, text: str, tools: Sequence[ToolSpec], *, first: bool = False) -> str:
         """Return the beginning of a turn: a whole thought with a foreign text, in which nothing forges a tag."""
-        return f"<think> {self.quoted(text.strip(), tools)}</think>"
+        opening = "" if first and self.thought_opening else "<think> "
+        return f"{opening}{self.quoted(text.strip(), tools)}</think>"
 
     def foreign_control(self, problem: Problem, tools: Sequence[ToolSpec], *sides: Parts) -> str | None:
         """Return a control token that the prompt's messages, the tools or the demonstrations `sides` spell, or None."""
@@ -234,6 +236,15 @@ class ChatRenderer(ABC):
             return False
 
     @cached_property
+    def thought_opening(self) -> str:
+        """The `<think>` with which the chat template begins each turn, and the blanks behind it; "" if it writes none."""
+        try:
+            return thought_opening(self.tokenizer.chat_text([Message.of("user", "q")]))
+        except DataError:
+            # The template takes no chat like this, and its refusal of a problem's messages says why.
+            return ""
+
+    @cached_property
     def ends(self) -> tuple[str, ...]:
         """Texts of the tokens that end a turn."""
         return tuple(self.tokenizer.decode([index]) for index in sorted(self.tokenizer.eos_ids))
@@ -301,9 +312,25 @@ class ExampleRenderer(ChatRenderer):
             RowError: No rollout could.
         """
 
+    def in_opened_thoughts(self, parts: Parts) -> Parts:
+        """Return the parts with each turn as it continues the thought that the chat template opens, if it opens one."""
+        if not self.thought_opening:
+            return parts
+        continued: list[tuple[Source, str]] = []
+        follows_template = True
+        for source, text in parts:
+            begins = follows_template and source is Source.POLICY
+            continued.append((source, in_opened_thought(text, self.thought_opening) if begins else text))
+            follows_template = self.ends_each_turn or source is Source.PROMPT
+        return tuple(continued)
+
     def repaired(self, parts: Parts) -> Parts:
         """Repair damage to the texts of programs, such as escaped line breaks."""
         return parts
+
+    def result_text(self, text: str) -> str:
+        """Return a result's text as the chat template writes it."""
+        return text
 
     @abstractmethod
     def frame_tokens(self) -> int:
@@ -333,7 +360,7 @@ class EndpointRenderer(ChatRenderer):
     """Writes what services with a chat endpoint read, and reads what they answer (`chat.conversation`)."""
 
     @abstractmethod
-    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
+    def _assistant_turn(self, turn: str, number: int, tools: Sequence[ToolSpec]) -> AssistantTurn:
         """Return a turn of the policy, without the end token, as a chat endpoint has it; `number` is its index in the conversation."""
 
     @abstractmethod
@@ -353,14 +380,22 @@ class EndpointRenderer(ChatRenderer):
         """Return a path that ends before a turn of the policy, as a chat endpoint has it.
 
         No foreign text in it holds a tag of the dialect or spells a control token.
+
+        Raises:
+            ConfigError: The prompt ends with a turn of the assistant.
         """
+        if begun_turn(path.problem.messages):
+            raise ConfigError(
+                f"problem {path.problem.id!r}: its prompt ends with a turn of the assistant, which a chat endpoint does not continue. "
+                "Leave out this turn, or use another engine"
+            )
         shown = self.tools_of(tools)
         lines: list[Line] = list(self._messages(path.problem, shown))
         turn = AssistantTurn("")
         for node in path.nodes[1:]:
             if node.source is Source.POLICY:
                 end = len(node.token_ids) - (node.token_ids[-1] in self.tokenizer.eos_ids)
-                turn = self._assistant_turn(self.decode(node.token_ids[:end]), len(lines))
+                turn = self._assistant_turn(self.decode(node.token_ids[:end]), len(lines), tools)
                 lines.append(turn)
             elif node.results:
                 texts = [

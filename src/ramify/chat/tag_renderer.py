@@ -17,6 +17,7 @@ from ramify.chat.conversation import (
     outline,
     split_at_spans,
     split_thought,
+    thought_opened,
 )
 from ramify.chat.renderer import DialectTools, EndpointRenderer, ExampleRenderer
 from ramify.chat.tags import (
@@ -63,8 +64,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         super().__init__(tokenizer)
-        self._open = tokenizer.encode(RESULT_OPEN)
-        self._close = tokenizer.encode(RESULT_CLOSE)
+        self._open = tokenizer.encode(RESULT_OPEN, continues=True)
+        self._close = tokenizer.encode(RESULT_CLOSE, continues=True)
 
     def _refusal(self, name: str, others: Collection[str]) -> str:
         return refusal(name, others)
@@ -89,7 +90,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Parse one whole turn of the policy."""
-        return parse_turn(turn, self.tools_of(tools).by_name, self.ends)
+        whole = thought_opened(turn) if self.thought_opening else turn
+        return parse_turn(whole, self.tools_of(tools).by_name, self.ends)
 
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
         """Return the spans of a turn's thoughts, and the start of its call or its answer."""
@@ -110,8 +112,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
         return messages
 
-    def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
-        del number
+    def _assistant_turn(self, turn: str, number: int, tools: Sequence[ToolSpec]) -> AssistantTurn:
+        del number, tools
         return split_thought(turn)
 
     def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
@@ -145,6 +147,9 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
         """Require that the tags are paired and that each call has a result."""
+        if self.thought_opening:
+            (source, text), *following = parts
+            parts = ((source, f"<think>{text}"), *following)
         check_parts(parts, self.tools_of(tools).by_name, may_end_in_call=may_end_in_call)
 
     def repaired(self, parts: Parts) -> Parts:

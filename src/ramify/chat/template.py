@@ -1,5 +1,6 @@
 """A model's chat template, rendered in a separate process with limits on time and memory."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -66,6 +67,13 @@ def _process() -> LimitedProcesses:
 
 
 _THOUGHT, _TURN, _USER = "<think>\nramify_thought\n</think>\n\n", "ramify_said", "ramify_heard"
+_OPENING = re.compile(r"<think>\s*\Z")
+
+
+def thought_opening(prompt: str) -> str:
+    """Return the `<think>` at the end of a rendered prompt, with the blanks behind it; "" if the prompt opens no thought."""
+    opening = _OPENING.search(prompt)
+    return opening[0] if opening else ""
 
 
 def read_user_frame(template: ChatTemplate, end: str, origin: str) -> tuple[str, str]:
@@ -92,7 +100,7 @@ def read_user_frame(template: ChatTemplate, end: str, origin: str) -> tuple[str,
         text = template.render(messages)
     except DataError as error:
         raise ConfigError(f"{error} (a turn of the assistant, then one of the user)") from None
-    earlier = prompt + _THOUGHT + _TURN + end
+    earlier = prompt + _THOUGHT.removeprefix(thought_opening(prompt)) + _TURN + end
     before, message, after = text.removeprefix(earlier).partition(_USER)
     if not text.startswith(earlier) or not message:
         raise ConfigError(

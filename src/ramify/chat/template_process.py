@@ -5,6 +5,7 @@ does not stop it from running for ever or filling the memory; `runtime.limited_p
 """
 
 import json
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -16,6 +17,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ramify.runtime.limited_process import serve
 
 _MAX_REASON = 200
+_TODAY = datetime(2024, 7, 26)  # noqa: DTZ001 - a date without a place
+"""The date for all templates, since a prompt must not change with the day: the one that Llama 3's templates have without a clock."""
 
 
 def _answer(request: dict[str, Any], _: bytes) -> dict[str, str]:
@@ -35,8 +38,8 @@ def _compiled(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    # No `strftime_now`: a prompt must not depend on the date. Templates that use it have a fallback.
     environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _TODAY.strftime
     environment.filters["tojson"] = _to_json
     return environment.from_string(source)
 

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ramify.chat.template import ChatTemplate
+from ramify.chat.template import ChatTemplate, thought_opening
 from ramify.core.errors import DataError, MachineError
 from ramify.core.json_text import parse_object
 from ramify.core.messages import Message
@@ -56,7 +56,12 @@ class RenamedTokens:
     """A tokenizer with new names for some of its added tokens, so that their usual spelling is ordinary text."""
 
     def __init__(
-        self, library: Tokenizer, added: Sequence[AddedToken], names: dict[str, str], folder: Path
+        self,
+        library: Tokenizer,
+        added: Sequence[AddedToken],
+        names: dict[str, str],
+        folder: Path,
+        unprefixed: Tokenizer | None,
     ) -> None:
         """Find the ids under which the library has the tokens.
 
@@ -65,8 +70,11 @@ class RenamedTokens:
             added: The added tokens as the model knows them.
             names: New names by the usual ones.
             folder: The model folder, for messages.
+            unprefixed: `ChatTokenizer.unprefixed`.
         """
         self._library = library
+        self._unprefixed = unprefixed
+        self._any_added = any_of(names.get(token.content, token.content) for token in added)
         self._names = names
         # A renamed token gets another id if the model's own vocabulary holds it too.
         self._ids = {
@@ -79,20 +87,28 @@ class RenamedTokens:
         """Return a trusted text with the new names of its tokens; `added` matches all added tokens."""
         return added.sub(lambda match: self._names.get(match[0], match[0]), text)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text in which the tokens have their new names.
+    def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
+        """Return the ids of a text in which the tokens have their new names; `continues` as of `ChatTokenizer.encode`.
 
         Raises:
             DataError: The model's own vocabulary still turns a usual spelling into the token.
         """
-        ids = self._library.encode(text, add_special_tokens=False).ids
+        ids = (
+            _continuing_ids(self._library, self._unprefixed, self._any_added, text)
+            if continues
+            else self._library.encode(text, add_special_tokens=False).ids
+        )
         if not self._forged.isdisjoint(ids):
             raise DataError(f"{self._folder}: the tokenizer turns plain text into a control token")
         return tuple(self._ids.get(index, index) for index in ids)
 
 
 class ChatTokenizer:
-    """Token ids of texts and of chats, for one model folder."""
+    """Token ids of texts and of chats, for one model folder.
+
+    Attributes:
+        unprefixed: Where the tokenizer puts a blank in front of every text, one that does not, and knows no added token.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Read `tokenizer.json` and its companions.
@@ -134,7 +150,14 @@ class ChatTokenizer:
         names = draw_names({token.content for token in self.added})
         entries = renamed_entries(raw["added_tokens"], names)
         self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": entries, "post_processor": None}))
-        self.plain_tokens = RenamedTokens(self._plain, self.added, names, folder)
+        without = _without_prefix(raw)
+        self.unprefixed = (
+            None
+            if without == raw
+            else Tokenizer.from_str(json.dumps({**without, "added_tokens": [], "post_processor": None}))
+        )
+        self._any_added = any_of(token.content for token in self.added)
+        self.plain_tokens = RenamedTokens(self._plain, self.added, names, folder, self.unprefixed)
         self.token_bytes = _token_bytes(path, raw, self._full, self.added)
         self._longest = max(map(len, self.token_bytes))
         # Such tokens absorb any number of blanks beside them.
@@ -169,9 +192,16 @@ class ChatTokenizer:
             )
         return int(index)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of trusted text; added tokens in it are recognised, and no token is put before or after it."""
+    def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
+        """Return the ids of trusted text; added tokens in it are recognised, and no token is put before or after it.
+
+        Args:
+            text: The text.
+            continues: It continues another text, so that no blank is put in front of it (SentencePiece).
+        """
         with naming_panics(self.folder):
+            if continues:
+                return tuple(_continuing_ids(self._full, self.unprefixed, self._any_added, as_unicode(text)))
             return tuple(self._full.encode(as_unicode(text), add_special_tokens=False).ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
@@ -206,13 +236,14 @@ class ChatTokenizer:
         return -(-size // self._longest)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
-        """Return the ids of foreign text, none of which is an added token (end of text, a role, a tag).
+        """Return the ids of foreign text that continues another; none is an added token (end of text, a role, a tag).
 
         Raises:
             DataError: The model's own vocabulary produces an added token all the same.
         """
         with naming_panics(self.folder):
-            ids = tuple(self._plain.encode(as_unicode(text), add_special_tokens=False).ids)
+            plain = self._plain if self.unprefixed is None else self.unprefixed
+            ids = tuple(plain.encode(as_unicode(text), add_special_tokens=False).ids)
         if not self.added_ids.isdisjoint(ids):
             raise DataError(f"{self.folder}: the tokenizer turns plain text into an added token")
         return ids
@@ -228,11 +259,23 @@ class ChatTokenizer:
     def chat_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the rendered chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
 
+        A turn of the assistant at the end is continued: its text follows the beginning of a turn, and nothing closes it.
+
         Raises:
-            DataError: The template refuses the messages.
+            DataError: The template refuses the messages, or opens a thought before a turn that is to be continued.
         """
-        plain = [{"role": message.role, "content": message.text} for message in messages]
-        return self.template.render(plain, tools)
+        begun = begun_turn(messages)
+        whole = messages[:-1] if begun else messages
+        plain = [{"role": message.role, "content": message.text} for message in whole]
+        prompt = self.template.render(plain, tools)
+        if not begun or not thought_opening(prompt):
+            return prompt + begun
+        if begun.strip() != "<think>":
+            raise DataError(
+                f"{self.folder}: the chat template opens a thought, which the turn of the assistant at the end of the prompt does not "
+                "continue. Leave out this turn, or use another template"
+            )
+        return prompt
 
     def _special(self, name: str) -> str:
         value = self._settings.get(name) or ""
@@ -281,6 +324,11 @@ def naming_panics(folder: Path) -> Iterator[None]:
         raise DataError(
             f"{folder}: the tokenizers library breaks on its files ({_one_line(error)})"
         ) from None
+
+
+def begun_turn(messages: Sequence[Message]) -> str:
+    """Return the text of a turn of the assistant that ends a prompt, which the policy continues; "" if none does."""
+    return messages[-1].text if messages and messages[-1].role == "assistant" else ""
 
 
 def _one_line(error: BaseException) -> str:
@@ -346,6 +394,49 @@ def _token_bytes(
     for index, content in added.items():
         table[index] = content
     return tuple(table)
+
+
+def any_of(texts: Iterable[str]) -> "re.Pattern[str]":
+    """Return a pattern of these texts, the longest first, as the tokenizers library matches added tokens."""
+    longest_first = sorted(set(texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _continuing_ids(
+    library: Tokenizer, unprefixed: Tokenizer | None, added: "re.Pattern[str]", text: str
+) -> list[int]:
+    """Return the ids of a text that continues another: nothing is put in front of what stands before its first added token."""
+    if unprefixed is None:
+        return list(library.encode(text, add_special_tokens=False).ids)
+    first = added.search(text)
+    start = first.start() if first else len(text)
+    head = unprefixed.encode(text[:start], add_special_tokens=False).ids
+    return [*head, *library.encode(text[start:], add_special_tokens=False).ids]
+
+
+def _without_prefix(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer's file without the blank that it puts in front of texts."""
+    parts = [name for name in ("normalizer", "pre_tokenizer") if name in raw]
+    return {**raw, **{name: _unprefixed_part(raw[name]) for name in parts}}
+
+
+def _unprefixed_part(part: Any) -> Any:  # noqa: ANN401 - a part of the file, checked by the library
+    if not isinstance(part, dict):
+        return part
+    match part.get("type"):
+        case "Prepend":
+            return None
+        case "Metaspace":
+            return {**part, "prepend_scheme": "never"} | (
+                {"add_prefix_space": False} if "add_prefix_space" in part else {}
+            )
+        case "ByteLevel":
+            return {**part, "add_prefix_space": False}
+        case "Sequence":
+            key = "normalizers" if "normalizers" in part else "pretokenizers"
+            inner = map(_unprefixed_part, part.get(key) or [])
+            return {**part, key: [each for each in inner if each is not None]}
+    return part
 
 
 def _byte_alphabet() -> dict[str, int]:

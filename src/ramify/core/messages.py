@@ -10,8 +10,9 @@ from ramify.core.tool_schema import plain_schema
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
-Dialect: TypeAlias = Literal["tags", "hermes"]
-"""Forms of calls and answers: the papers' tags, or JSON calls as Qwen and Hermes models write them."""
+Dialect: TypeAlias = Literal["tags", "hermes", "llama3", "qwen3_xml"]
+"""Forms of calls and answers: the papers' tags, JSON calls as Qwen and Hermes models write them, JSON calls of Llama 3, or calls
+in XML of Qwen3.5 and Qwen3-Coder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,11 @@ class Renderer(Protocol):
     def quoted(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """Return a foreign text in which nothing forges a tag of the dialect."""
 
-    def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
-        """Return the beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
+    def thought(self, text: str, tools: Sequence[ToolSpec], *, first: bool = False) -> str:
+        """Return the beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag.
+
+        `first`: The turn follows the prompt, which may have opened the thought.
+        """
 
 
 class ToolSession(Protocol):

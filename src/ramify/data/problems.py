@@ -30,6 +30,8 @@ from ramify.data.sources import DataRow, Split, named, read_data, source_notes
 
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
+_CONVERSATIONS = _PROMPTS[3:]
+"""Their last turn of the assistant may be an answer; in a prompt it is the beginning of the policy's turn."""
 _GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
 """Columns of the prompt and of the gold; the first that has a value is read."""
 _RATIONALE = re.compile(r"(?:.*\n)?\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
@@ -268,8 +270,10 @@ def _plain(value: object, column: str) -> object:
 def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     """Return the messages of a prompt, which is a list of messages or the text of one from the user.
 
+    A turn of the assistant at the end is one that the policy continues.
+
     Raises:
-        RowError: There is no message, one has another form, a call stands among them, or the assistant is the last to speak.
+        RowError: There is no message, one has another form, a call stands among them, or a conversation ends with the assistant.
     """
     if (
         isinstance(value, str)
@@ -282,10 +286,12 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     if not isinstance(value, list | str) or not value:
         raise RowError(f"no prompt: {column!r} must be text or a list of {{role, content}}")
     messages = tuple(_prompt_message(line, column) for line in read_lines(value, column, wrapped=False))
-    if messages[-1].role == "assistant":
+    if all(message.role == "assistant" for message in messages):
+        raise RowError(f"no prompt: {column!r} holds turns of the assistant only")
+    if messages[-1].role == "assistant" and column.casefold() in _CONVERSATIONS:
         raise RowError(
-            f"{column!r} ends with a turn of the assistant, which is not continued; put its text into the user's message, or "
-            "leave it out"
+            f"{column!r} ends with a turn of the assistant, which may be an answer. Leave it out, or, if it begins the policy's turn, "
+            "name the column 'prompt'"
         )
     return messages
 

@@ -27,6 +27,7 @@ _ROLES = {
     "human": "user",
     "gpt": "assistant",
     "observation": "tool",
+    "ipython": "tool",
     **{role: role for role in _READ},
 }
 """Our roles by those of data sets."""

@@ -115,7 +115,7 @@ def with_opening(problem: Problem, opening: str, most: int) -> Problem:
         most: Most characters of it.
 
     Raises:
-        ContentError: There is no text at all, or the opening is too long. Results are cut, and say so; an opening is the problem
+        ContentError: There is no text at all, the assistant speaks last, or the opening is too long. Results are cut, and say so; an opening is the problem
             itself.
     """
     if len(opening) > most:
@@ -129,6 +129,10 @@ def with_opening(problem: Problem, opening: str, most: int) -> Problem:
             )
         return problem
     *before, last = problem.messages
+    if last.role == "assistant":
+        raise ContentError(
+            "the prompt ends with a turn of the assistant, which would stand before what the environment says first"
+        )
     # As a paragraph of its own; a prompt without text is the opening alone.
     text = f"\n\n{opening}" if last.text.strip() else opening
     return replace(problem, messages=(*before, Message(last.role, (*last.content, TextPart(text)))))

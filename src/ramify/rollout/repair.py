@@ -193,9 +193,10 @@ class Refiner:
         ):
             return None
         work = self.renderer.decode(context.token_ids[len(prompt.token_ids) :])
-        question = trajectory.problem.messages[-1].text
+        messages = trajectory.problem.messages
+        question = next(message.text for message in reversed(messages) if message.role != "assistant")
         answer = await self.helper.ask("refiner", _INSTRUCTIONS, {"question": question, "work": work})
-        shorter = self.renderer.thought(answer, tools)
+        shorter = self.renderer.thought(answer, tools, first=True)
         if len(self.renderer.insert(shorter, tools)) >= _size(context):
             raise UnhelpfulError("no shorter")
         return ContinueFrom(Cut(prompt.id, len(prompt.token_ids)), shorter)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ramify.chat.conversation import AssistantTurn, Parts
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.renderer import ExampleRenderer
+from ramify.chat.tokenizer import begun_turn
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolCall, ToolSpec
 from ramify.core.records import Reward
@@ -152,7 +153,7 @@ def completion_of(
     """
     text = renderer.written(answer_parts(renderer, answer), tools)
     parts = split(renderer, (AssistantTurn(text),), tools)
-    check(renderer, parts, tools)
+    check(renderer, parts, tools, begun=begun_turn(answer.problem.messages))
     (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0), tools).trajectories
     size = sum(len(node.token_ids) for node in trajectory.nodes)
     if size > max_tokens:

@@ -18,6 +18,7 @@ from ramify.chat.demonstrations import (
     split,
 )
 from ramify.chat.renderer import ExampleRenderer
+from ramify.chat.tokenizer import begun_turn
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
 from ramify.core.messages import Message, Problem, ToolSpec
 from ramify.core.tree import Source, Tree, TreeKey
@@ -190,7 +191,7 @@ class ExampleReader:
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
             raise RowTooLargeError(self._too_many_tokens)
         for parts, untrained in zip(sides, context, strict=True):
-            self._check(parts, untrained, tools)
+            self._check(parts, untrained, tools, begun_turn(problem.messages))
         mended = tuple(map(renderer.repaired, sides))
         if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
             raise RowTooLargeError(self._too_many_tokens)
@@ -200,7 +201,7 @@ class ExampleReader:
             self._repaired.append(example.row)
         return RenderedExample(problem, mended, example.tools, example.row, context=context)
 
-    def _check(self, parts: Parts, untrained: frozenset[int], tools: Sequence[ToolSpec]) -> None:
+    def _check(self, parts: Parts, untrained: frozenset[int], tools: Sequence[ToolSpec], begun: str) -> None:
         divided = exchanges(parts)
         if not divided:
             raise RowError("nothing is left to train on")
@@ -213,6 +214,7 @@ class ExampleReader:
                 tools,
                 may_end_in_call=self._may_end_in_call and number == len(divided),
                 context=[position - start for position in untrained],
+                begun=begun if number == 1 else "",
             )
 
     @property
@@ -315,7 +317,13 @@ def _by_exchange(
 def _continued(
     renderer: ExampleRenderer, problem: Problem, earlier: CompletionLines, tools: Sequence[ToolSpec]
 ) -> Problem:
-    return replace(problem, messages=(*problem.messages, *as_messages(renderer, earlier, tools)))
+    earlier_messages = as_messages(renderer, earlier, tools)
+    before = problem.messages
+    if earlier_messages and (begun := begun_turn(before)):
+        first, *following = earlier_messages
+        before = (*before[:-1], Message.of("assistant", begun + first.text))
+        earlier_messages = tuple(following)
+    return replace(problem, messages=(*before, *earlier_messages))
 
 
 def _size_if_above(

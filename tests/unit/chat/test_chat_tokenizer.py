@@ -82,15 +82,17 @@ def test_byte_level_tokens_spell_the_text_with_and_without_added_tokens(byte_lev
 
 
 @given(st.text())
-def test_byte_fallback_tokens_spell_the_text_behind_one_blank(byte_fallback, text):
+def test_byte_fallback_tokens_spell_a_text_that_continues_another(byte_fallback, text):
     ids = byte_fallback.encode_plain(text)
-    assert joined(byte_fallback, ids) == (f" {text}" if text else "").replace("\u2581", " ").encode()
+    assert joined(byte_fallback, ids) == text.replace("\u2581", " ").encode()
 
 
 def test_byte_fallback_reads_byte_tokens_as_bytes_and_their_spelling_as_text(byte_fallback):
     assert byte_fallback.token_bytes[3 + 0x41] == b"A"
     assert byte_fallback.token_bytes[3 + 0xE2] == b"\xe2"
     assert byte_fallback.decode(byte_fallback.encode("<0x41>")) == " <0x41>"
+    assert byte_fallback.decode(byte_fallback.encode("<0x41>", continues=True)) == "<0x41>"
+    assert byte_fallback.decode(byte_fallback.encode("a</s>the", continues=True)) == "a</s> the"
     ids = byte_fallback.encode("\u20ac")
     assert byte_fallback.decode(ids) == " \u20ac"
     assert byte_fallback.decode(ids[:-1]) == " \ufffd"
@@ -272,10 +274,24 @@ def test_a_template_in_the_settings_is_used_when_there_is_no_file(broken):
 
 
 def test_the_day_does_not_reach_the_prompt(broken):
+    """Llama 3's templates have this date where there is no clock, so their prompts are the same with it."""
     write_settings(
-        broken, "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}fixed{% endif %}"
+        broken,
+        "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}26 Jul 2024{% endif %}"
+        "{{ strftime_now('|%Y-%m-%d') }}",
     )
-    assert ChatTokenizer(broken).chat_text(CHAT) == "fixed"
+    assert ChatTokenizer(broken).chat_text(CHAT) == "26 Jul 2024|2024-07-26"
+
+
+def test_what_transformers_lets_templates_do(broken):
+    write_settings(
+        broken,
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{{ {'b': m.role, 'a': '<\u00e9>'} | tojson(sort_keys=true, separators=(',', ':')) }}"
+        "{% generation %}{{ {'a': 1} | tojson(indent=1, ensure_ascii=true) }}{% endgeneration %}{% endfor %}",
+    )
+    role = CHAT[0].role
+    assert ChatTokenizer(broken).chat_text(CHAT) == f'{{"a":"<\u00e9>","b":"{role}"}}{{\n "a": 1\n}}'
 
 
 # what ends a turn

@@ -210,6 +210,8 @@ def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):
     )
     turns = [text for source, text in parts_of(renderer, text, SPECS) if source is Source.POLICY]
     assert turns == [f"hm\n</think>\n\n{TURN}", "\n</think>\n\nRome"]
+    # One that begins in the thought is left as it is.
+    assert parts_of(renderer, "hm\n</think>\n\nRome", SPECS) == ((Source.POLICY, "hm\n</think>\n\nRome"),)
 
 
 COMPLETION = f"{TURN}\n<tool_response>\nParis is old.\n</tool_response>\n<tool_response>\nRome, 753 BC\n\n</tool_response>\n{ANSWER}"

@@ -1,11 +1,12 @@
 import re
+from functools import partial
 
 import pytest
 from chat_folders import write_byte_fallback, write_folding, write_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_folders import SPECIAL, TAGS, write_tokenizer
+from model_folders import SPECIAL, TAGS, TEMPLATE, write_tokenizer
 from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import begin_alike, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.tag_renderer import TagRenderer, with_line_breaks
@@ -14,7 +15,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source, StopReason, TreeKey
-from said import tree_of
+from said import parts_of, tree_of
 
 PROBLEM = Problem("p", (Message.of("user", "what is 12 plus 30 ?"),), ("42",))
 KEY = TreeKey(3, 1)
@@ -70,7 +71,7 @@ def result(text):
 def assert_nothing_forged(renderer, text):
     ids = renderer.render_results([result(text)], SPECS)
     assert TAG.findall(renderer.decode(ids)) == ["<result>", "</result>"]
-    front, back = renderer.tokenizer.encode(RESULT_OPEN), renderer.tokenizer.encode(RESULT_CLOSE)
+    front, back = (renderer.tokenizer.encode(tag, continues=True) for tag in (RESULT_OPEN, RESULT_CLOSE))
     assert ids[: len(front)] == front
     assert ids[-len(back) :] == back
     assert renderer.tokenizer.added_ids.isdisjoint(ids[len(front) : -len(back)])
@@ -162,7 +163,7 @@ COMPLETION = f"{TURNS[0]} <result>\n{RESULTS[0]}\n</result>{TURNS[1]}<result>{RE
 
 def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     (trajectory,) = tree_of(renderer, PROBLEM, COMPLETION, SPECS, KEY).trajectories
-    encode = renderer.tokenizer.encode
+    encode = partial(renderer.tokenizer.encode, continues=True)
     expected = [
         *renderer.render_prompt(PROBLEM, SPECS),
         *encode(TURNS[0]),
@@ -174,6 +175,16 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     ]
     (segment,) = trajectory.segments
     assert list(segment.token_ids) == expected
+
+
+def test_no_piece_of_a_context_gets_a_blank_in_front(tmp_path):
+    """SentencePiece puts one in front of every text that it encodes; here only the whole prompt is such a text."""
+    renderer = TagRenderer(ChatTokenizer(write_byte_fallback(tmp_path)))
+    tree = tree_of(renderer, PROBLEM, "<search> the cat </search><result>a</result><answer>the</answer>")
+    prompt, *others = (node.text for node in tree.nodes)
+    assert prompt == " " + renderer.prompt_text(PROBLEM, ())
+    assert others == ["<search> the cat </search>", " <result>\na\n</result>", "<answer>the</answer></s>"]
+    assert renderer.decode(renderer.insert("the </s> cat", ())) == "the </s> cat"
 
 
 def test_a_demonstration_trains_the_turns_and_the_end_only(plain):
@@ -352,3 +363,55 @@ def test_only_calls_are_looked_at():
         "<python>" * 50_000 + r"\n",
     ):
         assert with_line_breaks(text) == text
+
+
+# templates that open the thought
+
+OPENED = TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+
+
+@pytest.fixture(scope="module")
+def opening(tmp_path_factory):
+    """The generation prompt ends with `<think>`, as those of R1 and Qwen3-Thinking do."""
+    folder = tmp_path_factory.mktemp("renderer") / "opening"
+    write_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text(OPENED)
+    return TagRenderer(ChatTokenizer(folder))
+
+
+@pytest.mark.parametrize(
+    ("completion", "trained"),
+    [
+        ("<think> easy </think><answer> 42 </answer>", " easy </think><answer> 42 </answer>"),
+        ("<think>\neasy\n</think>\n\n<answer> 42 </answer>", "easy\n</think>\n\n<answer> 42 </answer>"),
+        ("easy\n</think>\n\n<answer> 42 </answer>", "easy\n</think>\n\n<answer> 42 </answer>"),
+        ("<answer> 42 </answer>", "\n</think>\n\n<answer> 42 </answer>"),
+    ],
+)
+def test_a_demonstration_continues_the_thought_that_the_template_opened(opening, completion, trained):
+    (trajectory,) = tree_of(opening, PROBLEM, completion, SPECS, KEY).trajectories
+    (segment,) = trajectory.segments
+    assert opening.decode(segment.token_ids) == (
+        f"<|im_start|>user\nwhat is 12 plus 30 ?<|im_end|>\n<|im_start|>assistant\n<think>\n{trained}<|im_end|>"
+    )
+    assert trajectory.final_answer == "42"
+
+
+def test_only_the_first_turn_of_an_exchange_continues_the_templates_thought(opening):
+    (trajectory,) = tree_of(opening, PROBLEM, COMPLETION, SPECS, KEY).trajectories
+    turns = [node.text for node in trajectory.nodes if node.source is Source.POLICY]
+    first, *others = TURNS
+    assert turns == [first.removeprefix("<think>"), others[0], f"{others[1]}<|im_end|>"]
+    with pytest.raises(RowError, match="tags are not balanced"):
+        parts_of(opening, "<think> find <answer> 42 </answer>", SPECS)
+
+
+def test_a_foreign_thought_behind_the_prompt_is_only_closed(opening, plain):
+    assert opening.thought(" so ", SPECS, first=True) == "so</think>"
+    assert opening.thought(" so ", SPECS) == plain.thought(" so ", SPECS, first=True) == "<think> so</think>"
+
+
+def test_a_call_that_the_opened_thought_speaks_of_is_no_call(opening, plain):
+    turn = "I could <search> it </think> <answer> 42 </answer>"
+    assert opening.parse(turn, SPECS) == Final("42")
+    assert plain.parse(turn, SPECS) != Final("42")

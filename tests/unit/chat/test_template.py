@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramify.chat.template import ChatTemplate
+from ramify.chat.template import ChatTemplate, read_user_frame
 from ramify.core.errors import DataError
 
 MESSAGES = [{"role": "user", "content": "what is 12 plus 30 ?"}]
@@ -70,3 +70,9 @@ def test_any_text_comes_back_as_it_was():
     for text in texts:
         template = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}", {}, "folder")
         assert template.render([{"role": "user", "content": text}]) == f"[{text}]"
+
+
+def test_a_template_that_opens_thoughts_and_keeps_them_lets_the_user_speak_again():
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{{ '[assistant]<think>\\n' }}"
+    template = ChatTemplate(source, {"eos_token": "!"}, "folder")
+    assert read_user_frame(template, "!", "folder") == ("[user]", "![assistant]<think>\n")

@@ -165,7 +165,7 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ({"prompt": [{"role": "critic", "content": "Q?"}], "answer": "A"}, "'critic'"),
         (
             {
-                "prompt": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "Well, "}],
+                "messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "Well, "}],
                 "answer": "A",
             },
             "ends with a turn",

@@ -88,7 +88,7 @@ def test_columns_of_other_names_are_read_where_the_recipe_names_them(tmp_path: P
         ({"prompt": "Q?", "solution": "word " * 90}, "'solution' is worked out and has no"),
         ({"prompt": "Q?", "ground_truth": {"value": "A"}}, "'ground_truth' must be text"),
         ({"prompt": "Q?", "reward_model": {"ground_truth": True}}, "'reward_model.ground_truth' must be"),
-        ({"prompt": [*ASKED, {"role": "assistant", "content": "Well"}], "answer": "A"}, "'prompt' ends with a turn of the"),
+        ({"prompt": [{"role": "assistant", "content": "Well"}], "answer": "A"}, "'prompt' holds turns of the assistant only"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "A"}, "content that is not text"),
         ({"messages": [*ASKED, {"role": "assistant", "content": "A"}], "answer": "A"}, "'messages' ends with a turn"),
     ],
@@ -171,7 +171,7 @@ def with_other_keys(row: Row) -> Row:
     for tool in tools:
         del tool["parameters"]
     for message in row["messages"]:
-        message["role"] = {"system": "developer"}.get(message["role"], message["role"])
+        message["role"] = {"system": "developer", "tool": "ipython"}.get(message["role"], message["role"])
         message["content"] = [{"type": "text", "text": message["content"]}]
     return {"conversations": row["messages"], "tools": tools}
 
@@ -274,7 +274,8 @@ def test_a_call_that_would_lose_something_is_refused(named: str, spoil: Callable
         ("R03/rows.parquet", [("4",)]),
         ("R06/rows.jsonl", [("4",)]),
         ("R11/rows.parquet", "row 1 (rows count from 0): no prompt"),
-        ("R17/rows.jsonl", "ends with a turn of the assistant"),
+        ("R17/rows.jsonl", [("4",)]),
+        ("R17/rows_rl.jsonl", [("8",)]),
     ],
 )
 def test_cases_of_public_reports(name: str, golds: list[tuple[str, ...]] | str) -> None:

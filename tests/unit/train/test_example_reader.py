@@ -86,6 +86,23 @@ def test_rendering_several_formats_are_read_each_by_its_own(read):
     assert read([PLAIN])[1].notes == ()
 
 
+@pytest.mark.parametrize(
+    ("begun", "completion"),
+    [
+        ("Let me think. ", [{"role": "assistant", "content": "It is <answer> 4 </answer>"}]),
+        ("<think>", " easy </think><answer> 4 </answer>"),
+    ],
+)
+def test_a_completion_continues_the_turn_that_the_prompt_begins(read, begun, completion):
+    row = {"prompt": [USER, {"role": "assistant", "content": begun}], "completion": completion}
+    (example,), reader, rows = read([row])
+    reader.require_usable()
+    (tree,) = rows.trees(example, TreeKey(0, 0))
+    text = completion if isinstance(completion, str) else completion[0]["content"]
+    assert "".join(node.text for node in tree.nodes).endswith(f"assistant\n{begun}{text}<|im_end|>")
+    assert tree.nodes[-1].text == f"{text}<|im_end|>"
+
+
 def test_rows_that_cannot_be_used_end_the_run_in_one_line(read):
     rows = [PLAIN, BAD, "{", *[{**PLAIN, "completion": " "}] * 12, {"text": "a"}]
     examples, reader, _ = read(rows)
