@@ -7,6 +7,10 @@
 A turn may hold several calls; only the model's end token ends it. The results follow as the chat template writes them,
 and after them begins the assistant's next turn. A turn without a call is the final answer: its text without the thought.
 
+The JSON of a call is read first and its closing tag is looked for behind it, so a tag inside a JSON string ends nothing. A
+thought ends at its first `</think>`, as chat templates read it; any other tag in it is text. In the rest, a tag is text if it
+is quoted or stands within a sentence ("write `<tool_call>` first").
+
 A context only grows. The template renders the prompt once; results are encoded once, with the template's text around
 them, and appended. So a template that would rewrite earlier turns (Qwen3 drops their thoughts once the user speaks again)
 never gets to do it.
@@ -20,7 +24,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from ramify.chat.arguments import read_object
+from ramify.chat.arguments import json_fault, object_at, read_object
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
     UNBALANCED,
@@ -55,13 +59,23 @@ from ramify.core.tree import Source
 UNREADABLE = "tool_call"
 """The name of a call whose own name cannot be read; no tool may have it."""
 
+_EXPECTED = 'expected {"name": .., "arguments": {..}}'
 _NOTHING = "the turn holds neither a call nor an answer"
 _OPENED = "<think>\n"
 _WRITTEN = ("think", "tool_call")
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
-_PART = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_OPENING = re.compile(r"<think>|<tool_call>[ \t\n\r]*+")
+_CALL_END = re.compile(r"[ \t\n\r]*+</tool_call>")
+_QUOTED = re.compile(r"(?<=[`'\"(\u2018\u201c\u300c])</?(?:think|tool_call)>(?=[`'\")\u2019\u201d\u300d])")
+# Before the tag a blank or a Chinese character; behind it a word in small letters, a mark or a Chinese character.
+_IN_SENTENCE = (
+    r"(?:(?<=\S[ \t])|(?<=[\u3040-\u9fff]))</?{tag}>"
+    r"(?=[ \t]+[a-z]|[.,;:!?)]|[ \t]*[\u3001-\u9fff\uff01-\uff1f])"
+)
+_NAMED_CALL = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='tool_call')}")
+_NAMED = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='(?:think|tool_call)')}")
 
 _PROBE_CALL = '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>'
 _PROBE_TOOL = {
@@ -125,16 +139,16 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
     def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:  # noqa: ARG002 - see `parse`
         """Return the spans of a turn's thoughts, and the start of its first call or of its answer."""
         opened = "<think>" if self._frame.opens_thought else ""
-        parts = list(_PART.finditer(opened + turn))
-        call = next((part.start() for part in parts if part[2] is not None), None)
-        thoughts = [part.end() for part in parts if part[2] is None and part[1]]
+        reading = _read(opened + turn)
+        call = next((part.start for part in reading.parts if part.call is not None), None)
+        thoughts = [part.end for part in reading.parts if part.call is None and part.closed]
         if call is not None:
             words = call
         elif thoughts:
             words = max(thoughts)
         else:
             words = len(opened) + _answer_begins(turn, self.ends)
-        return outline(turn, words - len(opened))
+        return outline(reading.without_named_tags(opened + turn)[len(opened) :], words - len(opened))
 
     def thought(self, text: str, tools: Sequence[ToolSpec]) -> str:
         """Return a whole thought; one that the prompt opened is only closed."""
@@ -336,42 +350,139 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
     end = next((end for end in ends if turn.endswith(end)), None)
     if end is None:
         return MalformedTurn("the turn does not end")
+    body = turn.removesuffix(end)
+    reading = _read(body)
     calls: list[ToolCall] = []
     texts: list[str] = []
     position = 0
-    body = turn.removesuffix(end)
-    for part in _PART.finditer(body):
-        if not part.group().endswith(("</think>", "</tool_call>")):
+    for part in reading.parts:
+        if not part.closed:
             return MalformedTurn(
-                "the turn ends in a thought" if part[2] is None else "the turn ends in a call"
+                "the turn ends in a thought" if part.call is None else "the turn ends in a call"
             )
-        if part[2] is not None:
-            calls.append(read_call(part[2]))
-        texts.append(body[position : part.start()])
-        position = part.end()
+        if part.call is not None:
+            calls.append(part.call)
+        texts.append(body[position : part.start])
+        position = part.end
     texts.append(body[position:])
     answer = "".join(texts).strip()
-    stray = next((tag for tag in ("</think>", "</tool_call>") if tag in answer), None)
-    if stray is not None:
-        return MalformedTurn(f"{stray} closes nothing")
+    if "</" in answer:
+        unnamed = reading.named.sub("", answer)
+        stray = next((tag for tag in ("</think>", "</tool_call>") if tag in unnamed), None)
+        if stray is not None:
+            return MalformedTurn(f"{stray} closes nothing")
     if calls:
         return Calls(tuple(calls))
     return Final(answer) if answer else MalformedTurn(_NOTHING)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A thought or a call of a turn, from its opening tag up to the end of its closing tag or, without one, of the turn.
+
+    `call` is None for a thought.
+    """
+
+    start: int
+    end: int
+    closed: bool
+    call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The thoughts and calls of a turn in order, and the pattern of the tags that its other text only names."""
+
+    parts: tuple[_Part, ...]
+    named: "re.Pattern[str]"
+
+    def without_named_tags(self, turn: str) -> str:
+        """Return the turn with dots in place of the tags that it only names, so that all positions stay."""
+        pieces: list[str] = []
+        position = 0
+        for start, end in (*((part.start, part.end) for part in self.parts), (len(turn), len(turn))):
+            text = self.named.sub(lambda match: "." * len(match[0]), turn[position:start])
+            pieces += (text, turn[start:end])
+            position = end
+        return "".join(pieces)
+
+
+def _read(turn: str, *, after_thought: bool = False) -> _Reading:
+    """Read the thoughts and calls of a turn; `after_thought` says that a thought stands before it."""
+    parts: list[_Part] = []
+    named = _NAMED if after_thought else _NAMED_CALL
+    last_closing = turn.rfind("</think>")
+    nested = False
+    position = 0
+    while (opening := _OPENING.search(turn, position)) is not None:
+        start, position = opening.span()
+        if opening[0] != "<think>":
+            part = _read_call_part(turn, start, position, named)
+        elif _QUOTED.match(turn, start) or (start > last_closing and named.match(turn, start)):
+            part = None
+        else:
+            closing = turn.find("</think>", position)
+            part = _Part(start, closing + len("</think>") if closing >= 0 else len(turn), closing >= 0)
+            # `hm </think> so it is` is a broken thought, not words about a tag, before a thought has ended and in nested ones.
+            nested = nested or "<think>" in turn[position : part.end]
+            named = _NAMED_CALL if nested else _NAMED
+        if part is not None:
+            parts.append(part)
+            position = part.end
+    return _Reading(tuple(parts), named)
+
+
+def _read_call_part(turn: str, start: int, content: int, named: "re.Pattern[str]") -> _Part | None:
+    """Read the call whose tag stands at `start` and its text at `content`; None if the turn only names the tag.
+
+    A call that is not JSON ends at the last closing tag before the next opening one: an earlier one may stand in a string.
+    """
+    is_named = named.match(turn, start)
+    if not is_named:
+        try:
+            call, end = object_at(turn, content)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            if closing_tag := _CALL_END.match(turn, end):
+                return _Part(start, closing_tag.end(), True, _as_call(call))
+    inside = start + len("<tool_call>")
+    following = turn.find("<tool_call>", inside)
+    closing = turn.rfind("</tool_call>", inside, len(turn) if following < 0 else following)
+    if is_named and (closing < 0 or named.match(turn, closing)):
+        return None
+    if closing < 0 <= following:
+        closing = turn.find("</tool_call>", following)
+    if closing < 0:
+        return _Part(start, len(turn), False, read_call(turn[inside:]))
+    return _Part(start, closing + len("</tool_call>"), True, read_call(turn[inside:closing]))
+
+
 def read_call(content: str) -> ToolCall:
     """Parse the JSON of one call; if that fails, the call's `malformed` says what was expected."""
-    expected = 'expected {"name": .., "arguments": {..}}'
     try:
         call = read_object(content)
     except (ValueError, RecursionError) as error:
-        return ToolCall("0", UNREADABLE, {}, f"its text is not a JSON object ({error}); {expected}")
+        reason = json_fault(content, error)
+        return ToolCall("0", UNREADABLE, {}, f"its text is not a JSON object ({reason}); {_EXPECTED}")
+    return _as_call(call)
+
+
+def _as_call(call: dict[str, Any]) -> ToolCall:
     name, arguments = call.get("name"), call.get("arguments")
     if not isinstance(name, str) or not name:
-        return ToolCall("0", UNREADABLE, {}, f"it has no name; {expected}")
+        return ToolCall("0", UNREADABLE, {}, f"it has no name; {_EXPECTED}")
     if not isinstance(arguments, dict):
-        return ToolCall("0", name, {}, f"its arguments are not a JSON object; {expected}")
+        return ToolCall("0", name, {}, f"its arguments are not a JSON object{_instead(call)}; {_EXPECTED}")
     return ToolCall("0", name, arguments)
+
+
+def _instead(call: dict[str, Any]) -> str:
+    """Return where the arguments may stand instead; "" if the call holds nothing else."""
+    if "arguments" in call:
+        return " but a text" if isinstance(call["arguments"], str) else ""
+    others = [key for key in call if key != "name"]
+    return f" (it has {others[0]!r:.40} instead)" if others else ""
 
 
 def _with_calls(turn: AssistantTurn, number: int) -> AssistantTurn | None:
@@ -382,15 +493,14 @@ def _with_calls(turn: AssistantTurn, number: int) -> AssistantTurn | None:
     calls: list[AssistantCall] = []
     texts: list[str] = []
     position = 0
-    for part in _PART.finditer(turn.text):
-        if part[2] is None:
+    for part in _read(turn.text, after_thought=bool(turn.thought)).parts:
+        if part.call is None:
             continue
-        call = read_call(part[2])
-        if call.malformed is not None:
+        if part.call.malformed is not None:
             return None
-        arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
-        calls.append(AssistantCall(f"call{number:03d}{len(calls):02d}", call.name, arguments))
-        texts.append(turn.text[position : part.start()])
-        position = part.end()
+        arguments = json.dumps(dict(part.call.arguments), ensure_ascii=False)
+        calls.append(AssistantCall(f"call{number:03d}{len(calls):02d}", part.call.name, arguments))
+        texts.append(turn.text[position : part.start])
+        position = part.end
     texts.append(turn.text[position:])
     return replace(turn, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
