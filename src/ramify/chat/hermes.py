@@ -168,7 +168,9 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return thought.removeprefix("<think>")
 
     def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
-        whole = split_thought(thought_opened(turn))
+        # Without an open thought in the prompt, a `</think>` behind the first call stands in the call's JSON.
+        before, tag, rest = (turn, "", "") if self._frame.opens_thought else turn.partition("<tool_call>")
+        whole = split_thought(thought_opened(before) + tag + rest)
         return _with_calls(whole, number) or whole
 
     def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:

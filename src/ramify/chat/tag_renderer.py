@@ -138,7 +138,10 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             # The papers' tools take one text, whatever the data set calls it.
             only = next(iter(arguments), "")
         if only is None:
-            return f"<{call.name}> {call.arguments} </{call.name}>"
+            # Inside JSON a tag can only stand in a string, where it has another spelling: a closing tag would end the turn.
+            tags = "|".join(map(re.escape, self.tools_of(tools).tags))
+            arguments = re.sub(rf"<(?=/?(?:{tags})>)", r"\\u003c", call.arguments)
+            return f"<{call.name}> {arguments} </{call.name}>"
         if list(arguments) != [only] or not isinstance(arguments[only], str):
             raise RowError("a call's arguments are not its tool's", f"{call.name} takes one text")
         return f"<{call.name}> {arguments[only]} </{call.name}>"
