@@ -131,19 +131,19 @@ def json_fault(content: str, error: Exception) -> str:
     """Return what is wrong with the text that `read_object` did not read."""
     if not isinstance(error, json.JSONDecodeError):
         return str(error)
-    rest = content[error.pos :].strip()
+    unread = content[error.pos :].strip()
     if not content.strip():
         return "it is empty"
     if error.msg == "Extra data":
-        what = "a second object" if rest.startswith("{") else "more text"
+        what = "a second object" if unread.startswith("{") else "more text"
         return f"{what} follows the object: {error}"
     if error.msg.startswith("Unterminated string"):
         return f"a string is not closed: {error}"
-    if not rest:
+    if not unread:
         return f"it ends before the object does: {error}"
-    if rest.startswith("'"):
+    if unread.startswith("'"):
         return f"JSON has double quotes, not single ones: {error}"
-    word = next((word for word in _PYTHON_WORDS if rest.startswith(word)), None)
+    word = next((word for word in _PYTHON_WORDS if unread.startswith(word)), None)
     return str(error) if word is None else f"JSON writes {_PYTHON_WORDS[word]}, not {word}: {error}"
 
 

@@ -92,7 +92,9 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
     """The hermes dialect over a chat template that has it."""
 
     result_tags = _RESULT
-    other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    other_calls = re.compile(
+        r"(?<![`'\"(])(?:<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\])"
+    )
     ends_each_turn = True
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
@@ -169,8 +171,8 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
 
     def _assistant_turn(self, turn: str, number: int) -> AssistantTurn:
         # Without an open thought in the prompt, a `</think>` behind the first call stands in the call's JSON.
-        before, tag, rest = (turn, "", "") if self._frame.opens_thought else turn.partition("<tool_call>")
-        whole = split_thought(thought_opened(before) + tag + rest)
+        words, tag, calls = (turn, "", "") if self._frame.opens_thought else turn.partition("<tool_call>")
+        whole = split_thought(thought_opened(words) + tag + calls)
         return _with_calls(whole, number) or whole
 
     def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:

@@ -58,7 +58,9 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     result_end = RESULT_CLOSE
     result_tags = ("<result>", "</result>")
-    other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    other_calls = re.compile(
+        r"(?<![`'\"(])(?:<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\])"
+    )
     ends_each_turn = False
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:

@@ -316,6 +316,9 @@ class _OpenTags:
         """End a turn; `behind` is the text after its last tag."""
         if behind:
             self._require_no_answer(repr(behind[:40]))
+        if self._opened[:1] == ["think"]:
+            # Tools' tags that are open here were only named: a call is closed in its own turn.
+            del self._opened[1:]
         if self._opened and last:
             raise RowError(UNBALANCED, f"<{self._opened[-1]}> is not closed")
 

@@ -13,6 +13,7 @@ grows with the square of their number, and a program's time limit also covers th
 
 import asyncio
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -191,7 +192,7 @@ def _note(code: str, result: SandboxResult) -> str:
     from ramify.sandbox.launch import installed
 
     packages = installed()
-    if missing[1].partition(".")[0] in packages:
+    if missing[1].partition(".")[0] in {*packages, *sys.stdlib_module_names}:
         return ""
     *others, last = ("the standard library", *packages)
     return f"The tool has {', '.join(others)} and {last}." if others else f"The tool has {last}."

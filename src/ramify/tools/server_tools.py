@@ -100,7 +100,8 @@ async def list_tools(client: "ClientSession", seconds: float) -> dict[str, ToolS
         with anyio.fail_after(seconds):
             page = await client.list_tools()
             tools.extend(page.tools)
-            while page.next_cursor is not None:
+            # Some servers end their list with an empty cursor.
+            while page.next_cursor:
                 # Within the loop: a server may offer pages without end.
                 require_few(len(tools))
                 if page.next_cursor in cursors:
