@@ -12,6 +12,7 @@ from hermes_folders import (
     write_hermes_tokenizer,
     write_opening_tokenizer,
 )
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import fewest_tokens, most_tokens
 from ramify.chat.hermes import UNREADABLE, HermesRenderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
@@ -249,6 +250,15 @@ def test_the_outline_of_a_turn_is_how_it_is_parsed(renderer):
     outline = renderer.outline(answer, SPECS)
     assert outline.thoughts == ()
     assert answer[outline.words :].startswith(" It is")
+
+
+def test_a_chat_endpoint_gets_a_call_whose_strings_hold_tags(renderer):
+    text = f"So.\n{written({'query': 'a </think> b </tool_call>'}, 'search')}\n<tool_response>\n7\n</tool_response>\nRome"
+    tree = tree_of(renderer, PROBLEM, text, SPECS, KEY)
+    lines = renderer.conversation(tree.trajectories[0], SPECS)
+    turn = next(line for line in lines if isinstance(line, AssistantTurn))
+    assert (turn.thought, turn.text) == ("", "So.")
+    assert json.loads(turn.calls[0].arguments) == {"query": "a </think> b </tool_call>"}
 
 
 def test_a_demonstration_with_tags_in_strings_is_read_as_a_rollout_is(renderer):
