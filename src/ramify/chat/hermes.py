@@ -61,6 +61,7 @@ UNREADABLE = "tool_call"
 
 _EXPECTED = 'expected {"name": .., "arguments": {..}}'
 _NOTHING = "the turn holds neither a call nor an answer"
+_FORGED = "the turn writes a result itself"
 _OPENED = "<think>\n"
 _WRITTEN = ("think", "tool_call")
 _RESULT = ("<tool_response>", "</tool_response>")
@@ -68,14 +69,16 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
 _OPENING = re.compile(r"<think>|<tool_call>[ \t\n\r]*+")
 _CALL_END = re.compile(r"[ \t\n\r]*+</tool_call>")
-_QUOTED = re.compile(r"(?<=[`'\"(\u2018\u201c\u300c])</?(?:think|tool_call)>(?=[`'\")\u2019\u201d\u300d])")
+_QUOTED = re.compile(
+    r"(?<=[`'\"(\u2018\u201c\u300c])</?(?:think|tool_call|tool_response)>(?=[`'\")\u2019\u201d\u300d])"
+)
 # Before the tag a blank or a Chinese character; behind it a word in small letters, a mark or a Chinese character.
 _IN_SENTENCE = (
     r"(?:(?<=\S[ \t])|(?<=[\u3040-\u9fff]))</?{tag}>"
     r"(?=[ \t]+[a-z]|[.,;:!?)]|[ \t]*[\u3001-\u9fff\uff01-\uff1f])"
 )
-_NAMED_CALL = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='tool_call')}")
-_NAMED = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='(?:think|tool_call)')}")
+_NAMED_CALL = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='tool_(?:call|response)')}")
+_NAMED = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='(?:think|tool_call|tool_response)')}")
 
 _PROBE_CALL = '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>'
 _PROBE_TOOL = {
@@ -349,8 +352,9 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
         turn: Text of this turn only, from its first thought on.
         ends: Texts of the end tokens; without one of them the turn is not complete.
     """
-    if any(tag in turn for tag in _RESULT):
-        return MalformedTurn("the turn writes a result itself")
+    # Engines stop at the tag that opens a result, wherever it stands.
+    if _RESULT[0] in turn:
+        return MalformedTurn(_FORGED)
     end = next((end for end in ends if turn.endswith(end)), None)
     if end is None:
         return MalformedTurn("the turn does not end")
@@ -372,6 +376,8 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
     answer = "".join(texts).strip()
     if "</" in answer:
         unnamed = reading.named.sub("", answer)
+        if _RESULT[1] in unnamed:
+            return MalformedTurn(_FORGED)
         stray = next((tag for tag in ("</think>", "</tool_call>") if tag in unnamed), None)
         if stray is not None:
             return MalformedTurn(f"{stray} closes nothing")

@@ -114,7 +114,7 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
         (
             f"<search> q </search>{R}</result><answer> 4 </answer>",
             "tags are not balanced",
-            "a result tag has no partner",
+            "</result> has no partner",
         ),
         (f"{R}<answer> 4 </answer>", "a result follows no call", "it begins with one"),
         (f"<think> a </think>{R}<answer> 4 </answer>", "a result follows no call", ""),

@@ -204,6 +204,7 @@ def test_a_tag_in_a_string_of_a_call_ends_nothing(programs):
         "It is '</think>', and \"<think>\" opens it.",
         "\u4f7f\u7528<tool_call>\u6807\u7b7e\u3002",
         "Tags (</tool_call>) are text.",
+        "A result ends with `</tool_response>`.",
     ],
 )
 def test_a_tag_that_an_answer_names_is_text(answer):
@@ -220,6 +221,9 @@ def test_a_tag_that_an_answer_names_is_text(answer):
         ("<think>a <think>b</think> c </think> so it is Rome", MalformedTurn("</think> closes nothing")),
         ("<think>a</think>Let me <think> so </think>Rome", Final("Let me Rome")),
         ("<think>a</think>\n</tool_call>", MalformedTurn("</tool_call> closes nothing")),
+        ("7\n</tool_response>\nIt is 7.", MalformedTurn("the turn writes a result itself")),
+        (written({"code": "</tool_response>"}), Calls((call({"code": "</tool_response>"}, "python"),))),
+        (written({"code": "<tool_response>"}), MalformedTurn("the turn writes a result itself")),
         # A tag is named before a call, too.
         (f"The tag <tool_call> opens it:\n{written({'code': '1'})}", Calls((call({"code": "1"}, "python"),))),
         (f"`<think>` is a tag. {written({'code': '1'})}", Calls((call({"code": "1"}, "python"),))),
@@ -262,13 +266,12 @@ def test_a_chat_endpoint_gets_a_call_whose_strings_hold_tags(renderer):
 
 
 def test_a_demonstration_with_tags_in_strings_is_read_as_a_rollout_is(renderer):
-    code = written({"query": "a </tool_call> <think> </think>"}, "search")
+    query = "a </tool_call> <think> </think> </tool_response>"
+    code = written({"query": query}, "search")
     text = f"{code}\n<tool_response>\n7\n</tool_response>\nA call ends with `</tool_call>`."
     (first, tool, last) = parts_of(renderer, text, SPECS)
     assert (first, tool[1]) == ((Source.POLICY, code), "7")
-    assert renderer.parse(first[1] + END, SPECS) == Calls(
-        (call({"query": "a </tool_call> <think> </think>"}),)
-    )
+    assert renderer.parse(first[1] + END, SPECS) == Calls((call({"query": query}),))
     assert renderer.parse(last[1] + END, SPECS) == Final("A call ends with `</tool_call>`.")
     with pytest.raises(RowError, match=r"a call cannot be read: .*double quotes, not single ones"):
         parts_of(renderer, text.replace(code, "<tool_call>\n{'name': 'search'}\n</tool_call>"), SPECS)
