@@ -99,7 +99,8 @@ class PythonTool:
             return ToolResult(call.id, ToolStatus.ERROR, text, {"failure": error.kind.value})
         status, text = self._observation(result)
         if status is ToolStatus.ERROR and (note := _note(code, result)):
-            text = f"{text}\n{note}"
+            # In the error's own line, which the debugger quotes.
+            text = f"{text}. {note}"
         info: dict[str, object] = {"sandbox_level": result.level}
         if result.remote:
             info["sandbox"] = "remote"
