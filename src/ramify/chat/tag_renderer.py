@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
+    UNBALANCED,
     UNNAMED_TOOL,
     AssistantCall,
     AssistantTurn,
@@ -150,6 +151,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:
         """Require that the tags are paired and that each call has a result."""
+        if any("</result>" in text for source, text in parts if source is Source.POLICY):
+            raise RowError(UNBALANCED, "</result> has no partner")
         check_parts(parts, self.tools_of(tools).by_name, may_end_in_call=may_end_in_call)
 
     def repaired(self, parts: Parts) -> Parts:
