@@ -296,8 +296,10 @@ class _OpenTags:
         in_thought = self._opened[:1] == ["think"]
         if self._opened == ["answer"] and not closes and name not in _RESERVED:
             return
+        if in_thought and closes and name == "answer":
+            raise RowError(UNBALANCED, "<answer> stands inside <think>")
         if in_thought and closes and name in self._opened:
-            # Tools' tags that the thought or the call only names; a rollout reads the call from the last tag of its name.
+            # Tags that the thought or the call only names; a rollout reads the call from the last tag of its name.
             while self._opened[-1] != name:
                 self._opened.pop()
         inside = self._opened[-1] if self._opened else ""
@@ -307,7 +309,7 @@ class _OpenTags:
         if closes:
             self._opened.pop()
             self._answered = name == "answer"
-        elif inside and (not in_thought or name in _RESERVED):
+        elif inside and (not in_thought or name == "think"):
             raise RowError(UNBALANCED, f"{shown} stands inside <{inside}>")
         else:
             self._opened.append(name)
@@ -317,7 +319,7 @@ class _OpenTags:
         if behind:
             self._require_no_answer(repr(behind[:40]))
         if self._opened[:1] == ["think"]:
-            # Tools' tags that are open here were only named: a call is closed in its own turn.
+            # Other tags that are open here were only named: a call is closed in its own turn.
             del self._opened[1:]
         if self._opened and last:
             raise RowError(UNBALANCED, f"<{self._opened[-1]}> is not closed")

@@ -70,6 +70,7 @@ def calling(*calls, text="", thought=""):
         f"<take> 3 </take>{R}<take> 2 </take>",
         f"<search> a < b </search>{R}it is so",
         "<think> I could <search> now </think><answer> 4 </answer>",
+        "<think> Then the <answer> tag. </think><answer> 4 </answer>",
         "<think> a </think><answer> Use <search> for it. </answer>",
         "<answer> Other models write `<tool_call>` or '[TOOL_CALLS]'. </answer>",
         f"<think> <search> and <python> 1 </python>{R} so </think><answer> 4 </answer>",
