@@ -155,14 +155,14 @@ for line in sys.stdin:
 """
 
 
-def write_raw_server(folder, *lists):
-    """The command of a server that lists these tools, as JSON, whatever they are."""
+def write_raw_server(folder, *lists, **more):
+    """The command of a server that lists these tools, as JSON, whatever they are; `more` stands beside each list."""
     program, *files = (
         folder / name for name in ("server.py", *(f"{number}.json" for number in range(len(lists))))
     )
     program.write_text(RAW)
     for file, tools in zip(files, lists, strict=True):
-        file.write_text(json.dumps({"tools": tools}))
+        file.write_text(json.dumps({"tools": tools, **more}))
     return sys.executable, str(program), *map(str, files)
 
 

@@ -297,6 +297,23 @@ def test_pages_are_remembered_by_address_and_failures_are_not():
         ("Page Not Found " + "word " * 61, None),
         ("该市的市长是巴多。" * 8, None),
         ("该市" * 5, "hardly any text"),
+        ("北京是中华人民共和国的首都。位于华北平原北部。是政治文化中心。", None),
+        ("東京は日本の首都であり、世界最大級の都市の一つである。", None),
+        ("กรุงเทพมหานครเป็นเมืองหลวงและนครที่มีประชากรมากที่สุดของประเทศไทย", None),
+        ("ไม่พบหน้า", "hardly any text"),
+        (
+            "HTTP 404 Not Found is a response code of the web. It indicates that a server was reached and has no such page, "
+            "and early designers chose the number.",
+            None,
+        ),
+        ("The Forbidden City is a palace in Beijing. Emperors of two dynasties lived in it for about five hundred years.", None),
+        (
+            "404 Not Found. This error means that the page you wanted was not found on the server. Go back to the home page "
+            "and try again.",
+            "not found",
+        ),
+        ("Not Found\nThe requested URL /a/b was not found on this server. " + "word " * 20, "not found"),
+        ("403 Forbidden\nThis is a page that only members of the club can open, with a password of their own, at any time.", "forbidden"),
     ],
 )  # fmt: skip
 def test_pages_that_say_nothing_are_left_out(text, fault):

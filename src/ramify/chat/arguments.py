@@ -6,7 +6,7 @@ If a tool's only argument is a text, the tag holds that text as it is, as with t
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -42,9 +42,12 @@ def read_call(spec: ToolSpec, content: str) -> ToolCall:
     try:
         arguments = read_object(content or "{}")
     except (ValueError, RecursionError) as error:
-        expected = expected_arguments(spec.parameters)
+        reason, expected = json_fault(content, error), expected_arguments(spec.parameters)
         return ToolCall(
-            "0", spec.name, {}, f"its text is not a JSON object ({error}); expected an object with {expected}"
+            "0",
+            spec.name,
+            {},
+            f"its text is not a JSON object ({reason}); expected an object with {expected}",
         )
     return ToolCall("0", spec.name, arguments)
 
@@ -108,13 +111,51 @@ def read_object(content: str, *, unique_keys: bool = False) -> dict[str, Any]:
         ValueError: The text is not one, or holds a number that is not finite or too many levels.
         RecursionError: The text is nested deeper than Python can parse.
     """
-    value = json.loads(
-        content,
-        strict=False,
-        parse_constant=_refuse,
-        parse_float=_finite,
-        object_pairs_hook=unique_object if unique_keys else None,
-    )
+    if unique_keys:
+        return _plain_object(_decoder(unique_object).decode(content))
+    return _plain_object(_DECODER.decode(content))
+
+
+def object_at(text: str, start: int) -> tuple[dict[str, Any], int]:
+    """Parse the JSON object that begins at `start`, whatever follows it; return it and its end.
+
+    Raises:
+        ValueError: There is none, or it cannot be a call; see `read_object`.
+        RecursionError: The text is nested deeper than Python can parse.
+    """
+    value, end = _DECODER.raw_decode(text, start)
+    return _plain_object(value), end
+
+
+def json_fault(content: str, error: Exception) -> str:
+    """Return what is wrong with the text that `read_object` did not read."""
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)
+    unread = content[error.pos :].strip()
+    if not content.strip():
+        return "it is empty"
+    if error.msg == "Extra data":
+        what = "a second object" if unread.startswith("{") else "more text"
+        return f"{what} follows the object: {error}"
+    if error.msg.startswith("Unterminated string"):
+        return f"a string is not closed: {error}"
+    if not unread:
+        return f"it ends before the object does: {error}"
+    if unread.startswith("'"):
+        return f"JSON has double quotes, not single ones: {error}"
+    word = next((word for word in _PYTHON_WORDS if unread.startswith(word)), None)
+    return str(error) if word is None else f"JSON writes {_PYTHON_WORDS[word]}, not {word}: {error}"
+
+
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def _plain_object(value: object) -> dict[str, Any]:
+    """Return a parsed value that is an object of few levels.
+
+    Raises:
+        ValueError: It is something else.
+    """
     if not isinstance(value, dict):
         raise ValueError(f"it is {_NAMES.get(type(value), 'null')}")
     level: list[object] = [value]
@@ -141,3 +182,13 @@ def _finite(text: str) -> float:
 
 def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
+
+
+def _decoder(pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        strict=False, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=pairs_hook
+    )
+
+
+_DECODER = _decoder()
+"""Made once: making one takes as long as parsing a call."""

@@ -7,6 +7,10 @@
 A turn may hold several calls; only the model's end token ends it. The results follow as the chat template writes them,
 and after them begins the assistant's next turn. A turn without a call is the final answer: its text without the thought.
 
+The JSON of a call is read first and its closing tag is looked for behind it, so a tag inside a JSON string ends nothing. A
+thought ends at its first `</think>`, as chat templates read it; any other tag in it is text. In the rest, a tag is text if it
+is quoted or stands within a sentence ("write `<tool_call>` first").
+
 A context only grows. The template renders the prompt once; results are encoded once, with the template's text around
 them, and appended. So a template that would rewrite earlier turns (Qwen3 drops their thoughts once the user speaks again)
 never gets to do it.
@@ -20,7 +24,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from ramify.chat.arguments import read_object
+from ramify.chat.arguments import json_fault, object_at, read_object
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
     UNBALANCED,
@@ -58,10 +62,22 @@ UNREADABLE = "tool_call"
 """The name of a call whose own name cannot be read; no tool may have it."""
 
 NOTHING = "the turn holds neither a call nor an answer"
+_FORGED = "the turn writes a result itself"
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
-_PART = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_OPENING = re.compile(r"<think>|<tool_call>[ \t\n\r]*+")
+_CALL_END = re.compile(r"[ \t\n\r]*+</tool_call>")
+_QUOTED = re.compile(
+    r"(?<=[`'\"(\u2018\u201c\u300c])</?(?:think|tool_call|tool_response)>(?=[`'\")\u2019\u201d\u300d])"
+)
+# Before the tag a blank or a Chinese character; behind it a word in small letters, a mark or a Chinese character.
+_IN_SENTENCE = (
+    r"(?:(?<=\S[ \t])|(?<=[\u3040-\u9fff]))</?{tag}>"
+    r"(?=[ \t]+[a-z]|[.,;:!?)]|[ \t]*[\u3001-\u9fff\uff01-\uff1f])"
+)
+_NAMED_CALL = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='tool_(?:call|response)')}")
+_NAMED = re.compile(f"{_QUOTED.pattern}|{_IN_SENTENCE.format(tag='(?:think|tool_call|tool_response)')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +132,9 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
     written_tags: tuple[str, ...] = ("think", "tool_call")
     tags: tuple[str, ...] = (*written_tags, "tool_response")
     result_tags = _RESULT
-    other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    other_calls = re.compile(
+        r"(?<![`'\"(])(?:<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\])"
+    )
     ends_each_turn = True
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
@@ -166,19 +184,19 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         del tools
         return read_call
 
-    def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:  # noqa: ARG002 - see `parse`
+    def outline(self, turn: str, tools: Sequence[ToolSpec]) -> TurnOutline:
         """Return the spans of a turn's thoughts, and the start of its first call or of its answer."""
         opened = "<think>" if self.thought_opening else ""
-        parts = list(_PART.finditer(opened + turn))
-        call = next((part.start() for part in parts if part[2] is not None), None)
-        thoughts = [part.end() for part in parts if part[2] is None and part[1]]
+        reading = _read(opened + turn, self._call_reader(tools))
+        call = next((part.start for part in reading.parts if part.call is not None), None)
+        thoughts = [part.end for part in reading.parts if part.call is None and part.closed]
         if call is not None:
             words = call
         elif thoughts:
             words = max(thoughts)
         else:
             words = len(opened) + answer_begins(turn, self.ends)
-        return outline(turn, words - len(opened))
+        return outline(reading.without_named_tags(opened + turn)[len(opened) :], words - len(opened))
 
     def thought(self, text: str, tools: Sequence[ToolSpec], *, first: bool = False) -> str:
         """Return a whole thought; one that the template opened is only closed, since it opens that of every turn."""
@@ -192,7 +210,9 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         return in_opened_thought(text, "<think>") if self.thought_opening else text
 
     def _assistant_turn(self, turn: str, number: int, tools: Sequence[ToolSpec]) -> AssistantTurn:
-        whole = split_thought(thought_opened(turn))
+        # Without an open thought in the prompt, a `</think>` behind the first call stands in the call.
+        words, tag, calls = (turn, "", "") if self.thought_opening else turn.partition("<tool_call>")
+        whole = split_thought(thought_opened(words) + tag + calls)
         return _with_calls(whole, number, self._call_reader(tools)) or whole
 
     def _result_lines(self, turn: AssistantTurn, results: Sequence[ToolResult]) -> tuple[Line, ...]:
@@ -230,7 +250,7 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
 
     def _leaves_open(self, begun: str) -> bool:
         """Return True if the beginning of a turn leaves a thought or a call open."""
-        return any(not part[1] and not part[3] for part in _PART.finditer(begun))
+        return any(not part.closed for part in _read(begun, read_call).parts)
 
     def split(self, text: str) -> Parts:
         """Split a demonstration at its tool responses, without the line breaks that the template writes between turns."""
@@ -381,32 +401,122 @@ def parse_turn(turn: str, ends: Sequence[str], read: Callable[[str], ToolCall] |
         ends: Texts of the end tokens; without one of them the turn is not complete.
         read: Parses the text of one call; None: `read_call`.
     """
-    if any(tag in turn for tag in _RESULT):
-        return MalformedTurn("the turn writes a result itself")
+    # Engines stop at the tag that opens a result, wherever it stands.
+    if _RESULT[0] in turn:
+        return MalformedTurn(_FORGED)
     end = next((end for end in ends if turn.endswith(end)), None)
     if end is None:
         return MalformedTurn("the turn does not end")
+    body = turn.removesuffix(end)
+    reading = _read(body, read or read_call)
     calls: list[ToolCall] = []
     texts: list[str] = []
     position = 0
-    body = turn.removesuffix(end)
-    for part in _PART.finditer(body):
-        if not part.group().endswith(("</think>", "</tool_call>")):
+    for part in reading.parts:
+        if not part.closed:
             return MalformedTurn(
-                "the turn ends in a thought" if part[2] is None else "the turn ends in a call"
+                "the turn ends in a thought" if part.call is None else "the turn ends in a call"
             )
-        if part[2] is not None:
-            calls.append((read or read_call)(part[2]))
-        texts.append(body[position : part.start()])
-        position = part.end()
+        if part.call is not None:
+            calls.append(part.call)
+        texts.append(body[position : part.start])
+        position = part.end
     texts.append(body[position:])
     answer = "".join(texts).strip()
-    stray = next((tag for tag in ("</think>", "</tool_call>") if tag in answer), None)
-    if stray is not None:
-        return MalformedTurn(f"{stray} closes nothing")
+    if "</" in answer:
+        unnamed = reading.named.sub("", answer)
+        if _RESULT[1] in unnamed:
+            return MalformedTurn(_FORGED)
+        stray = next((tag for tag in ("</think>", "</tool_call>") if tag in unnamed), None)
+        if stray is not None:
+            return MalformedTurn(f"{stray} closes nothing")
     if calls:
         return Calls(tuple(calls))
     return Final(answer) if answer else MalformedTurn(NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A thought or a call of a turn, from its opening tag up to the end of its closing tag or, without one, of the turn.
+
+    `call` is None for a thought.
+    """
+
+    start: int
+    end: int
+    closed: bool
+    call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The thoughts and calls of a turn in order, and the pattern of the tags that its other text only names."""
+
+    parts: tuple[_Part, ...]
+    named: "re.Pattern[str]"
+
+    def without_named_tags(self, turn: str) -> str:
+        """Return the turn with dots in place of the tags that it only names, so that all positions stay."""
+        pieces: list[str] = []
+        position = 0
+        for start, end in (*((part.start, part.end) for part in self.parts), (len(turn), len(turn))):
+            text = self.named.sub(lambda match: "." * len(match[0]), turn[position:start])
+            pieces += (text, turn[start:end])
+            position = end
+        return "".join(pieces)
+
+
+def _read(turn: str, read: Callable[[str], ToolCall], *, after_thought: bool = False) -> _Reading:
+    """Read the thoughts and calls of a turn; `after_thought` says that a thought stands before it."""
+    parts: list[_Part] = []
+    named = _NAMED if after_thought else _NAMED_CALL
+    last_closing = turn.rfind("</think>")
+    nested = False
+    position = 0
+    while (opening := _OPENING.search(turn, position)) is not None:
+        start, position = opening.span()
+        if opening[0] != "<think>":
+            part = _read_call_part(turn, start, position, named, read)
+        elif _QUOTED.match(turn, start) or (start > last_closing and named.match(turn, start)):
+            part = None
+        else:
+            closing = turn.find("</think>", position)
+            part = _Part(start, closing + len("</think>") if closing >= 0 else len(turn), closing >= 0)
+            # `hm </think> so it is` is a broken thought, not words about a tag, before a thought has ended and in nested ones.
+            nested = nested or "<think>" in turn[position : part.end]
+            named = _NAMED_CALL if nested else _NAMED
+        if part is not None:
+            parts.append(part)
+            position = part.end
+    return _Reading(tuple(parts), named)
+
+
+def _read_call_part(
+    turn: str, start: int, content: int, named: "re.Pattern[str]", read: Callable[[str], ToolCall]
+) -> _Part | None:
+    """Read the call whose tag stands at `start` and its text at `content`; None if the turn only names the tag.
+
+    A call that is not JSON ends at the last closing tag before the next opening one: an earlier one may stand in a string.
+    """
+    is_named = named.match(turn, start)
+    if not is_named and read is read_call:
+        try:
+            call, end = object_at(turn, content)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            if closing_tag := _CALL_END.match(turn, end):
+                return _Part(start, closing_tag.end(), True, _as_call(call))
+    inside = start + len("<tool_call>")
+    following = turn.find("<tool_call>", inside)
+    closing = turn.rfind("</tool_call>", inside, len(turn) if following < 0 else following)
+    if is_named and (closing < 0 or named.match(turn, closing)):
+        return None
+    if closing < 0 <= following:
+        closing = turn.find("</tool_call>", following)
+    if closing < 0:
+        return _Part(start, len(turn), False, read(turn[inside:]))
+    return _Part(start, closing + len("</tool_call>"), True, read(turn[inside:closing]))
 
 
 def read_call(content: str, keys: Sequence[str] = ("arguments",)) -> ToolCall:
@@ -416,18 +526,36 @@ def read_call(content: str, keys: Sequence[str] = ("arguments",)) -> ToolCall:
         content: The JSON.
         keys: The keys of the arguments; the first that is there counts.
     """
-    expected = f'expected {{"name": .., "{keys[0]}": {{..}}}}'
     try:
         call = read_object(content)
     except (ValueError, RecursionError) as error:
-        return ToolCall("0", UNREADABLE, {}, f"its text is not a JSON object ({error}); {expected}")
+        reason = f"its text is not a JSON object ({json_fault(content, error)})"
+        return ToolCall("0", UNREADABLE, {}, f"{reason}; {_expected(keys)}")
+    return _as_call(call, keys)
+
+
+def _expected(keys: Sequence[str]) -> str:
+    return f'expected {{"name": .., "{keys[0]}": {{..}}}}'
+
+
+def _as_call(call: dict[str, Any], keys: Sequence[str] = ("arguments",)) -> ToolCall:
     name = call.get("name")
     arguments = next((call[key] for key in keys if key in call), None)
     if not isinstance(name, str) or not name:
-        return ToolCall("0", UNREADABLE, {}, f"it has no name; {expected}")
+        return ToolCall("0", UNREADABLE, {}, f"it has no name; {_expected(keys)}")
     if not isinstance(arguments, dict):
-        return ToolCall("0", name, {}, f"its arguments are not a JSON object; {expected}")
+        reason = f"its arguments are not a JSON object{_instead(call, keys)}"
+        return ToolCall("0", name, {}, f"{reason}; {_expected(keys)}")
     return ToolCall("0", name, arguments)
+
+
+def _instead(call: dict[str, Any], keys: Sequence[str]) -> str:
+    """Return where the arguments may stand instead; "" if the call holds nothing else."""
+    own = next((key for key in keys if key in call), None)
+    if own is not None:
+        return " but a text" if isinstance(call[own], str) else ""
+    others = [key for key in call if key != "name"]
+    return f" (it has {others[0]!r:.40} instead)" if others else ""
 
 
 def _with_calls(turn: AssistantTurn, number: int, read: Callable[[str], ToolCall]) -> AssistantTurn | None:
@@ -435,14 +563,13 @@ def _with_calls(turn: AssistantTurn, number: int, read: Callable[[str], ToolCall
     calls: list[AssistantCall] = []
     texts: list[str] = []
     position = 0
-    for part in _PART.finditer(turn.text):
-        if part[2] is None:
+    for part in _read(turn.text, read, after_thought=bool(turn.thought)).parts:
+        if part.call is None:
             continue
-        call = read(part[2])
-        if call.malformed is not None:
+        if part.call.malformed is not None:
             return None
-        calls.append(sent_call(call, number, len(calls)))
-        texts.append(turn.text[position : part.start()])
-        position = part.end()
+        calls.append(sent_call(part.call, number, len(calls)))
+        texts.append(turn.text[position : part.start])
+        position = part.end
     texts.append(turn.text[position:])
     return replace(turn, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None

@@ -280,7 +280,7 @@ class ExampleRenderer(ChatRenderer):
 
     Attributes:
         result_tags: The tags around a tool result in the text of a demonstration.
-        other_calls: Calls in other dialects, which would be trained on as text that calls nothing.
+        other_calls: Calls in other dialects, which would be trained on as text that calls nothing; not their tags in quotes.
         ends_each_turn: True if a turn with calls ends with the end token, as the last turn does.
     """
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
+    UNBALANCED,
     UNNAMED_TOOL,
     AssistantCall,
     AssistantTurn,
@@ -59,7 +60,9 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
 
     result_end = RESULT_CLOSE
     result_tags = ("<result>", "</result>")
-    other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    other_calls = re.compile(
+        r"(?<![`'\"(])(?:<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\])"
+    )
     ends_each_turn = False
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
@@ -140,7 +143,10 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             # The papers' tools take one text, whatever the data set calls it.
             only = next(iter(arguments), "")
         if only is None:
-            return f"<{call.name}> {call.arguments} </{call.name}>"
+            # Inside JSON a tag can only stand in a string, where it has another spelling: a closing tag would end the turn.
+            tags = "|".join(map(re.escape, self.tools_of(tools).tags))
+            arguments = re.sub(rf"<(?=/?(?:{tags})>)", r"\\u003c", call.arguments)
+            return f"<{call.name}> {arguments} </{call.name}>"
         if list(arguments) != [only] or not isinstance(arguments[only], str):
             raise RowError("a call's arguments are not its tool's", f"{call.name} takes one text")
         return f"<{call.name}> {arguments[only]} </{call.name}>"
@@ -150,6 +156,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         if self.thought_opening:
             (source, text), *following = parts
             parts = ((source, f"<think>{text}"), *following)
+        if any("</result>" in text for source, text in parts if source is Source.POLICY):
+            raise RowError(UNBALANCED, "</result> has no partner")
         check_parts(parts, self.tools_of(tools).by_name, may_end_in_call=may_end_in_call)
 
     def repaired(self, parts: Parts) -> Parts:

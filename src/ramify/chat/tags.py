@@ -10,12 +10,13 @@ Whole responses that were recorded as text only, such as the outputs of the pape
 closed tool tag with a result directly after it, and tags quoted in a result or a thought do not count.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ramify.chat.arguments import read_call
+from ramify.chat.arguments import object_at, read_call, text_argument
 from ramify.chat.conversation import UNBALANCED, UNNAMED_TOOL, Parts, split_at_spans
 from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, MalformedTurn, ParsedTurn, Say, ToolCall, ToolSpec
@@ -164,13 +165,36 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     content = turn[opening + len(name) + 2 : position].strip() if opening >= 0 else ""
     unopened = None if opening >= 0 else f"</{name}> closes nothing"
     if name != "answer":
-        return Calls((ToolCall("0", name, {}, unopened) if unopened else read_call(tools[name], content),))
-    spoken = _THINK_SPAN.sub("", turn[:position])
+        call = ToolCall("0", name, {}, unopened) if unopened else read_call(tools[name], content)
+        return Calls((call if call.malformed is None else _cut_call(turn[:position], name, tools) or call,))
+    # A tag inside the answer is text.
+    spoken = _THINK_SPAN.sub("", turn[: max(opening, 0)])
     open_call = next((tool for tool in tools if f"<{tool}>" in spoken), None)
     problem = unopened or (None if content else "it is empty")
     if problem is None and open_call is not None:
         problem = f"<{open_call}> is not closed before it"
     return MalformedTurn(f"the answer cannot be read: {problem}") if problem else Final(content)
+
+
+def _cut_call(text: str, closed: str, tools: Mapping[str, ToolSpec]) -> ToolCall | None:
+    """Return the call that a closing tag of `closed` behind `text` cuts inside a string of its JSON; None if there is none.
+
+    The tag ends the turn wherever it stands, since engines stop at its text. So the policy is told how a string can hold it.
+    """
+    begin = max(text.rfind("</think>"), 0)
+    named = "|".join(re.escape(name) for name, spec in tools.items() if text_argument(spec) is None)
+    opening = re.compile(rf"<({named})>\s*+(?={{)").search(text, begin) if named else None
+    if opening is None:
+        return None
+    try:
+        object_at(text, opening.end())
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated string"):
+            reason = f"</{closed}> in a string of its JSON ended it. In a string write \\u003c/{closed}>"
+            return ToolCall("0", opening[1], {}, reason)
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 def tidy_turn(turn: str, tools: Mapping[str, ToolSpec]) -> str:
@@ -269,6 +293,15 @@ class _OpenTags:
     def read(self, name: str, *, closes: bool) -> None:
         """Take the next tag."""
         shown = f"<{'/' * closes}{name}>"
+        in_thought = self._opened[:1] == ["think"]
+        if self._opened == ["answer"] and not closes and name not in _RESERVED:
+            return
+        if in_thought and closes and name == "answer":
+            raise RowError(UNBALANCED, "<answer> stands inside <think>")
+        if in_thought and closes and name in self._opened:
+            # Tags that the thought or the call only names; a rollout reads the call from the last tag of its name.
+            while self._opened[-1] != name:
+                self._opened.pop()
         inside = self._opened[-1] if self._opened else ""
         self._require_no_answer(shown)
         if name == "result" or (closes and inside != name):
@@ -276,7 +309,7 @@ class _OpenTags:
         if closes:
             self._opened.pop()
             self._answered = name == "answer"
-        elif inside and (inside != "think" or name in _RESERVED):
+        elif inside and (not in_thought or name == "think"):
             raise RowError(UNBALANCED, f"{shown} stands inside <{inside}>")
         else:
             self._opened.append(name)
@@ -285,6 +318,9 @@ class _OpenTags:
         """End a turn; `behind` is the text after its last tag."""
         if behind:
             self._require_no_answer(repr(behind[:40]))
+        if self._opened[:1] == ["think"]:
+            # Other tags that are open here were only named: a call is closed in its own turn.
+            del self._opened[1:]
         if self._opened and last:
             raise RowError(UNBALANCED, f"<{self._opened[-1]}> is not closed")
 

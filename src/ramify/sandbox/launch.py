@@ -83,6 +83,11 @@ def scientific(names: Iterable[str]) -> Packages:
     return Packages(tuple(modules), tuple(dict.fromkeys(paths)), tuple(folders))
 
 
+def installed() -> tuple[str, ...]:
+    """Return the names of the packages that programs can import besides the standard library."""
+    return scientific(_NAMES).modules
+
+
 _SHOWN_FOLDER = "/sandbox"
 
 

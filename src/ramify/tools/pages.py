@@ -7,8 +7,8 @@ against a local server with the same protocol, not on the real service).
 Of a page, the model is shown the part that a search engine's snippet quotes, as in the released code of Tool-Star (arXiv
 2505.16410) and of ARPO's deep-search evaluation (arXiv 2507.19849): the sentence whose set of words has the highest F1
 with that of the snippet, plus a number of characters on either side; or the beginning of the page if no sentence is near
-enough. Chinese, Japanese and Korean text is compared by pairs of neighbouring characters; the released code uses a word
-segmenter, for Chinese only.
+enough. Text in scripts without blanks (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan), and Korean, is compared by pairs
+of neighbouring characters; the released code uses a word segmenter, for Chinese only.
 """
 
 import asyncio
@@ -31,6 +31,10 @@ from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 _MIN_CHARS: Final = 50
 _MIN_WORDS: Final = 20
 _ERROR_WORDS: Final = 64
+_CHARS_A_WORD: Final = 3
+"""Characters that count as one word in scripts whose letters stand for sounds and are written without blanks."""
+_CJK_WIDTH: Final = 2
+"""Letters that a Chinese, Japanese or Korean character counts as where a page must have `_MIN_CHARS`."""
 _ERROR_PHRASES: Final = (
     "access denied", "access to this page has been denied", "are you a robot", "bad gateway", "captcha",
     "checking your browser", "enable cookies", "enable javascript", "error 404", "error 500", "forbidden",
@@ -110,16 +114,33 @@ class Pages:
 def fault_of(text: str) -> str | None:
     """Return why a page is left out, or None: Tool-Star's rule (arXiv 2505.16410, released code) with our own error phrases.
 
-    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase.
+    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase, unless it is
+    about errors: a sentence with the phrase defines something and addresses nobody.
     """
     count = count_words(text, _ERROR_WORDS)
-    if len(text) < _MIN_CHARS or count < _MIN_WORDS:
+    if count < _MIN_WORDS or (len(text) < _MIN_CHARS and _width(text) < _MIN_CHARS):
         return "the page has hardly any text"
     if count < _ERROR_WORDS:
         folded = text.casefold().replace("\u2019", "'")
-        if (phrase := next((phrase for phrase in _ERROR_PHRASES if phrase in folded), None)) is not None:
+        phrase = next((phrase for phrase in _ERROR_PHRASES if phrase in folded), None)
+        if phrase is not None and not _is_about_errors(folded):
             return f"the page says {phrase!r}"
     return None
+
+
+def _width(text: str) -> int:
+    return len(text) + (_CJK_WIDTH - 1) * len(_CJK_RUN.findall(text))
+
+
+def _is_about_errors(folded: str) -> bool:
+    """Return True if a sentence with an error phrase defines something; error pages address their reader instead."""
+    pieces = (folded[start:end] for start, end in sentences(folded))
+    return any(
+        any(phrase in piece for phrase in _ERROR_PHRASES)
+        and _DEFINES.search(piece) is not None
+        and _ADDRESSES.search(piece) is None
+        for piece in pieces
+    )
 
 
 _ACCEPTED = (
@@ -285,14 +306,24 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-_CJK: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUN: Final = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_CJK: Final = r"\u3040-\u30ff\u3100-\u312f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af"
+# Thai, Lao, Tibetan, Burmese and Khmer, with their vowel signs and without their punctuation.
+_UNSPACED: Final = r"\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ecd\u0edc-\u0edf\u0f00\u0f40-\u0fbc\u1000-\u1049\u1050-\u109f\u1780-\u17d3\u17d7"
+_RUN: Final = re.compile(rf"[{_CJK}]+|[{_UNSPACED}]+|[^\W_{_CJK}{_UNSPACED}]+")
 _LATIN_RUN: Final = re.compile(r"[a-z0-9]+")
 _CJK_RUN: Final = re.compile(rf"[{_CJK}]")
+_UNSPACED_RUN: Final = re.compile(rf"[{_UNSPACED}]")
+_PAIRED_RUN: Final = re.compile(rf"[{_CJK}{_UNSPACED}]")
+_DEFINES: Final = re.compile(
+    r"\b(?:is|are|was|were) (?:an?|the|one|any|when)\b|\b(?:means|indicates?|refers? to|stands? for|describes?|(?:status|response) codes?)\b"
+)
+_ADDRESSES: Final = re.compile(
+    r"\b(?:you|your|we|our|us|please|this page|this server|this site)\b|\bthe requested\b"
+)
 _MARKUP: Final = re.compile(r"</?(?:b|strong|em|i|mark)>", re.IGNORECASE)
 # A sentence ends at a full-width mark, at a Latin one before a blank, and at the end of a line.
 _SENTENCE_END: Final = re.compile(
-    r"[\u3002\uff01\uff1f\uff1b]+[\u201d\u2019\u300d\u300f]*|[.!?]+[\"')\]]*(?=\s)|\n+"
+    r"[\u3002\uff01\uff1f\uff1b\u0f0d\u104b\u17d4]+[\u201d\u2019\u300d\u300f]*|[.!?]+[\"')\]]*(?=\s)|\n+"
 )
 
 
@@ -335,12 +366,12 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the distinct words of a text, case-folded; a Chinese, Japanese or Korean run gives its pairs of neighbours."""
+    """Return the distinct words of a text, case-folded; a run of a script without blanks gives its pairs of neighbours."""
     if text.isascii():
         return frozenset(_LATIN_RUN.findall(text.lower()))
     distinct: set[str] = set()
     for run in _RUN.findall(unicodedata.normalize("NFKC", text).casefold()):
-        if len(run) > 1 and _CJK_RUN.match(run):
+        if len(run) > 1 and _PAIRED_RUN.match(run):
             distinct.update(map(str.__add__, run, run[1:]))
         else:
             distinct.add(run)
@@ -348,10 +379,16 @@ def words(text: str) -> frozenset[str]:
 
 
 def count_words(text: str, limit: int) -> int:
-    """Return the number of words; each Chinese, Japanese or Korean character counts as one. Counting stops at `limit`."""
+    """Return the number of words, at most `limit`.
+
+    Each Chinese, Japanese or Korean character counts as one, and so do three characters of another script without blanks.
+    """
     count = 0
     for run in _RUN.finditer(text):
-        count += len(run[0]) if _CJK_RUN.match(run[0]) else 1
+        if _CJK_RUN.match(run[0]):
+            count += len(run[0])
+        else:
+            count += -(-len(run[0]) // _CHARS_A_WORD) if _UNSPACED_RUN.match(run[0]) else 1
         if count >= limit:
             return limit
     return count

@@ -1,7 +1,8 @@
 """The `python` tool: runs a program in the sandbox and shows what it printed; and a sandbox on another machine.
 
 As in ARPO's tool (arXiv 2507.19849), the value of a final bare expression is printed, and calls share no state.
-Unlike ARPO's tool, this one tells the model when a program printed nothing, and does not run it again.
+Unlike ARPO's tool, this one tells the model when a program printed nothing, and does not run it again. A program that comes in
+one Markdown fence runs without the fence.
 
 With `stateful`, the programs of one trajectory behave like cells of one interpreter, and a branch gets a copy of the
 state. The state is the list of programs that succeeded: each call first runs them again, in a new process and with their
@@ -12,6 +13,7 @@ grows with the square of their number, and a program's time limit also covers th
 
 import asyncio
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,6 +33,14 @@ MARGIN_SECONDS = 10.0
 
 _ERROR_LINES = 12
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
+_FENCE: Final = re.compile(
+    r"(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?:(?:python|py)[0-9.]*+(?:[ \t\r]*+\n|[ \t]++)|\r?\n)", re.IGNORECASE
+)
+_FENCE_LINE: Final = re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE)
+_FENCES_NOTE = (
+    "The program has Markdown fences or text around it. Send the program only, or in one ```python fence."
+)
+_MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([^']{1,200}+)'")
 
 _DESCRIPTION = (
     "Runs a Python program and returns what it prints; the value of a last bare expression is printed too."
@@ -78,8 +88,8 @@ class PythonTool:
         Raises:
             MachineError: No sandbox process could be started, or the sandbox service is down.
         """
-        code = call.arguments.get("code")
-        if call.malformed is not None or not isinstance(code, str):
+        code = program_of(call)
+        if code is None:
             reason = call.malformed or 'expected one argument "code" with the program as text'
             return ToolResult(call.id, ToolStatus.MALFORMED, f"The call could not be read: {reason}.")
         try:
@@ -88,6 +98,9 @@ class PythonTool:
             text = "The program was not run: the sandbox service failed."
             return ToolResult(call.id, ToolStatus.ERROR, text, {"failure": error.kind.value})
         status, text = self._observation(result)
+        if status is ToolStatus.ERROR and (note := _note(code, result)):
+            # In the error's own line, which the debugger quotes.
+            text = f"{text}. {note}"
         info: dict[str, object] = {"sandbox_level": result.level}
         if result.remote:
             info["sandbox"] = "remote"
@@ -136,7 +149,7 @@ class _StatefulSession:
         async with self._in_turn:
             result = await self._tool.run(call, self._cells)
             if result.status in (ToolStatus.OK, ToolStatus.EMPTY):
-                self._cells = (*self._cells, str(call.arguments["code"]))
+                self._cells = (*self._cells, program_of(call) or "")
             # A program that stayed in the list after failing would fail every later call.
             failed = result.info.get("failed_cell")
             if isinstance(failed, int):
@@ -148,6 +161,42 @@ class _StatefulSession:
 
     async def close(self) -> None:
         self._cells = ()
+
+
+def program_of(call: ToolCall) -> str | None:
+    """Return the program of a call, without a Markdown fence around it; None if the call holds no program."""
+    code = call.arguments.get("code")
+    if call.malformed is not None or not isinstance(code, str):
+        return None
+    text = code.strip()
+    opening = _FENCE.match(text)
+    if opening is None:
+        return code
+    # The closing fence may be missing. Line breaks stay, so a program behind the fence begins on line 1.
+    return text[opening.end() :].removesuffix(opening["fence"]).rstrip()
+
+
+def _note(code: str, result: SandboxResult) -> str:
+    """Return what the policy should know about a program that failed, besides its error; "" if nothing."""
+    error = result.stderr.rstrip().rpartition("\n")[2]
+    if result.failed_cell is not None:
+        return ""
+    if error.startswith(("SyntaxError:", "IndentationError:")):
+        # Fences inside a text of three quotes belong to the program.
+        is_fenced = _FENCE_LINE.search(code) and not any(quotes in code for quotes in ('"""', "'''"))
+        return _FENCES_NOTE if is_fenced else ""
+    missing = _MISSING_MODULE.match(error)
+    # The packages of a remote sandbox are unknown here.
+    if missing is None or result.remote:
+        return ""
+    # Not at the top: `--dry-run` reads the tool's description and starts no program.
+    from ramify.sandbox.launch import installed
+
+    packages = installed()
+    if missing[1].partition(".")[0] in {*packages, *sys.stdlib_module_names}:
+        return ""
+    *others, last = ("the standard library", *packages)
+    return f"The tool has {', '.join(others)} and {last}." if others else f"The tool has {last}."
 
 
 def _keep_head(text: str, limit: int) -> str:

@@ -95,13 +95,20 @@ async def list_tools(client: "ClientSession", seconds: float) -> dict[str, ToolS
     from mcp_types import PaginatedRequestParams
 
     tools: list[Tool] = []
+    cursors: set[str] = set()
     try:
         with anyio.fail_after(seconds):
             page = await client.list_tools()
             tools.extend(page.tools)
-            while page.next_cursor is not None:
+            # Some servers end their list with an empty cursor.
+            while page.next_cursor:
                 # Within the loop: a server may offer pages without end.
                 require_few(len(tools))
+                if page.next_cursor in cursors:
+                    raise ToolListError(
+                        f"its list of tools does not end: the cursor {page.next_cursor!r:.80} comes twice. Fix the server"
+                    )
+                cursors.add(page.next_cursor)
                 page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
                 tools.extend(page.tools)
     except ValidationError as error:

@@ -103,6 +103,30 @@ def test_calls_in_a_turn():
     assert isinstance(parse_turn('<lookup> {"key": "<result>"} </lookup>', tools), MalformedTurn)
 
 
+@pytest.mark.parametrize(
+    ("turn", "reason"),
+    [
+        ('<lookup> {"key": "</lookup>', "</lookup> in a string of its JSON ended it. In a string write \\u003c/lookup>"),
+        ('<lookup> {"key": "<lookup> x </lookup>', "</lookup> in a string of its JSON ended it"),
+        ('<think> <lookup> {} </think> <lookup>\n{"key": "a", "b": "</now>', "</now> in a string of its JSON ended it"),
+        ('<lookup> {"key": "a" </lookup>', "it ends before the object does"),
+    ],
+)  # fmt: skip
+def test_a_closing_tag_in_a_string_ends_the_turn_and_is_named(turn, reason):
+    """Engines stop at the tag's text."""
+    parsed = parse_turn(turn, {"lookup": LOOKUP, "now": NOW})
+    assert isinstance(parsed, Calls)
+    (call,) = parsed.calls
+    assert (call.name, call.arguments) == ("lookup", {})
+    assert reason in call.malformed
+
+
+def test_a_closing_tag_outside_of_json_closes_what_it_names():
+    tools = {"lookup": LOOKUP, "now": NOW}
+    for turn in ('<lookup> {"key": "a"} </now>', '<think> <lookup> {"a </think> </now>'):
+        assert parse_turn(turn, tools) == Calls((ToolCall("0", "now", {}, "</now> closes nothing"),))
+
+
 def test_expected_arguments_in_words():
     parameters = {
         "$defs": {"Color": {"enum": ["red", "blue"], "type": "string"}},

@@ -69,6 +69,13 @@ def calling(*calls, text="", thought=""):
         f"<think> a <search> q </search>{R} b </think><python> print(1) </python>\n{R}\n<answer> 4 </answer>",
         f"<take> 3 </take>{R}<take> 2 </take>",
         f"<search> a < b </search>{R}it is so",
+        "<think> I could <search> now </think><answer> 4 </answer>",
+        "<think> Then the <answer> tag. </think><answer> 4 </answer>",
+        "<think> a </think><answer> Use <search> for it. </answer>",
+        "<answer> Other models write `<tool_call>` or '[TOOL_CALLS]'. </answer>",
+        f"<think> <search> and <python> 1 </python>{R} so </think><answer> 4 </answer>",
+        f"<think> <python> print('<search>') </python>{R}</think><answer> 4 </answer>",
+        f"<think> <search> a <search> b </search>{R}</think><answer> 4 </answer>",
     ],
 )
 def test_what_a_rollout_could_have_given_is_taken(tags, text):
@@ -85,6 +92,16 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
             "tags are not balanced",
             "<think> stands inside <think>",
         ),
+        (
+            "<answer> <search> q </search> </answer>",
+            "tags are not balanced",
+            "</search> has no partner",
+        ),
+        (
+            f"<think> <search> and <python> 1 </python>{R} q </search>{R}</think><answer> 4 </answer>",
+            "tags are not balanced",
+            "</search> has no partner",
+        ),
         ("<think> a", "tags are not balanced", "<think> is not closed"),
         ("<answer> 4", "tags are not balanced", "<answer> is not closed"),
         (f"<search> q{R}<answer> 4 </answer>", "a result follows no call", ""),
@@ -98,7 +115,7 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
         (
             f"<search> q </search>{R}</result><answer> 4 </answer>",
             "tags are not balanced",
-            "a result tag has no partner",
+            "</result> has no partner",
         ),
         (f"{R}<answer> 4 </answer>", "a result follows no call", "it begins with one"),
         (f"<think> a </think>{R}<answer> 4 </answer>", "a result follows no call", ""),
@@ -266,6 +283,15 @@ def test_calls_that_a_tag_cannot_hold(tags, calls, message):
     for tools in (SPECS, ()):
         with pytest.raises(RowError, match=message):
             check(tags, split(tags, spoken, tools), tools)
+
+
+def test_tags_in_the_strings_of_a_json_call_have_another_spelling(tags):
+    arguments = {"name": "a </area> <search> </think> <b>", "unit": "</answer>"}
+    spoken = (calling(("area", arguments)), result("r"), AssistantTurn("<answer> 4 </answer>"))
+    parts = split(tags, spoken, SPECS)
+    check(tags, parts, SPECS)
+    assert tags.parse(parts[0][1], SPECS).calls[0].arguments == arguments
+    assert parts[0][1].count("</area>") == 1
 
 
 def test_the_papers_tools_need_not_be_named(tags):

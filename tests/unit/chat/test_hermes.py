@@ -1,6 +1,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hermes_folders import (
     DEFAULT_SYSTEM,
@@ -10,6 +12,7 @@ from hermes_folders import (
     write_hermes_tokenizer,
     write_opening_tokenizer,
 )
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import fewest_tokens, most_tokens
 from ramify.chat.hermes import UNREADABLE, HermesRenderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
@@ -177,16 +180,125 @@ def test_turns(turn, parsed):
     assert parse_turn(turn, ("<|endoftext|>", END)) == parsed
 
 
+def written(arguments, name="python"):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+TAGS = st.sampled_from(["</tool_call>", "<tool_call>", "<think>", "</think>", "\n", '"', "\\", "{", "}", "'"])
+
+
+@given(st.lists(st.lists(TAGS | st.text(max_size=3), max_size=6).map("".join), min_size=1, max_size=3))
+def test_a_tag_in_a_string_of_a_call_ends_nothing(programs):
+    turn = "<think>\nhm\n</think>\n\n" + "\n".join(written({"code": program}) for program in programs) + END
+    expected = Calls(tuple(call({"code": program}, "python") for program in programs))
+    assert parse_turn(turn, (END,)) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "A call ends with </tool_call>.",
+        "Write `<tool_call>` and `</tool_call>` around the JSON.",
+        "Write <tool_call> and </tool_call> around the JSON.",
+        "The tag <tool_call> opens a call, and it is written first.",
+        "It is '</think>', and \"<think>\" opens it.",
+        "\u4f7f\u7528<tool_call>\u6807\u7b7e\u3002",
+        "Tags (</tool_call>) are text.",
+        "A result ends with `</tool_response>`.",
+    ],
+)
+def test_a_tag_that_an_answer_names_is_text(answer):
+    assert parse_turn(answer + END, (END,)) == Final(answer)
+    assert parse_turn(f"<think>\nhm <tool_call> {{\n</think>\n\n{answer}{END}", (END,)) == Final(answer)
+
+
+@pytest.mark.parametrize(
+    ("turn", "parsed"),
+    [
+        # After a thought its tags can be named without quotes; before, the text may be a thought that nothing opened.
+        ("<think>a</think>The tag </think> ends a thought, <think> opens one.", Final("The tag </think> ends a thought, <think> opens one.")),
+        ("a </think> so it is Rome", MalformedTurn("</think> closes nothing")),
+        ("<think>a <think>b</think> c </think> so it is Rome", MalformedTurn("</think> closes nothing")),
+        ("<think>a</think>Let me <think> so </think>Rome", Final("Let me Rome")),
+        ("<think>a</think>\n</tool_call>", MalformedTurn("</tool_call> closes nothing")),
+        ("7\n</tool_response>\nIt is 7.", MalformedTurn("the turn writes a result itself")),
+        (written({"code": "</tool_response>"}), Calls((call({"code": "</tool_response>"}, "python"),))),
+        (written({"code": "<tool_response>"}), MalformedTurn("the turn writes a result itself")),
+        # A tag is named before a call, too.
+        (f"The tag <tool_call> opens it:\n{written({'code': '1'})}", Calls((call({"code": "1"}, "python"),))),
+        (f"`<think>` is a tag. {written({'code': '1'})}", Calls((call({"code": "1"}, "python"),))),
+        # Broken calls end at their own last tag.
+        (f"<tool_call>{{\n</tool_call>\n{written({'code': '1'})}", 2),
+        ("<tool_call>{\"code\": \"'</tool_call>'\"\n</tool_call>", 1),
+        ("Let me. <tool_call>search(x)</tool_call>", 1),
+        ("Let me. <tool_call> search for x </tool_call>", 1),
+    ],
+)  # fmt: skip
+def test_tags_between_words(turn, parsed):
+    read = parse_turn(turn + END, (END,))
+    if isinstance(parsed, int):
+        assert isinstance(read, Calls)
+        assert len(read.calls) == parsed
+        assert read.calls[0].name == UNREADABLE
+    else:
+        assert read == parsed
+
+
+def test_the_outline_of_a_turn_is_how_it_is_parsed(renderer):
+    code = written({"code": "'</tool_call><think>a</think>'"})
+    turn = f"<think>\nhm\n</think>\n\nSo `<think>`:\n{code}{END}"
+    outline = renderer.outline(turn, SPECS)
+    assert outline.words == turn.index(code)
+    assert [turn[start:end] for start, end in outline.thoughts] == ["\nhm\n"]
+    answer = f"The tag `<think>` opens a thought. It is \\boxed{{4}}.{END}"
+    outline = renderer.outline(answer, SPECS)
+    assert outline.thoughts == ()
+    assert answer[outline.words :].startswith(" It is")
+
+
+def test_a_chat_endpoint_gets_a_call_whose_strings_hold_tags(renderer):
+    text = f"So.\n{written({'query': 'a </think> b </tool_call>'}, 'search')}\n<tool_response>\n7\n</tool_response>\nRome"
+    tree = tree_of(renderer, PROBLEM, text, SPECS, KEY)
+    lines = renderer.conversation(tree.trajectories[0], SPECS)
+    turn = next(line for line in lines if isinstance(line, AssistantTurn))
+    assert (turn.thought, turn.text) == ("", "So.")
+    assert json.loads(turn.calls[0].arguments) == {"query": "a </think> b </tool_call>"}
+
+
+def test_a_demonstration_with_tags_in_strings_is_read_as_a_rollout_is(renderer):
+    query = "a </tool_call> <think> </think> </tool_response>"
+    code = written({"query": query}, "search")
+    text = f"{code}\n<tool_response>\n7\n</tool_response>\nA call ends with `</tool_call>`."
+    (first, tool, last) = parts_of(renderer, text, SPECS)
+    assert (first, tool[1]) == ((Source.POLICY, code), "7")
+    assert renderer.parse(first[1] + END, SPECS) == Calls((call({"query": query}),))
+    assert renderer.parse(last[1] + END, SPECS) == Final("A call ends with `</tool_call>`.")
+    with pytest.raises(RowError, match=r"a call cannot be read: .*double quotes, not single ones"):
+        parts_of(renderer, text.replace(code, "<tool_call>\n{'name': 'search'}\n</tool_call>"), SPECS)
+
+
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        ("", UNREADABLE, "not a JSON object"),
+        ("", UNREADABLE, "not a JSON object (it is empty)"),
         ("search(x)", UNREADABLE, "not a JSON object"),
+        (
+            '{"name": "a", "arguments": {}}\n{"name": "b", "arguments": {}}',
+            UNREADABLE,
+            "a second object follows the object",
+        ),
+        ('{"name": "a", "arguments": {}} now', UNREADABLE, "more text follows the object"),
+        ('{"name": "a", "arguments": {"q": "x"}', UNREADABLE, "it ends before the object does"),
+        ('{"name": "a", "arguments": {"q": "x}}', UNREADABLE, "a string is not closed"),
+        ("{'name': 'a', 'arguments': {}}", UNREADABLE, "double quotes, not single ones"),
+        ('{"name": "a", "arguments": {"q": True}}', UNREADABLE, "JSON writes true, not True"),
+        ('{"name": "a", "arguments": {"q": None}}', UNREADABLE, "JSON writes null, not None"),
+        ('{"name": "a", "parameters": {"q": "x"}}', "a", "it has 'parameters' instead"),
         ("[]", UNREADABLE, "it is a list"),
         ('{"arguments": {}}', UNREADABLE, "it has no name"),
         ('{"name": 3, "arguments": {}}', UNREADABLE, "it has no name"),
         ('{"name": "search"}', "search", "its arguments are not a JSON object"),
-        ('{"name": "search", "arguments": "q"}', "search", "its arguments are not a JSON object"),
+        ('{"name": "search", "arguments": "q"}', "search", "its arguments are not a JSON object but a text"),
         ('{"name": "search", "arguments": {"a": NaN}}', UNREADABLE, "NaN is not a JSON number"),
         ("[" * 100_000, UNREADABLE, "not a JSON object"),
     ],

@@ -212,7 +212,7 @@ def test_a_demonstration_in_one_text(renderer):
         (CALL, "a call has no result: that of search"),
         (CALL.replace("search", "find"), "neither the recipe's nor the row's: find"),
         ("<tool_call>\n{}\n</tool_call>", "as another dialect does"),
-        (f"Rome{END}{HEADER.format('user')}and now?", "tags are not balanced"),
+        (f"Rome{END}{HEADER.format('user')}and now?", "an end of turn stands inside"),
         ("<think> it is Rome", "tags are not balanced: the turn ends in a thought"),
     ],
 )

@@ -77,6 +77,12 @@ NEITHER = MalformedTurn("the turn ends with neither a call nor an answer")
         ("<search>q<result></search>", FORGED),
         ("<python>print('<result>')</python>", FORGED),
         ("</result><answer>1</answer>", Final("1")),
+        # an answer that names the tag of a tool
+        ("<answer>Use <search> to look</answer>", Final("Use <search> to look")),
+        (
+            "<search>q <answer>1</answer>",
+            MalformedTurn("the answer cannot be read: <search> is not closed before it", "1"),
+        ),
     ],
 )
 def test_turns(turn, parsed):

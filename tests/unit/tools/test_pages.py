@@ -80,3 +80,7 @@ def test_words_are_counted_up_to_a_limit():
     assert count_words("one two, three", 20) == 3
     assert count_words("北京大学 one", 20) == 5
     assert count_words("a " * 1000, 20) == 20
+    # Thai has vowel signs and no blanks.
+    thai = "\u0e01\u0e23\u0e38\u0e07\u0e40\u0e17\u0e1e\u0e40\u0e1b\u0e47\u0e19\u0e40\u0e21\u0e37\u0e2d\u0e07\u0e2b\u0e25\u0e27\u0e07"
+    assert count_words(thai, 20) == -(-len(thai) // 3)
+    assert words(thai) == {thai[at : at + 2] for at in range(len(thai) - 1)}

@@ -8,6 +8,7 @@ import pytest
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import SandboxResult, SandboxStatus
 from ramify.sandbox.jail import Limits
+from ramify.sandbox.launch import installed
 from ramify.sandbox.pool import ProcessSandbox, open_sandbox
 from ramify.tools.configs import PythonConfig
 from ramify.tools.python import MARGIN_SECONDS, PythonTool
@@ -69,6 +70,48 @@ def test_an_error_shows_the_end_of_the_traceback(bench):
     deep = bench.call("def f(n):\n    return f(n - 1) if n else 1 / 0\n" + "f(200)")
     assert deep.text.endswith("ZeroDivisionError: division by zero")
     assert len(deep.text.splitlines()) <= 12
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```python\nprint(6 * 7)\n```",
+        "```\nprint(6 * 7)\n```\n",
+        "\n~~~py\nx = 6\n\nx * 7\n~~~",
+        "```python3\r\nprint(6 * 7)\r\n```",
+        "```Python print(6 * 7)```",
+        "```python\nprint(6 * 7)",
+    ],
+)
+def test_a_program_in_a_fence_runs(bench, code):
+    assert (bench.call(code).status, bench.call(code).text) == (ToolStatus.OK, "42")
+
+
+@pytest.mark.parametrize(
+    "code", ["Here it is:\n```python\n1\n```", "```bash\nls\n```", "```python\n1\n```\nDone.", "```1```"]
+)
+def test_a_fence_that_is_not_removed_is_named(bench, code):
+    result = bench.call(code)
+    assert result.status is ToolStatus.ERROR
+    assert "SyntaxError" in result.text
+    assert "Markdown fences" in result.text.splitlines()[-1]
+
+
+def test_fences_inside_a_program_are_its_own(bench):
+    assert bench.call('print("""```\nx\n```""")').text == "```\nx\n```"
+    assert "Markdown" not in bench.call('x = """\n```\n"""\n(').text
+
+
+def test_a_missing_module_is_answered_with_the_packages(bench):
+    result = bench.call("import no_such_package.part")
+    assert result.status is ToolStatus.ERROR
+    line = result.text.splitlines()[-1]
+    assert line.startswith(
+        "ModuleNotFoundError: No module named 'no_such_package'. The tool has the standard library"
+    )
+    assert all(name in line for name in installed())
+    assert "The tool has" not in bench.call("import os.no_such_part").text
+    assert "The tool has" not in bench.call("raise ValueError(\"No module named 'x'\")").text
 
 
 def test_what_was_printed_before_an_error_is_shown_too(bench):

@@ -170,6 +170,17 @@ def test_a_list_beyond_the_limits_is_one_line(tmp_path, tools, reason):
     assert "\n" not in str(raised.value)
 
 
+def test_a_cursor_that_comes_twice_is_one_line(tmp_path):
+    for tools in ([tool("look")], []):
+        command = write_raw_server(tmp_path, tools, nextCursor="same")
+        with pytest.raises(
+            ConfigError, match=r"does not end: the cursor 'same' comes twice\. Fix the server"
+        ):
+            open_mcp(McpConfig(command=command, timeout_seconds=30.0))
+    command = write_raw_server(tmp_path, [tool("look")], nextCursor="")
+    assert list(open_mcp(McpConfig(command=command, timeout_seconds=30.0)).tools) == ["look"]
+
+
 @pytest.mark.parametrize(
     "tools",
     [
