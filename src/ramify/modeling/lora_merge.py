@@ -232,6 +232,8 @@ def _require_mergeable(record: dict[str, Any], names: Collection[str], folder: P
     if record.get("peft_type") != "LORA":
         raise DataError(f"{path}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
     require_numbers(record, path)
+    if not names:
+        raise DataError(f"{folder / ADAPTER_WEIGHTS}: no tensors, expected lora_A and lora_B")
     # Modules that were trained whole have the names of a resized embedding and head.
     saved = () if record.get("modules_to_save") else (EMBEDDING, HEAD)
     others = sorted(name for name in names if not _MATRIX.fullmatch(name) and _plain_name(name) not in saved)

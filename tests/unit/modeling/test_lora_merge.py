@@ -56,7 +56,7 @@ def bases(tmp_path_factory):
 def drawn_settings(seed):
     draw = random.Random(seed)
     targets = TARGETS[seed % len(TARGETS)]
-    some = {} if isinstance(targets, str) else {"layers_to_transform": draw.choice([0, [1], [0, 1]])}
+    layers = {} if isinstance(targets, str) else {"layers_to_transform": draw.choice([0, [1], [0, 1]])}
     return {
         "r": draw.randint(1, 6),
         "lora_alpha": draw.choice([1, 6, 16]),
@@ -65,7 +65,7 @@ def drawn_settings(seed):
         "lora_dropout": draw.choice([0.0, 0.05]),
         "rank_pattern": draw.choice(RANKS),
         "alpha_pattern": draw.choice(ALPHAS),
-        **draw.choice([{}, some, {"exclude_modules": ["layers.0.self_attn.k_proj"]}]),
+        **draw.choice([{}, layers, {"exclude_modules": ["layers.0.self_attn.k_proj"]}]),
     }
 
 
@@ -150,7 +150,7 @@ def test_an_adapter_that_peft_ties_is_merged_into_both(tmp_path, bases):
     settings = {"target_modules": ["embed_tokens", "q_proj"], "ensure_weight_tying": True}
     wrapped = write_adapter(tmp_path / "adapter", bases["qwen3"], **settings)
     merged = adapted_folder(tmp_path / "adapter").weights
-    assert torch.equal(*(merged.tensor(name, torch.float32) for name in (EMBEDDING, HEAD)))
+    torch.testing.assert_close(*(merged.tensor(name, torch.float32) for name in (EMBEDDING, HEAD)))
     model = load_model(write_merged(tmp_path / "adapter", tmp_path / "out"))
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
@@ -263,6 +263,7 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
     [
         (lambda tensors: tensors.update({"base_model.model.model.norm.weight": torch.ones(64)}), r"norm\.weight cannot be merged"),
         (lambda tensors: tensors.update({f"{Q}.lora_C.weight": torch.ones(4, 4)}), r"lora_C\.weight cannot be merged"),
+        (lambda tensors: tensors.clear(), "adapter_model.safetensors: no tensors"),
         (lambda tensors: tensors.pop(f"{Q}.lora_B.weight"), "q_proj.weight has one of lora_A and lora_B only"),
         (lambda tensors: tensors.update({f"{Q}.lora_A.other.weight": torch.ones(4, 64)}), "are for one weight"),
         (lambda tensors: tensors.update({f"{Q}.lora_A.weight": torch.ones(4, 32)}), "their product is not"),
