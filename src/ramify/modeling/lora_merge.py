@@ -206,13 +206,21 @@ def adapted_folder(folder: Path) -> MergedModel:
     whole = {plain: name for name in adapter.shapes if (plain := _plain_name(name)) in (EMBEDDING, HEAD)}
     sources: dict[str, tuple[Weights, str]] = {name: (weights, name) for name in weights.shapes}
     config = read_object_file(base / "config.json")
-    tied = shapes_of(config, f"{base / 'config.json'}")[1].tie_word_embeddings
-    untied = bool(tied) and not products.keys().isdisjoint((EMBEDDING, HEAD))
-    if tied:
-        sources.pop(HEAD, None)
-        _require_same(adapter, list(whole.values()), folder)
-        if HEAD in whole:
-            whole = {EMBEDDING: whole[HEAD]}
+    tied = bool(shapes_of(config, f"{base / 'config.json'}")[1].tie_word_embeddings)
+    # transformers leaves a stored head that differs from the embedding as it is, whatever the configuration says.
+    if tied and not _are_same(weights, [name for name in (EMBEDDING, HEAD) if name in sources]):
+        tied = config["tie_word_embeddings"] = False
+    untied = tied and not products.keys().isdisjoint((EMBEDDING, HEAD))
+    if tied and HEAD in sources:
+        sources.setdefault(EMBEDDING, sources.pop(HEAD))
+    if tied and HEAD in whole:
+        names = list(whole.values())
+        if not _are_same(adapter, names):
+            raise DataError(
+                f"{folder / ADAPTER_WEIGHTS}: {' and '.join(names)} differ, but the base ties them "
+                f"(tie_word_embeddings). {_ELSEWHERE}"
+            )
+        whole = {EMBEDDING: names[0]}
     sources |= {plain: (adapter, name) for plain, name in whole.items()}
     if untied and EMBEDDING in sources:
         sources[HEAD] = sources[EMBEDDING]
@@ -343,10 +351,10 @@ def _target_check(record: Mapping[str, Any], path: Path) -> Callable[[str], bool
 
 
 def _require_quick(pattern: str, key: str, path: Path) -> None:
-    """Refuse regular expressions that may take hours: those of Python know no limit of time.
+    """Refuse what makes regular expressions take hours, since Python's have no limit of time.
 
     Raises:
-        DataError: It is one, or none.
+        DataError: It repeats a group or much else, or is no regular expression.
     """
     try:
         re.compile(_WITHIN.get(key, "%s") % pattern)
@@ -360,20 +368,9 @@ def _require_quick(pattern: str, key: str, path: Path) -> None:
         )
 
 
-def _require_same(adapter: StoredWeights, names: list[str], folder: Path) -> None:
-    """Check that the whole embedding and the whole head of an adapter are one tensor, as in its tied base.
-
-    Raises:
-        DataError: They differ.
-    """
-    if len(names) < 2:
-        return
-    first, second = (adapter.tensor(name, torch.float32) for name in names)
-    if not torch.equal(first, second):
-        raise DataError(
-            f"{folder / ADAPTER_WEIGHTS}: {names[0]} and {names[1]} differ, but the base ties them "
-            f"(tie_word_embeddings). {_ELSEWHERE}"
-        )
+def _are_same(weights: StoredWeights, names: list[str]) -> bool:
+    first = weights.tensor(names[0], torch.float32) if len(names) > 1 else None
+    return first is None or torch.equal(first, weights.tensor(names[1], torch.float32))
 
 
 def _rows(adapter: StoredWeights, name: str, folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import pytest
 import torch
@@ -166,6 +167,20 @@ def test_a_resized_vocabulary_is_taken_over(tmp_path, bases, family, targets):
     model = load_model(write_merged(tmp_path / "adapter", tmp_path / "out"))
     assert model.config.vocab_size == MORE_ROWS
     ids = torch.arange(MORE_ROWS - 30, MORE_ROWS)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, wrapped(ids).logits, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["the embedding's", "another"])
+def test_a_tied_base_that_stores_a_head_too(tmp_path, bases, head):
+    base = shutil.copytree(bases["qwen3"], tmp_path / "base")
+    tensors = load_file(base / "model.safetensors")
+    tensors[HEAD] = tensors[EMBEDDING] * (1 if head == "the embedding's" else -1)
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    wrapped = write_adapter(tmp_path / "adapter", base, target_modules=["q_proj"])
+    model = load_model(write_merged(tmp_path / "adapter", tmp_path / "out"))
+    assert model.config.tie_word_embeddings == (head == "the embedding's")
+    ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, wrapped(ids).logits, atol=1e-4, rtol=1e-5)
 
