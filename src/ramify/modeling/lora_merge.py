@@ -204,6 +204,11 @@ def adapted_folder(folder: Path) -> MergedModel:
     weights = StoredWeights(base)
     products = _products(record, adapter.shapes, folder)
     whole = {plain: name for name in adapter.shapes if (plain := _plain_name(name)) in (EMBEDDING, HEAD)}
+    used = {*whole.values(), *(part for product in products.values() for part in (product.a, product.b))}
+    if unused := sorted(adapter.shapes.keys() - used):
+        raise DataError(
+            f"{folder / ADAPTER_WEIGHTS}: {unused[0]} is there under another name too. Keep one of them"
+        )
     sources: dict[str, tuple[Weights, str]] = {name: (weights, name) for name in weights.shapes}
     config = read_object_file(base / "config.json")
     tied = bool(shapes_of(config, f"{base / 'config.json'}")[1].tie_word_embeddings)

@@ -278,6 +278,12 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
     [
         (lambda tensors: tensors.update({"base_model.model.model.norm.weight": torch.ones(64)}), r"norm\.weight cannot be merged"),
         (lambda tensors: tensors.update({f"{Q}.lora_C.weight": torch.ones(4, 4)}), r"lora_C\.weight cannot be merged"),
+        (
+            lambda tensors: tensors.update(
+                {f"base_model.model.lm_head.{part}weight": torch.ones(ROWS, 64) for part in ("", "base_layer.")}
+            ),
+            r"lm_head\.(base_layer\.)?weight is there under another name too",
+        ),
         (lambda tensors: tensors.clear(), "adapter_model.safetensors: no tensors"),
         (lambda tensors: tensors.pop(f"{Q}.lora_B.weight"), "q_proj.weight has one of lora_A and lora_B only"),
         (lambda tensors: tensors.update({f"{Q}.lora_A.other.weight": torch.ones(4, 64)}), "are for one weight"),
