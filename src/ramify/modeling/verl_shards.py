@@ -8,10 +8,10 @@ import torch
 
 from ramify.core.errors import DataError
 from ramify.modeling.load import is_rotary_buffer, require_fit
-from ramify.modeling.lora_merge import (
+from ramify.modeling.lora_merge import MergedWeights
+from ramify.modeling.lora_products import (
     EMBEDDING,
     HEAD,
-    MergedWeights,
     Product,
     adapter_pairs,
     is_adapted,

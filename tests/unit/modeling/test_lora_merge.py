@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from model_folders import write_model
 from ramify.core.errors import DataError
 from ramify.modeling.load import load_model, require_fit
-from ramify.modeling.lora_merge import EMBEDDING, HEAD, adapted_folder, write_merged
+from ramify.modeling.lora_merge import adapted_folder, write_merged
+from ramify.modeling.lora_products import EMBEDDING, HEAD
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 """The first two tie the head to the embedding."""
