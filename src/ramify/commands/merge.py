@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ class _Conversion:
     Attributes:
         weights: The tensors.
         names: Which of them, in order.
-        config: The file `config.json`.
+        config: Content of `config.json`.
         settings: Folders to copy the tokenizer from, the first that has it.
         made_from: Files whose checksums are recorded.
         about: What else is recorded.
@@ -87,7 +87,7 @@ class _Conversion:
 
     weights: "Weights"
     names: Sequence[str]
-    config: Path
+    config: Mapping[str, Any]
     settings: Sequence[Path]
     made_from: Sequence[Path]
     about: dict[str, Any]
@@ -102,7 +102,8 @@ def _merge_verl(options: argparse.Namespace) -> None:
     checkpoint = find_checkpoint(options.checkpoint)
     settings = settings_folders(checkpoint, options.config)
     config = settings[0] / "config.json"
-    dtype = options.dtype or _dtype_of(config, read_object_file(config))
+    record = read_object_file(config)
+    dtype = options.dtype or _dtype_of(config, record)
     console = RunConsole()
     with new_output_folder("--out", options.out) as folder:
         console.note(f"reading {checkpoint.folder}: {len(checkpoint.shards)} ranks")
@@ -121,7 +122,7 @@ def _merge_verl(options: argparse.Namespace) -> None:
             "lora": options.lora,
         }
         _write(
-            folder, _Conversion(weights, names, config, settings, checkpoint.shards, about), dtype, console
+            folder, _Conversion(weights, names, record, settings, checkpoint.shards, about), dtype, console
         )
     console.note(f"model: {options.out}")
 
@@ -149,12 +150,21 @@ def _merge_lora(options: argparse.Namespace) -> None:
         from ramify.modeling.load import require_fit
         from ramify.modeling.lora_merge import adapted_folder
 
-        weights = adapted_folder(adapter)
-        require_fit(config, weights.shapes)
+        merged = adapted_folder(adapter)
+        require_fit(merged.config, config, merged.weights.shapes)
+        if merged.untied:
+            console.note(
+                "the adapter changes a tied embedding: the model has a head of its own (tie_word_embeddings = false)"
+            )
         made_from = (adapter / ADAPTER_WEIGHTS, *sorted(base.glob("*.safetensors")))
         # The adapter's own tokenizer is the one that it was trained with.
         conversion = _Conversion(
-            weights, list(weights.shapes), config, (adapter, base), made_from, {"from": "lora"}
+            merged.weights,
+            list(merged.weights.shapes),
+            merged.config,
+            (adapter, base),
+            made_from,
+            {"from": "lora"},
         )
         _write(folder, conversion, dtype, console)
     console.note(f"model: {options.out}")
@@ -196,7 +206,6 @@ def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConso
     from ramify.core.errors import MachineError
     from ramify.files.durable import naming
     from ramify.modeling.load import DTYPES
-    from ramify.modeling.model_config import read_object_file
     from ramify.modeling.plain_folder import write_settings, write_weights
     from ramify.runs.manifest import file_sha256, made_with
 
@@ -209,7 +218,7 @@ def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConso
         )
     with console.phase("tensors", len(conversion.names)) as phase:
         write_weights(folder, conversion.weights, conversion.names, kind, phase.advance)
-    copied = write_settings(folder, read_object_file(conversion.config), dtype, conversion.settings)
+    copied = write_settings(folder, conversion.config, dtype, conversion.settings)
     if not any(name.startswith("tokenizer") for name in copied):
         console.note("no tokenizer was found to copy; copy the files of the model that was trained")
     with console.phase("checksums", len(conversion.made_from)) as phase:

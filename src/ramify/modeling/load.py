@@ -129,11 +129,14 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
     return model
 
 
-def require_fit(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> PretrainedConfig:
+def require_fit(
+    record: dict[str, Any], path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> PretrainedConfig:
     """Check names and shapes of a model's weights against its configuration, without the weights.
 
     Args:
-        path: The file `config.json`.
+        record: Content of the model's `config.json`.
+        path: Its file, the prefix of messages.
         shapes: Shapes of the weights by name; those of `is_rotary_buffer` may be left out.
 
     Returns:
@@ -142,7 +145,6 @@ def require_fit(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Pretrained
     Raises:
         DataError: The model is of an unsupported architecture; weights are missing, unknown or of another shape.
     """
-    record = read_object_file(path)
     check_architecture(record, f"{path}")
     _check_layers(record, shapes, path)
     try:

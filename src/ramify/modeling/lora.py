@@ -40,7 +40,7 @@ PREFIX = "base_model.model."
 """peft's prefix of the base model's module names."""
 _CHECKSUM_FILE = "base_weights.json"
 _MAX_RANK = 1 << 16
-_MAY_DIFFER = (
+MAY_DIFFER = (
     "task_type",
     "auto_mapping",
     "peft_version",
@@ -58,6 +58,7 @@ _MAY_DIFFER = (
     "alpha_pattern",
 )
 """peft settings that may vary, because W + scale B A still holds; all others must have their default."""
+_MERGE_IT = "Merge the adapter into its base first (ramify merge lora)"
 
 
 def add_lora(model: PreTrainedModel, settings: AdapterConfig, seed: int) -> None:
@@ -294,7 +295,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     path = folder / ADAPTER_SETTINGS
     record = read_adapter_settings(folder)
     try:
-        inject(model, LoraConfig(**{key: record[key] for key in _MAY_DIFFER if key in record}))
+        inject(model, LoraConfig(**{key: record[key] for key in MAY_DIFFER if key in record}))
     except ConfigError:
         raise
     # Foreign files: peft may raise anything about settings.
@@ -304,6 +305,10 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     stored = stored_tensors(folder)
     weights = folder / ADAPTER_WEIGHTS
     expected = adapter_tensors(model)
+    if embeddings := sorted(name for name in stored if ".lora_embedding_" in name):
+        raise DataError(
+            f"{weights}: {embeddings[0]} is of the embedding, expected linear layers. {_MERGE_IT}"
+        )
     for name in sorted(stored.keys() | expected.keys()):
         shapes = [list(tensors[name].shape) if name in tensors else None for tensors in (stored, expected)]
         if shapes[0] != shapes[1]:
@@ -353,24 +358,29 @@ def _require_plain(record: dict[str, Any], path: Path) -> None:
     if record.get("peft_type") != "LORA":
         raise DataError(f"{path}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
     if not isinstance(record.get("target_modules"), list):
-        raise DataError(f"{path}: expected target_modules to be a list of names")
-    _require_numbers(record, path)
+        raise DataError(f"{path}: expected target_modules to be a list of names. {_MERGE_IT}")
+    require_numbers(record, path)
     defaults: dict[str, Any] = LoraConfig().to_dict()  # type: ignore[no-untyped-call]
     for key, value in record.items():
         # The initialization of a saved adapter does not matter, unless it changed the base weights.
         drawn = key == "init_lora_weights" and value in (True, False, "gaussian", "orthogonal")
-        if value and value != defaults.get(key) and key not in (*_MAY_DIFFER, "peft_type") and not drawn:
-            raise DataError(
-                f"{path}: {key} = {value!r} is not supported, expected plain LoRA without dropout"
-            )
+        if value and value != defaults.get(key) and key not in (*MAY_DIFFER, "peft_type") and not drawn:
+            expected = f"plain LoRA without dropout. {_MERGE_IT}" if key == "lora_dropout" else "plain LoRA"
+            raise DataError(f"{path}: {key} = {value!r} is not supported, expected {expected}")
 
 
-def _require_numbers(record: dict[str, Any], path: Path) -> None:
-    """Check ranks, which cost memory, and alphas, of which NaN would make every output NaN."""
+def require_numbers(record: dict[str, Any], path: Path) -> None:
+    """Check ranks, which cost memory, and alphas, of which NaN would make every output NaN.
+
+    Raises:
+        DataError: One of them is no number in its bounds, or a pattern is no object of them.
+    """
     for key, low, high in (("r", 1, _MAX_RANK), ("lora_alpha", 1e-9, 1e6)):
-        pattern = record.get({"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key]) or {}
-        values = [record.get(key, low), *(pattern.values() if isinstance(pattern, dict) else [pattern])]
-        for value in values:
+        patterns = {"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key]
+        pattern = record.get(patterns) or {}
+        if not isinstance(pattern, dict):
+            raise DataError(f"{path}: {patterns} = {pattern!r:.80}, expected an object of numbers by module")
+        for value in (record.get(key, low), *pattern.values()):
             kind = int if key == "r" else int | float
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
                 raise DataError(

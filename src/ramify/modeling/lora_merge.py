@@ -1,9 +1,7 @@
 """Merges LoRA adapters into the weights that they belong to, one tensor at a time: W + scale B A, in float32."""
 
-import math
-import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,21 @@ import torch
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
-from ramify.core.json_text import MAX_ECHO
-from ramify.modeling.lora import PREFIX, read_adapter_settings, require_base
+from ramify.modeling.load import shapes_of
+from ramify.modeling.lora import require_base
+from ramify.modeling.lora_products import (
+    EMBEDDING,
+    HEAD,
+    MERGE_ELSEWHERE,
+    Product,
+    plain_name,
+    products_of,
+    require_mergeable,
+)
 from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, read_object_file, whole_folder
 from ramify.modeling.plain_folder import Weights, write_settings, write_weights
 from ramify.modeling.tensor_files import weights_checksum
 from ramify.modeling.weight_files import stored_tensors
-
-_BASE = ".base_layer."
-_A, _B = (".lora_A.", ".lora_B.")
 
 
 class StoredWeights:
@@ -47,15 +51,6 @@ class StoredWeights:
         return tensor.to(dtype, copy=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Names of the matrices A and B that a weight gets, and what their product is multiplied by."""
-
-    a: str
-    b: str
-    scale: float
-
-
 class MergedWeights:
     """A base with an adapter.
 
@@ -65,82 +60,118 @@ class MergedWeights:
 
     def __init__(
         self,
-        base: Weights,
-        names: Mapping[str, str],
+        sources: Mapping[str, tuple[Weights, str]],
         adapter: Weights,
         products: Mapping[str, Product],
     ) -> None:
         """Check that the shapes belong together.
 
         Args:
-            base: The weights of the base.
-            names: Names in `base` by name in the whole model.
+            sources: Where W is, by name in the whole model: the weights, and its name there.
             adapter: The matrices A and B.
             products: What is added, by name in the whole model.
 
         Raises:
             DataError: The adapter has matrices for other weights than these.
         """
+        self.shapes = {name: weights.shapes[stored] for name, (weights, stored) in sources.items()}
         for name, product in products.items():
             a, b = adapter.shapes[product.a], adapter.shapes[product.b]
-            if name not in names:
+            if name not in self.shapes:
                 raise DataError(f"{product.a}: the base has no {name}. The adapter is of another model")
-            whole = base.shapes[names[name]]
+            whole = self.shapes[name][::-1] if product.transposed else self.shapes[name]
             if len(a) != 2 or len(b) != 2 or (b[0], a[1]) != whole or b[1] != a[0]:
                 raise DataError(
-                    f"{product.a} {list(a)} and {product.b} {list(b)}: their product is not {name} {list(whole)}"
+                    f"{product.a} {list(a)} and {product.b} {list(b)}: their product is not {name} {list(self.shapes[name])}"
                 )
-        self._base, self._names, self._adapter, self._products = base, names, adapter, products
-        self.shapes = {name: base.shapes[stored] for name, stored in names.items()}
+        self._sources, self._adapter, self._products = sources, adapter, products
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """Return a weight with its product, as `dtype`."""
+        weights, stored = self._sources[name]
         if name not in self._products:
-            return self._base.tensor(self._names[name], dtype)
+            return weights.tensor(stored, dtype)
         product = self._products[name]
-        whole = self._base.tensor(self._names[name], torch.float32)
+        whole = weights.tensor(stored, torch.float32)
         a, b = (self._adapter.tensor(part, torch.float32) for part in (product.a, product.b))
-        return whole.addmm_(b, a, alpha=product.scale).to(dtype)
+        left, right = (a.T, b.T) if product.transposed else (b, a)
+        return whole.addmm_(left, right, alpha=product.scale).to(dtype)
 
 
-def adapted_folder(folder: Path) -> MergedWeights:
-    """Return the base of a peft folder with the adapter, for a plain LoRA adapter.
+@dataclass(frozen=True, slots=True)
+class MergedModel:
+    """A base with an adapter as one model.
+
+    Attributes:
+        weights: Its tensors.
+        config: Content of its `config.json`, with the base's type of weights.
+        untied: True if the base's head is its embedding and the merged model's is not.
+    """
+
+    weights: MergedWeights
+    config: dict[str, Any]
+    untied: bool
+
+
+def adapted_folder(folder: Path) -> MergedModel:
+    """Return the base of a peft folder with its LoRA adapter.
+
+    An embedding or a head with an adapter of its own is not the other one any more, so a tied base gets a head. (peft
+    adds the product to both unless the base was untied before, which it advises.)
 
     Raises:
-        DataError: The folder is no plain LoRA adapter, or its base is missing or another one.
+        DataError: A tensor or a setting of the adapter cannot be merged, the folder is no LoRA adapter, or its base is
+            missing or another one.
     """
     base = whole_folder(folder)
-    path = folder / ADAPTER_SETTINGS
-    record = read_adapter_settings(folder)
-    if record.get("alpha_pattern"):
-        raise DataError(f"{path}: alpha_pattern is not merged here. Merge it with peft's merge_and_unload()")
+    record = read_object_file(folder / ADAPTER_SETTINGS)
+    adapter = StoredWeights(folder)
+    require_mergeable(record, adapter.shapes, folder)
     require_base(folder, weights_checksum(base))
-    weights, adapter = StoredWeights(base), StoredWeights(folder)
-    alpha = float(record.get("lora_alpha", 8))
-    products = {}
-    for name, (a, b) in adapter_pairs(adapter.shapes, folder / ADAPTER_WEIGHTS).items():
-        rank = adapter.shapes[a][0]
-        if rank != (expected := _rank_of(name.removesuffix(".weight"), record, path)):
-            raise DataError(f"{path}: says rank {expected} for {name}, but {a} has rank {rank}")
-        products[name] = Product(a, b, alpha / (math.sqrt(rank) if record.get("use_rslora") else rank))
-    return MergedWeights(weights, {name: name for name in weights.shapes}, adapter, products)
-
-
-def _rank_of(module: str, record: Mapping[str, Any], path: Path) -> int:
-    """Return the rank that an adapter's settings give to a module.
-
-    Raises:
-        DataError: A pattern is more than a name, or the end of one.
-    """
-    for pattern, rank in (record.get("rank_pattern") or {}).items():
-        name = pattern.removeprefix("^")
-        if not re.fullmatch(r"[\w.]+", name):
+    weights = StoredWeights(base)
+    products = products_of(record, adapter.shapes, folder)
+    whole = {plain: name for name in adapter.shapes if (plain := plain_name(name)) in (EMBEDDING, HEAD)}
+    used = {*whole.values(), *(part for product in products.values() for part in (product.a, product.b))}
+    if unused := sorted(adapter.shapes.keys() - used):
+        raise DataError(
+            f"{folder / ADAPTER_WEIGHTS}: {unused[0]} is there under another name too. Keep one of them"
+        )
+    sources: dict[str, tuple[Weights, str]] = {name: (weights, name) for name in weights.shapes}
+    config = read_object_file(base / "config.json")
+    tied = bool(shapes_of(config, f"{base / 'config.json'}")[1].tie_word_embeddings)
+    # transformers leaves a stored head that differs from the embedding as it is, whatever the configuration says.
+    if tied and not _are_same(weights, [name for name in (EMBEDDING, HEAD) if name in sources]):
+        tied = config["tie_word_embeddings"] = False
+    untied = tied and not products.keys().isdisjoint((EMBEDDING, HEAD))
+    if tied and HEAD in sources:
+        sources.setdefault(EMBEDDING, sources.pop(HEAD))
+    if tied and HEAD in whole:
+        names = list(whole.values())
+        if not _are_same(adapter, names):
             raise DataError(
-                f"{path}: rank_pattern: {pattern[:MAX_ECHO]!r} is no name. Merge it with peft's merge_and_unload()"
+                f"{folder / ADAPTER_WEIGHTS}: {' and '.join(names)} differ, but the base ties them "
+                f"(tie_word_embeddings). {MERGE_ELSEWHERE}"
             )
-        if module == name or (module.endswith(f".{name}") and name == pattern):
-            return int(rank)
-    return int(record.get("r", 8))
+        whole = {EMBEDDING: names[0]}
+    sources |= {plain: (adapter, name) for plain, name in whole.items()}
+    if untied and EMBEDDING in sources:
+        sources[HEAD] = sources[EMBEDDING]
+        config["tie_word_embeddings"] = False
+    if EMBEDDING in whole:
+        config["vocab_size"] = _rows(adapter, whole[EMBEDDING], folder)
+    return MergedModel(MergedWeights(sources, adapter, products), config, untied)
+
+
+def _are_same(weights: StoredWeights, names: list[str]) -> bool:
+    first = weights.tensor(names[0], torch.float32) if len(names) > 1 else None
+    return first is None or torch.equal(first, weights.tensor(names[1], torch.float32))
+
+
+def _rows(adapter: StoredWeights, name: str, folder: Path) -> int:
+    shape = adapter.shapes[name]
+    if len(shape) != 2:
+        raise DataError(f"{folder / ADAPTER_WEIGHTS}: {name} is {list(shape)}, expected a matrix")
+    return shape[0]
 
 
 def write_merged(adapter: Path, folder: Path) -> Path:
@@ -150,43 +181,12 @@ def write_merged(adapter: Path, folder: Path) -> Path:
         DataError: As for `adapted_folder`; or a weight is not finite.
         OSError: The files cannot be written.
     """
-    weights, base = adapted_folder(adapter), whole_folder(adapter)
+    merged, base = adapted_folder(adapter), whole_folder(adapter)
     unfinished = folder.with_name(f".{folder.name}.partial")
     for old in (unfinished, folder):
         shutil.rmtree(old, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write_weights(unfinished, weights, list(weights.shapes), torch.float32, lambda: None)
-    write_settings(unfinished, read_object_file(base / "config.json"), "float32", (adapter, base))
+    write_weights(unfinished, merged.weights, list(merged.weights.shapes), torch.float32, lambda: None)
+    write_settings(unfinished, merged.config, "float32", (adapter, base))
     unfinished.replace(folder)
     return folder
-
-
-def is_adapted(names: Iterable[str]) -> bool:
-    """Return True if these are names of a model that peft has wrapped."""
-    return any(_A in name for name in names)
-
-
-def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the base's names in a model that peft has wrapped, by their names in the plain model."""
-    return {
-        name.removeprefix(PREFIX).replace(_BASE, "."): name
-        for name in names
-        if _A not in name and _B not in name
-    }
-
-
-def adapter_pairs(names: Iterable[str], path: Path) -> dict[str, tuple[str, str]]:
-    """Return the matrices A and B of each weight, by its name in the plain model; `path` is the prefix of the message.
-
-    Raises:
-        DataError: One of a pair is missing.
-    """
-    parts = {
-        side: {
-            name.partition(side)[0].removeprefix(PREFIX) + ".weight": name for name in names if side in name
-        }
-        for side in (_A, _B)
-    }
-    if single := sorted(parts[_A].keys() ^ parts[_B].keys()):
-        raise DataError(f"{path}: {single[0]} has one of lora_A and lora_B only")
-    return {name: (parts[_A][name], parts[_B][name]) for name in parts[_A]}

@@ -8,7 +8,16 @@ import torch
 
 from ramify.core.errors import DataError
 from ramify.modeling.load import is_rotary_buffer, require_fit
-from ramify.modeling.lora_merge import MergedWeights, Product, adapter_pairs, is_adapted, plain_names
+from ramify.modeling.lora_merge import MergedWeights
+from ramify.modeling.lora_products import (
+    EMBEDDING,
+    HEAD,
+    Product,
+    adapter_pairs,
+    is_adapted,
+    plain_names,
+)
+from ramify.modeling.model_config import read_object_file
 from ramify.modeling.plain_folder import Weights
 from ramify.modeling.verl_files import VerlCheckpoint, read_lora_scale
 from ramify.modeling.verl_pickles import Layout, Piece, read_shard
@@ -164,9 +173,6 @@ def _described(layout: Layout) -> str:
     return f"{list(layout.shape)} {str(layout.dtype).removeprefix('torch.')} over a mesh {list(layout.mesh)}"
 
 
-_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-
-
 def verl_weights(checkpoint: VerlCheckpoint, config: Path, *, lora: bool) -> tuple[Weights, list[str]]:
     """Return the weights, and the names of those to write, in the order of the shards.
 
@@ -190,14 +196,19 @@ def verl_weights(checkpoint: VerlCheckpoint, config: Path, *, lora: bool) -> tup
     stored = plain_names(shards.shapes) if lora else {name: name for name in shards.shapes}
     weights = _adapted(shards, stored, checkpoint) if lora else shards
     names = [name for name in weights.shapes if not is_rotary_buffer(name)]
-    model = require_fit(config, {name: weights.shapes[name] for name in names})
-    if model.tie_word_embeddings and {_HEAD, _EMBEDDING} <= set(names):
-        if not shards.are_same(stored[_HEAD], stored[_EMBEDDING]):
+    model = require_fit(read_object_file(config), config, {name: weights.shapes[name] for name in names})
+    if model.tie_word_embeddings and {HEAD, EMBEDDING} <= set(names):
+        if lora and HEAD in adapter_pairs(shards.shapes, checkpoint.folder):
             raise DataError(
-                f"{config}: tie_word_embeddings is true, but {_HEAD} and {_EMBEDDING} differ. If they were trained apart, "
+                f"{config}: tie_word_embeddings is true, but {HEAD} has an adapter of its own. Set --config to a copy of the "
+                "folder where it is false"
+            )
+        if not shards.are_same(stored[HEAD], stored[EMBEDDING]):
+            raise DataError(
+                f"{config}: tie_word_embeddings is true, but {HEAD} and {EMBEDDING} differ. If they were trained apart, "
                 "set --config to a copy of the folder where it is false"
             )
-        names.remove(_HEAD)
+        names.remove(HEAD)
     return weights, names
 
 
@@ -208,4 +219,4 @@ def _adapted(shards: VerlShards, stored: dict[str, str], checkpoint: VerlCheckpo
         if (rank := shards.shapes[a][0]) != scale.rank:
             raise DataError(f"{scale.path}: r = {scale.rank}, but {a} has rank {rank}")
         products[name] = Product(a, b, scale.alpha / scale.rank)
-    return MergedWeights(shards, stored, shards, products)
+    return MergedWeights({name: (shards, own) for name, own in stored.items()}, shards, products)

@@ -187,6 +187,18 @@ def test_an_adapter_of_peft_is_opened(tmp_path):
     torch.testing.assert_close(logits(load_model(tmp_path / "adapter")), logits(theirs), atol=1e-4, rtol=1e-5)
 
 
+def test_an_adapter_of_the_embedding_is_refused_with_the_way_out(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(write_model(tmp_path / "base", "llama"))
+    config = LoraConfig(r=3, target_modules=["q_proj", "embed_tokens"])
+    get_peft_model(model, config).save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    with pytest.raises(
+        DataError, match=r"embed_tokens\.lora_embedding_A is of the embedding.*ramify merge lora"
+    ):
+        load_model(tmp_path / "adapter")
+
+
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "input_layernorm", "query"])
 def test_targets_that_are_no_linear_map_of_the_decoder(tmp_path, target):
     model = load_model(write_model(tmp_path / "base", "llama"))
