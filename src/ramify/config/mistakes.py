@@ -26,7 +26,7 @@ def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
     """One line for each wrong key: unknown keys first, then in the order of the schema."""
     lines_by_key: dict[str, list[str]] = {}
     meant: set[str] = set()
-    keys = frozenset(_keys(schema))
+    keys = frozenset(dotted_keys(schema))
     # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
     for item in sorted(error.errors(), key=lambda item: item["type"] not in _UNKNOWN):
         names, schemas = locate((schema,), item["loc"])
@@ -168,11 +168,12 @@ def _near_keys(keys: Collection[str], table: Schemas, path: Sequence[str]) -> Se
     return nearest if len(nearest) <= _MOST_NAMESAKES else []
 
 
-def _keys(schema: Schema, prefix: str = "") -> Iterator[str]:
+def dotted_keys(schema: Schema, prefix: str = "") -> Iterator[str]:
+    """Yield the keys of a recipe, of all forms of its tables, each with its tables in front."""
     for name, annotation in annotations_of(schema).items():
         yield f"{prefix}{name}"
         for below in schemas_in(annotation):
-            yield from _keys(below, f"{prefix}{name}.")
+            yield from dotted_keys(below, f"{prefix}{name}.")
 
 
 def schemas_in(annotation: Any) -> list[Schema]:  # noqa: ANN401 - any annotation

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_EVERY = ".*"
-"""Ends a name that stands for every other key of a table."""
+_ALL, _OTHERS = ".**", ".*"
+"""End a name that stands for all keys of a table, or for those whose last parts have no row."""
 _MOST_PARTS = 8
 """No name has more parts."""
 
@@ -53,35 +53,34 @@ def _row(theirs: str, ours: str, note: str) -> OtherName:
 
 @cache
 def _rows_by_name() -> Mapping[str, Sequence[OtherName]]:
-    """Return rows by each of their names, by the last parts of a dotted name (two or more), and by TABLE.*."""
+    """Return rows by each of their names, and by the last parts of a dotted name (two or more)."""
     rows: dict[str, list[OtherName]] = defaultdict(list)
     for row in (row for trainer in trainers().values() for row in trainer.rows):
         for name in row.theirs:
             rows[name].append(row)
-            if name.endswith(_EVERY):
-                continue
-            parts = name.split(".")
+            parts = [] if name.endswith((_ALL, _OTHERS)) else name.split(".")
             for start in range(1, len(parts) - 1):
                 rows[".".join(parts[start:])].append(row)
     return rows
 
 
 def counterpart(path: Sequence[str], keys: Collection[str], *, single_words: bool = True) -> OtherName | None:
-    """Return the row for an unknown key: by its whole name, else by its last parts, else by its table.
+    """Return the row for an unknown key: by its whole name or its table, else by its last parts.
 
     Args:
         path: Names of the tables and, last, of the key.
         keys: The dotted keys that the recipe can have. Of several rows the first whose keys are among them is returned, else the
-            first; a key that the recipe can have has no row.
+            first. A key that this recipe or another one can have has no row.
         single_words: Also look for the last name alone.
     """
-    if ".".join(path) in keys:
+    key = ".".join(path)
+    if key in keys:
         return None
     parts = [name.lower() for name in path]
     longest, shortest = min(len(parts), _MOST_PARTS), 1 if single_words else 2
     names = [".".join(parts[-length:]) for length in range(longest, shortest - 1, -1)]
-    for name in [*names, parts[0] + _EVERY]:
-        if rows := _rows_by_name().get(name):
+    for name in [".".join(parts[-_MOST_PARTS:]), parts[0] + _ALL, *names, parts[0] + _OTHERS]:
+        if rows := [row for row in _rows_by_name().get(name, ()) if key not in row.ours]:
             return next((row for row in rows if keys_exist(row, keys)), rows[0])
     return None
 
