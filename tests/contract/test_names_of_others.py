@@ -69,7 +69,7 @@ def test_a_row_names_keys_that_exist_and_can_be_reached(trainer, row):
     assert "|" not in row.note
     for name in row.theirs:
         assert not any(name in keys for keys in KEYS.values())
-        path = name.replace("**", "model.path").replace("*", "anything").split(".")
+        path = name.replace("**", "*").replace("*", "anything").split(".")
         answers = [counterpart(path, keys) for keys in KEYS.values()]
         assert row.ours in [answer.ours for answer in answers if answer is not None]
 
@@ -134,10 +134,14 @@ def test_a_name_of_another_trainer_is_answered_with_ours(override, message):
     ("override", "message"),
     [
         ("critic.model.path=a", "There is no critic: advantages come from groups of trajectories."),
+        (
+            "reward_model.max_length=9",
+            "There is no reward model: a model that judges is an endpoint in [reward.judge].",
+        ),
         ("num_iterations=2", "Each rollout is trained on once."),
         ("trainer.nnodes=2", "Use torchrun's flags --nnodes and --nproc-per-node."),
         ("trainer=ppo", "The command says it: ramify train, sft or dpo."),
-        ("trainer.no_such=1", "It has no counterpart; docs/coming-from-verl.md lists those that have."),
+        ("trainer.no_such=1", "docs/coming-from-verl.md lists the settings of verl that have a counterpart."),
         ("cutoff_len=9", "In other recipes it is data.max_tokens."),
     ],
 )
@@ -150,7 +154,7 @@ def test_a_table_of_another_trainer_is_answered_key_by_key():
     assert message == (
         "3 mistakes: (1) trainer.total_epochs: unknown key, did you mean data.epochs? "
         "(2) trainer.save_freq: unknown key, did you mean run.save_every? Both count steps. "
-        "(3) trainer.no_such: unknown key. It has no counterpart; docs/coming-from-verl.md lists those that have."
+        "(3) trainer.no_such: unknown key. docs/coming-from-verl.md lists the settings of verl that have a counterpart."
     )
 
 
