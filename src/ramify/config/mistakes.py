@@ -1,13 +1,14 @@
 """Describes the mistakes of a recipe in a user's words, and suggests what an unknown key was meant to be."""
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from ramify.config.other_names import counterpart, keys_exist
 from ramify.core.config import Config, in_words
 
 Schema: TypeAlias = type[BaseModel] | type[Config]
@@ -17,56 +18,29 @@ Schemas: TypeAlias = Sequence[Schema]
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 FORM_KEYS = ("name", "provider", "type")
 """Keys whose value selects one of several schemas (forms) of a table."""
-
-_ELSEWHERE = {
-    theirs: ours
-    for line in """
-rate: learning_rate lr
-warmup_steps: warmup num_warmup_steps
-max_grad_norm: clip_grad_norm gradient_clip
-path: model_name_or_path name_or_path
-dtype: torch_dtype
-rank: lora_rank r
-alpha: lora_alpha
-targets: target_modules
-epochs: num_epochs num_train_epochs
-steps: max_steps total_steps
-dir: output_dir
-save_every: save_steps
-train: train_files
-max_tokens: max_length max_response_length max_new_tokens
-max_prompt_tokens: max_prompt_length
-problems_per_step: train_batch_size
-problems_per_minibatch: mini_batch_size
-n: num_generations group_size rollout_n
-m: initial_rollouts
-children: beam_size
-""".strip().splitlines()
-    for ours, others in [line.split(": ")]
-    for theirs in others.split()
-}
-"""Keys of other trainers, and our names for them."""
+_MOST_NAMESAKES = 3
+"""A name that more tables have is no hint."""
 
 
 def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
     """One line for each wrong key: unknown keys first, then in the order of the schema."""
     lines_by_key: dict[str, list[str]] = {}
     meant: set[str] = set()
+    keys = frozenset(dotted_keys(schema))
     # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
     for item in sorted(error.errors(), key=lambda item: item["type"] not in _UNKNOWN):
         names, schemas = locate((schema,), item["loc"])
         key = ".".join(names) or "recipe"
         if item["type"] in _UNKNOWN:
-            near = _near_key(schema, locate((schema,), item["loc"][:-1])[1], names)
-            lines = [f"{key}: unknown key" + (f", did you mean {near}?" if near else "")]
-            meant |= {str(near), ".".join([*names[:-1], str(near)])}
-        elif item["type"] == "missing" and key in meant:
+            for hint in _hints(keys, locate((schema,), item["loc"][:-1])[1], names, item["input"]):
+                lines_by_key.setdefault(hint.key, [f"{hint.key}: {hint.reason}"])
+                meant |= {*hint.meant}
             continue
-        else:
-            lines = _described(schemas, names, item)
+        if item["type"] == "missing" and key in meant:
+            continue
         # If a value fits none of several types, pydantic reports a mistake for each type; the first is enough.
         if not any(key == other or key.startswith(f"{other}.") for other in lines_by_key):
-            lines_by_key[key] = lines
+            lines_by_key[key] = _described(schemas, names, item)
     return [line for lines in lines_by_key.values() for line in lines]
 
 
@@ -111,37 +85,95 @@ def form_of(schema: Schema) -> tuple[str, tuple[str, ...]]:
     return FORM_KEYS[0], ()
 
 
-def _near_key(recipe: Schema, table: Schemas, path: Sequence[str]) -> str | None:
-    """The key closest to the last name of `path`: in the same table, or else anywhere in the recipe.
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """What is wrong with an unknown key, and the keys, dotted, that may have been meant."""
+
+    key: str
+    reason: str
+    meant: Sequence[str] = ()
+
+
+def _hints(keys: Collection[str], table: Schemas, path: Sequence[str], value: object) -> Iterator[_Hint]:
+    """Yield the hint for an unknown key, or one for each key in an unknown table of another trainer.
 
     Args:
-        recipe: The schema of the whole recipe.
+        keys: All dotted keys of the recipe.
         table: The possible schemas of the table with the unknown key.
         path: Names of the tables and, last, of the unknown key.
-
-    Returns:
-        A key of the table, or a dotted key of the recipe; None if nothing is close.
+        value: Its value.
     """
-    name = path[-1]
+    near = _near_keys(keys, table, path)
+    leaves = list(_leaves(path, value))
+    # A misspelt table of ours may have keys with other trainers' names: those decide only if no table of ours is near.
+    single_words = leaves == [path] or not near
+    if not any(counterpart(leaf, keys, single_words=single_words) for leaf in leaves):
+        yield _Hint(".".join(path), _unknown(path, near, " or "), near)
+        return
+    for leaf in leaves:
+        row = counterpart(leaf, keys)
+        if row is None:
+            yield _Hint(".".join(leaf), "unknown key")
+        elif not keys_exist(row, keys):
+            yield _Hint(".".join(leaf), f"unknown key. In other recipes it is {_listed(row.ours, ' and ')}.")
+        else:
+            yield _Hint(".".join(leaf), _unknown(leaf, row.ours, " and ", row.note), row.ours)
+
+
+def _unknown(path: Sequence[str], meant: Sequence[str], last: str, note: str = "") -> str:
+    """Return what is wrong with a key; keys of the same table are shown without the table."""
+    table = ".".join(path[:-1])
+    is_beside = all(key.rpartition(".")[0] == table for key in meant)
+    names = [key.rpartition(".")[2] for key in meant] if is_beside else meant
+    reason = f"unknown key, did you mean {_listed(names, last)}?" if names else "unknown key"
+    separator = " " if names else ". "
+    return f"{reason}{separator}{note}" if note else reason
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    return last.join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _leaves(path: Sequence[str], value: object) -> Iterator[Sequence[str]]:
+    """Yield the paths of the values in a table, or the path of what is none."""
+    # A table may be nested deeper than Python's stack.
+    tables = [(path, value)]
+    while tables:
+        path, value = tables.pop()
+        if isinstance(value, dict) and value:
+            tables += [([*path, str(name)], below) for name, below in reversed(value.items())]
+        else:
+            yield path
+
+
+def _near_keys(keys: Collection[str], table: Schemas, path: Sequence[str]) -> Sequence[str]:
+    """Return the keys, dotted, that are closest to an unknown one: in the same table, else of the same name elsewhere.
+
+    Args:
+        keys: All dotted keys of the recipe.
+        table: The possible schemas of the table with the unknown key.
+        path: Names of the tables and, last, of the unknown key.
+    """
     known = [key for schema in table for key in annotations_of(schema)]
-    ours = _ELSEWHERE.get(name, name)
-    if ours in known:
-        return ours
-    if near := difflib.get_close_matches(name, known, n=1):
-        return near[0]
-    inside = ".".join(path[:-1])
-    namesakes = {key for key in _keys(recipe) if key.rpartition(".")[2] == ours} - {".".join(path)}
-    others = sorted(namesakes, key=lambda key: (len(key), key))
-    # Keys below the user's table come first.
-    others.sort(key=lambda key: not key.startswith(f"{inside}."))
-    return others[0] if others else None
+    if near := difflib.get_close_matches(path[-1], known, n=1):
+        return [".".join([*path[:-1], near[0]])]
+    namesakes = {key for key in keys if key.rpartition(".")[2] == path[-1]} - {".".join(path)}
+    # Keys below the user's table come first, then those of the outermost tables. [environments.NAME] has the keys of [environment].
+    below = {key for key in namesakes if key.startswith(".".join([*path[:-1], ""]))}
+    others = (below if path[:-1] and below else namesakes) - {
+        k for k in namesakes if k.startswith("environments.")
+    }
+    depth = min((key.count(".") for key in others), default=0)
+    nearest = sorted(key for key in others if key.count(".") == depth)
+    return nearest if len(nearest) <= _MOST_NAMESAKES else []
 
 
-def _keys(schema: Schema, prefix: str = "") -> Iterator[str]:
+def dotted_keys(schema: Schema, prefix: str = "") -> Iterator[str]:
+    """Yield the keys of a recipe, of all forms of its tables, each with its tables in front."""
     for name, annotation in annotations_of(schema).items():
         yield f"{prefix}{name}"
         for below in schemas_in(annotation):
-            yield from _keys(below, f"{prefix}{name}.")
+            yield from dotted_keys(below, f"{prefix}{name}.")
 
 
 def schemas_in(annotation: Any) -> list[Schema]:  # noqa: ANN401 - any annotation

@@ -1,0 +1,47 @@
+"""Writes docs/coming-from*.md from the table of other trainers' names; a test compares the two."""
+
+import sys
+from pathlib import Path
+
+from ramify.config.other_names import Trainer, trainers
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+INDEX = "others"
+"""The trainer whose page is the index of the others."""
+LEGEND = """\
+A key of ours is written with its tables: `rollout.n` is `n` in `[rollout]`, or `-s rollout.n=16`. Without one there is no such
+setting, and the note says why. `critic.**` stands for all keys of a table, `trainer.*` for those that are in no other row.
+[concepts.md](concepts.md#6-recipes) lists all keys of ours."""
+
+
+def page_name(name: str) -> str:
+    """Return the file of a trainer's page."""
+    return "coming-from.md" if name == INDEX else f"coming-from-{name.replace('_', '-')}.md"
+
+
+def page(trainer: Trainer) -> str:
+    """Return the text of a trainer's page."""
+    lines = ["| theirs | ours | note |", "| --- | --- | --- |"]
+    lines += [
+        f"| {_code(row.theirs)} | {_code(row.ours) or '-'} | {row.note}".rstrip() + " |"
+        for row in trainer.rows
+    ]
+    note = "<!-- Written by scripts/write_coming_from.py from src/ramify/config/names_of_others.toml. -->"
+    return "\n\n".join(
+        [f"# Coming from {trainer.title}", note, trainer.intro, LEGEND, "\n".join(lines) + "\n"]
+    )
+
+
+def _code(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def main() -> int:
+    """Write all pages."""
+    for name, trainer in trainers().items():
+        (DOCS / page_name(name)).write_text(page(trainer), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
