@@ -128,7 +128,7 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
 
 def test_what_importance_weights_did_is_reported(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    wanted = {"wanted": AnnotationRequest(old="recompute"), "max_mismatch": None}
+    wanted = {"request": AnnotationRequest(old="recompute"), "max_mismatch": None}
     truncate = ImportanceCorrection("token", "truncate", 1.2, None)
     report = step(learning(model, correction=truncate, **wanted), far, rewards_of(far))[0]
     assert report.metrics["weight_mean"] == pytest.approx(1.2)
