@@ -131,6 +131,7 @@ def _merge_lora(options: argparse.Namespace) -> None:
     from ramify.commands.output_files import new_output_folder
     from ramify.core.errors import DataError
     from ramify.modeling.model_config import (
+        ADAPTER_SETTINGS,
         ADAPTER_WEIGHTS,
         is_adapter_folder,
         read_object_file,
@@ -141,7 +142,10 @@ def _merge_lora(options: argparse.Namespace) -> None:
     adapter = options.adapter
     base = whole_folder(adapter)
     if not is_adapter_folder(adapter):
-        raise DataError(f"{adapter}: a whole model, expected the folder of an adapter (adapter_config.json)")
+        other = "a whole model" if (adapter / "config.json").is_file() else f"{ADAPTER_SETTINGS} is missing"
+        below = sorted(file.parent.name for file in adapter.glob(f"*/{ADAPTER_SETTINGS}"))
+        hint = f"; {below[0]} below it is one" if below else ""
+        raise DataError(f"{adapter}: {other}, expected the folder of an adapter ({ADAPTER_SETTINGS}){hint}")
     config = base / "config.json"
     dtype = options.dtype or _dtype_of(config, read_object_file(config))
     console = RunConsole()
