@@ -139,7 +139,7 @@ def test_clients_that_are_slow_are_counted_when_it_stops(corpus: Path) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether the process has ended; a zombie has."""
+    """Return True if the process has ended, as a zombie has too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
