@@ -370,7 +370,7 @@ class Brancher(Protocol):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide one candidate. `history` holds the decisions on its path, oldest first.
 
-        Their `taken` is always 0, since a decision must not depend on when grants are made.
+        Their `taken` is always 0, since a decision must not depend on when the budget is spent.
         """
 
     def state(self) -> Mapping[str, Json]:
