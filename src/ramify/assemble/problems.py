@@ -47,7 +47,7 @@ def build_problems(
     if recipe.data.train is None:
         problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
-        problems = _read_rows(recipe, recipe.data.train, notes)[: recipe.data.limit]
+        problems = _read_rows(recipe, recipe.data.train, notes)
     usable: dict[str, Problem] = {}
     for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
@@ -76,7 +76,10 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
     reward = recipe.reward
     is_paid = isinstance(reward, EnvironmentRewardConfig) and reward.judge is None
     path = named(data)
-    loaded = load_problems(data, bare=is_paid, columns=recipe.data.columns, weights=recipe.data.weights)
+    section = recipe.data
+    loaded = load_problems(
+        data, bare=is_paid, columns=section.columns, weights=section.weights, limit=section.limit
+    )
     problems = loaded.problems
     # The environments' own problems have no text that could be there twice.
     unique = [] if recipe.data.weights else [problem for problem in problems if problem.answer]
@@ -116,12 +119,12 @@ def build_eval_problems(
 
     named = parse_dataset(section.test)
     if named is None:
-        loaded = load_problems(section.test, columns=section.columns, split="test")
-        problems = loaded.problems[: section.limit]
-        source_notes = (*loaded.notes, *duplicate_notes(problems))
+        loaded = load_problems(section.test, columns=section.columns, split="test", limit=section.limit)
+        source_notes = (*loaded.notes, *duplicate_notes(loaded.problems))
     else:
         loaded = load_benchmark(*named, limit=section.limit)
-        problems, source_notes = loaded.problems, loaded.notes
+        source_notes = loaded.notes
+    problems = loaded.problems
     wants = named is not None if section.instructions is None else section.instructions
     shown = instructed(problems, _names(tools), model.dialect) if wants else problems
     fitting, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
@@ -159,9 +162,9 @@ def build_questions(
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
-    loaded = load_problems(section.train, columns=section.columns)
+    loaded = load_problems(section.train, columns=section.columns, limit=section.limit)
     source = named(section.train)
-    questions = loaded.problems[: section.limit]
+    questions = loaded.problems
     notes = [f"{source}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
     direct = questions
     if section.instructions:

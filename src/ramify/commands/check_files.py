@@ -276,7 +276,9 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     if options.rows:
         from ramify.commands.check_rows import check_rows
 
-        notes = list(check_rows(recipe, trains=problems is None)) or ["all files were read, and can be used"]
+        notes: list[str] = []
+        unchecked = list(check_rows(recipe, notes.append, trains=problems is None))
+        notes += unchecked or ["all files were read, and can be used"]
     else:
         if problems is None:
             _refuse_few_rows(recipe, work.rows)
@@ -301,7 +303,7 @@ def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:
         from ramify.commands.check_rows import check_rows
 
         # Raises as the run does when it reads the empty file.
-        list(check_rows(recipe))
+        list(check_rows(recipe, lambda _: None))
     if isinstance(recipe, TrainRecipe):
         refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, rows)
     elif isinstance(recipe, SftRecipe | DpoRecipe):

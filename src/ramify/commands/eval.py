@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     plain.add_argument("--model", type=Path, metavar="M", help="a model folder")
     plain.add_argument("--dataset", metavar="D", help="a problem file, or a benchmark: NAME=PLACE")
-    plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N problems only")
+    plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N rows only")
     plain.add_argument("--attempts", type=at_least_one, metavar="N", help="attempts at each problem (1)")
     plain.add_argument("--k", type=_ks, metavar="K,..", help="values of k for pass@k (1, and --attempts)")
     plain.add_argument(

@@ -39,7 +39,7 @@ from ramify.train.configs import EvaluationConfig
 
 
 class EvalDataSection(Section):
-    """Problems to evaluate on; `limit` uses the first ones only.
+    """Problems to evaluate on; `limit` uses the first rows only.
 
     `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
     folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` puts a system message about the tools'

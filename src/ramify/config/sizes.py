@@ -15,7 +15,7 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
-from ramify.data.configs import DataFiles, ExampleDataConfig
+from ramify.data.configs import DataFiles
 from ramify.data.sources import sources
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
@@ -173,12 +173,11 @@ def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
     if counts is None:
         return None
     weights = data.weights or (1.0,) * len(counts)
-    if isinstance(data, ExampleDataConfig) and data.limit is not None:
-        # The limit counts rows before they are copied; of problems it counts copies too.
+    if data.limit is not None:
+        # The limit counts rows before they are copied.
         before = [sum(counts[:index]) for index in range(len(counts))]
         counts = [min(count, max(data.limit - first, 0)) for count, first in zip(counts, before, strict=True)]
-    rows = sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
-    return rows if data.limit is None or isinstance(data, ExampleDataConfig) else min(rows, data.limit)
+    return sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
 
 
 def _rows(data: DataFiles | None) -> int | None:

@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -90,14 +91,22 @@ def source_notes(data: DataFiles | str, split: Split = "train") -> tuple[str, ..
 
 
 def read_data(
-    data: DataFiles | str, weights: Sequence[float] = (), split: Split = "train"
+    data: DataFiles | str,
+    weights: Sequence[float] = (),
+    split: Split = "train",
+    limit: int | None = None,
 ) -> Iterator[DataRow]:
     """Yield the rows of all files in order. A weight of 2 yields two copies, 0.5 one copy of every second row.
+
+    Nothing is read behind the first `limit` rows, which are those of the files, whatever becomes of them.
 
     Raises:
         DataError: As `data_files`, or a file cannot be read from some row on.
     """
-    every = sources(data)
+    return islice(_read_sources(sources(data), weights, split), limit)
+
+
+def _read_sources(every: Sequence[str], weights: Sequence[float], split: Split) -> Iterator[DataRow]:
     for source, weight in zip(every, weights or (1.0,) * len(every), strict=True):
         count = 0
         for path in _files(source, split):

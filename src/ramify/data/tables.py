@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramify.core.errors import DataError
+from ramify.data.row_files import FILE_KINDS
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -31,7 +32,8 @@ def find_tables(location: str) -> tuple[Path, ...]:
         return (check_file(path),)
     files = sorted(file for depth in ("*", "*/*") for s in SUFFIXES for file in path.glob(f"{depth}{s}"))
     if not files:
-        arrays = ". Name a .json file itself" if any(path.glob("*.json")) else ""
+        others = sorted({file.suffix for file in path.glob("*.*")} & set(FILE_KINDS))
+        arrays = f". Name a {others[0]} file itself" if others else ""
         raise DataError(
             f"{path}: expected .jsonl or .parquet files in this folder or one level below, found none{arrays}"
         )
@@ -46,8 +48,8 @@ def check_file(path: Path) -> Path:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
-    if path.suffix not in SUFFIXES:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
+    if path.suffix not in FILE_KINDS:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected {', '.join(FILE_KINDS)}")
     return path
 
 
