@@ -16,7 +16,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, loads_weights, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmarks import parse_dataset
-from ramify.data.sources import is_on_hub
+from ramify.data.sources import is_on_hub, named, sources
 from ramify.data.tables import HUB_PREFIX
 from ramify.files.user_code import load_function
 from ramify.modeling.model_path import is_fetched
@@ -109,7 +109,7 @@ def _read_problems(
     if isinstance(recipe, TrainRecipe) and isinstance(recipe.algorithm.loss, FileLoss):
         recipe.algorithm.loss.build()
     if isinstance(recipe, TrainRecipe) and recipe.eval is not None:
-        if HUB_PREFIX in recipe.eval.test:
+        if any(HUB_PREFIX in source for source in sources(recipe.eval.test)):
             notes.append("eval.test: the rows of the hub were not read")
         else:
             _, dev_notes = read_dev_problems(recipe, recipe.eval, files.renderer, shown.specs, files.problems)
@@ -140,10 +140,10 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
     if isinstance(recipe, EvalRecipe):
         from ramify.assemble.evaluation import evaluation_problems
 
-        named = parse_dataset(recipe.data.test)
-        if not (recipe.data.test if named is None else named[1]).startswith(HUB_PREFIX):
+        benchmark = parse_dataset(recipe.data.test)
+        if not is_on_hub(recipe.data.test if benchmark is None else benchmark[1]):
             return evaluation_problems(recipe)
-        notes.append(f"{recipe.data.test}: the rows of the hub were not read")
+        notes.append(f"{named(recipe.data.test)}: the rows of the hub were not read")
         return lambda *_: ((), ())
     from ramify.assemble.synthesis import synthesis_questions
 

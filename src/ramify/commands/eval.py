@@ -136,7 +136,7 @@ def _default_evaluation(
         model: A model folder.
         dataset: The value of `data.test`.
         out: The value of `run.dir`; by default runs/eval/MODEL-DATASET.
-        limit: Evaluate the first `limit` problems only.
+        limit: Evaluate the first `limit` rows only.
         attempts: Attempts at each problem.
         ks: Values of k.
         engine: The engine's table.

@@ -15,7 +15,6 @@ from typing import Any
 from ramify.chat.conversation import Line
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem, ToolResult
-from ramify.data.configs import DataFiles
 from ramify.data.row_columns import (
     Row,
     as_record,
@@ -27,7 +26,7 @@ from ramify.data.row_columns import (
     with_own_names,
 )
 from ramify.data.row_messages import is_messages_text, read_lines, text_of
-from ramify.data.sources import DataRow, Split, named, read_data, source_notes
+from ramify.data.sources import Data, DataRow, Split, named, read_data, source_notes
 
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
@@ -71,7 +70,7 @@ def numbered_problems(count: int, environments: Sequence[str] = ()) -> tuple[Pro
 
 
 def load_problems(
-    data: DataFiles | str,
+    data: Data,
     *,
     bare: bool = False,
     columns: Mapping[str, str] = MappingProxyType({}),

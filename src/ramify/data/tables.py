@@ -53,6 +53,18 @@ def check_file(path: Path) -> Path:
     return path
 
 
+def hub_location(location: str) -> re.Match[str]:
+    """Return the parts of "hf:org/name[:table][@revision]".
+
+    Raises:
+        DataError: It has another form.
+    """
+    match = _HUB_LOCATION.fullmatch(location)
+    if match is None or (match["revision"] and match["last"]):
+        raise DataError(f"{location!r}: expected hf:org/name[:table][@revision]")
+    return match
+
+
 def fetch(location: str, default: str = "test") -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Return the files of one table of "hf:org/name[:table][@revision]", and a note that names the revision.
 
@@ -63,9 +75,7 @@ def fetch(location: str, default: str = "test") -> tuple[tuple[Path, ...], tuple
     Raises:
         DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
     """
-    match = _HUB_LOCATION.fullmatch(location)
-    if match is None or (match["revision"] and match["last"]):
-        raise DataError(f"{location!r}: expected hf:org/name[:table][@revision]")
+    match = hub_location(location)
     files, revision = _fetch_table(
         location, match["repo"], match["revision"] or match["last"], (match["table"], default)
     )
