@@ -198,7 +198,7 @@ def test_a_recipe_that_is_right_is_accepted_by_all(task, capsys, command):
     ("command", "settings", "rows"),
     [
         ("train", ["rollout.problems_per_step=128"], 18),
-        ("train", ["rollout.problems_per_step=128", "data.weights=[2]", "data.limit=20"], 20),
+        ("train", ["rollout.problems_per_step=128", "data.weights=[2]", "data.limit=4"], 8),
         ("sft", ["learner.batch_size=128"], 6),
         ("sft", ["learner.batch_size=128", "data.weights=[2]", "data.limit=4"], 8),
         ("dpo", ["learner.batch_size=128"], 8),

@@ -12,7 +12,7 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.data.configs import DataFiles
 from ramify.data.problems import control_notes
-from ramify.data.sources import named
+from ramify.data.sources import Data, named, sources
 from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import EnvironmentRewardConfig
 
@@ -47,7 +47,7 @@ def build_problems(
     if recipe.data.train is None:
         problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
-        problems = _read_rows(recipe, recipe.data.train, notes)[: recipe.data.limit]
+        problems = _read_rows(recipe, recipe.data.train, notes)
     usable: dict[str, Problem] = {}
     for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
@@ -76,12 +76,15 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
     reward = recipe.reward
     is_paid = isinstance(reward, EnvironmentRewardConfig) and reward.judge is None
     path = named(data)
-    loaded = load_problems(data, bare=is_paid, columns=recipe.data.columns, weights=recipe.data.weights)
+    section = recipe.data
+    loaded = load_problems(
+        data, bare=is_paid, columns=section.columns, weights=section.weights, limit=section.limit
+    )
     problems = loaded.problems
     # The environments' own problems have no text that could be there twice.
     unique = [] if recipe.data.weights else [problem for problem in problems if problem.answer]
     duplicates = duplicate_notes(unique)
-    notes += [f"{path}: {note}" for note in (*loaded.notes, *duplicates)]
+    notes += _about(data, (*loaded.notes, *duplicates))
     names = recipe.environments
     for problem in problems:
         name = problem.info.get(ENVIRONMENT)
@@ -94,6 +97,12 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
         problems, dropped = _without(path, problems, recipe.data.exclude)
         notes.append(f"{path}: {dropped}")
     return problems
+
+
+def _about(data: Data, notes: Sequence[str]) -> list[str]:
+    """Return notes about data, each with their name; a note about one of several files has that file's already."""
+    names = tuple(f"{source}: " for source in sources(data))
+    return [note if note.startswith(names) else f"{named(data)}: {note}" for note in notes]
 
 
 def build_eval_problems(
@@ -114,18 +123,19 @@ def build_eval_problems(
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
-    named = parse_dataset(section.test)
-    if named is None:
-        loaded = load_problems(section.test, columns=section.columns, split="test")
-        problems = loaded.problems[: section.limit]
-        source_notes = (*loaded.notes, *duplicate_notes(problems))
+    source = named(section.test)
+    benchmark = parse_dataset(section.test)
+    if benchmark is None:
+        loaded = load_problems(section.test, columns=section.columns, split="test", limit=section.limit)
+        source_notes = (*loaded.notes, *duplicate_notes(loaded.problems))
     else:
-        loaded = load_benchmark(*named, limit=section.limit)
-        problems, source_notes = loaded.problems, loaded.notes
-    wants = named is not None if section.instructions is None else section.instructions
+        loaded = load_benchmark(*benchmark, limit=section.limit)
+        source_notes = loaded.notes
+    problems = loaded.problems
+    wants = benchmark is not None if section.instructions is None else section.instructions
     shown = instructed(problems, _names(tools), model.dialect) if wants else problems
-    fitting, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
-    notes = [f"{section.test}: {note}" for note in source_notes]
+    fitting, dropped = _fitting(source, shown, renderer, tools, section.max_prompt_tokens)
+    notes = _about(section.test, source_notes)
     return fitting, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
 
 
@@ -159,10 +169,10 @@ def build_questions(
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
-    loaded = load_problems(section.train, columns=section.columns)
+    loaded = load_problems(section.train, columns=section.columns, limit=section.limit)
     source = named(section.train)
-    questions = loaded.problems[: section.limit]
-    notes = [f"{source}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
+    questions = loaded.problems
+    notes = _about(section.train, (*loaded.notes, *duplicate_notes(questions)))
     direct = questions
     if section.instructions:
         bare = [

@@ -64,6 +64,21 @@ def expected_arguments(parameters: Mapping[str, Any]) -> str:
     return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}..."
 
 
+def argument_fault(parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """Return which argument a tool lacks, or a call of it; "" if neither does, or the schema allows arguments that it does not name."""
+    missing = next((name for name in parameters.get("required", ()) if name not in arguments), None)
+    if missing is not None:
+        return f"needs {missing!r:.60}"
+    if "properties" not in parameters or any(parameters.get(key) for key in _ALLOW_OTHERS):
+        return ""
+    other = next((name for name in arguments if name not in parameters["properties"]), None)
+    return "" if other is None else f"has no argument {other!r:.60}"
+
+
+_ALLOW_OTHERS = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref")
+"""Keywords of a schema that may allow arguments which `properties` does not name."""
+
+
 def describe_tools(specs: Sequence[ToolSpec]) -> str:
     """Return the text that describes `specs` in a prompt; "" if none of them asks to be described."""
     described = [spec for spec in specs if spec.in_prompt]

@@ -3,7 +3,16 @@
 from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from ramify.chat.conversation import UNBALANCED, AssistantTurn, CompletionLines, Line, Parts, split_at_spans
+from ramify.chat.arguments import argument_fault
+from ramify.chat.conversation import (
+    UNBALANCED,
+    UNFIT_ARGUMENTS,
+    AssistantTurn,
+    CompletionLines,
+    Line,
+    Parts,
+    split_at_spans,
+)
 from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
@@ -118,7 +127,7 @@ def check(
         parts: The parts.
         tools: The tools that the prompt shows.
         may_end_in_call: Allow a call without a result in the last turn, because an environment ends the trajectory there.
-        context: The positions of turns that are not trained on; their calls need not be readable.
+        context: The positions of turns that are not imitated; their calls need not be such that a rollout would run them.
         begun: The text with which the prompt begins the first turn (`begun_turn`).
 
     Raises:
@@ -135,11 +144,15 @@ def check(
     for text in (text for source, text in parts if source is Source.POLICY):
         _check_text(renderer, text)
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
+    by_name = renderer.tools_of(tools).by_name
     for number, (source, text) in enumerate(parts):
         turn = renderer.parse(text + renderer.ends[0], tools) if source is Source.POLICY else None
         for call in turn.calls if isinstance(turn, Calls) and number not in context else ():
             if call.malformed is not None:
                 raise RowError("a call cannot be read", f"{call.malformed} in {_start(text)}")
+            spec = by_name.get(call.name)
+            if spec is not None and (fault := argument_fault(spec.parameters, call.arguments)):
+                raise RowError(UNFIT_ARGUMENTS, f"{call.name} {fault}")
 
 
 def _check_text(renderer: ExampleRenderer, text: str) -> None:

@@ -175,8 +175,8 @@ def require_file(key: str, path: Path) -> None:
         raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
-def require_dataset(key: str, dataset: str) -> None:
-    """Check that the file or folder of a data set exists; a data set of the hub is not checked.
+def require_dataset(key: str, dataset: str | tuple[str, ...]) -> None:
+    """Check that the files and folders of a data set exist; of a data set of the hub only how it is written.
 
     Raises:
         ConfigError: It does not exist.
@@ -186,11 +186,9 @@ def require_dataset(key: str, dataset: str) -> None:
     from ramify.data.tables import HUB_PREFIX
 
     named = parse_dataset(dataset)
-    source = dataset if named is None else named[1]
-    if source.startswith(HUB_PREFIX):
-        return
-    if named is None:
-        require_data(key, source)
+    source = "" if named is None else named[1]
+    if named is None or source.startswith(HUB_PREFIX):
+        require_data(key, source or dataset)
     elif not (Path(source).is_file() or Path(source).is_dir()):
         raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {source}")
 
@@ -276,7 +274,9 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     if options.rows:
         from ramify.commands.check_rows import check_rows
 
-        notes = list(check_rows(recipe, trains=problems is None)) or ["all files were read, and can be used"]
+        notes: list[str] = []
+        unchecked = list(check_rows(recipe, notes.append, trains=problems is None))
+        notes += unchecked or ["all files were read, and can be used"]
     else:
         if problems is None:
             _refuse_few_rows(recipe, work.rows)
@@ -301,7 +301,7 @@ def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:
         from ramify.commands.check_rows import check_rows
 
         # Raises as the run does when it reads the empty file.
-        list(check_rows(recipe))
+        list(check_rows(recipe, lambda _: None))
     if isinstance(recipe, TrainRecipe):
         refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, rows)
     elif isinstance(recipe, SftRecipe | DpoRecipe):

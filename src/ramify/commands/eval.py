@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     plain.add_argument("--model", type=Path, metavar="M", help="a model folder")
     plain.add_argument("--dataset", metavar="D", help="a problem file, or a benchmark: NAME=PLACE")
-    plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N problems only")
+    plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N rows only")
     plain.add_argument("--attempts", type=at_least_one, metavar="N", help="attempts at each problem (1)")
     plain.add_argument("--k", type=_ks, metavar="K,..", help="values of k for pass@k (1, and --attempts)")
     plain.add_argument(
@@ -139,7 +139,7 @@ def _default_evaluation(
         model: A model folder.
         dataset: The value of `data.test`.
         out: The value of `run.dir`; by default runs/eval/MODEL-DATASET.
-        limit: Evaluate the first `limit` problems only.
+        limit: Evaluate the first `limit` rows only.
         attempts: Attempts at each problem.
         ks: Values of k.
         engine: The engine's table.

@@ -36,7 +36,7 @@ Samples = Annotated[int, Within(ge=4, le=4096)]
 
 
 class SynthDataSection(Section):
-    """Questions with their answers, in the files that RL reads, with `columns` as there; `limit` uses the first ones only.
+    """Questions with their answers, in the files that RL reads, with `columns` as there; `limit` uses the first rows only.
 
     With `instructions` a system message about the tools' tags stands in front of each question that has none, and one about
     answering without tools when there are none to call. Without it the questions stand as they are, both times.

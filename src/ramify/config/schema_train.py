@@ -53,7 +53,7 @@ class TrainDataSection(Section):
     So are problems whose question is in `exclude`: files, folders of benchmarks, or data sets of the hub
     ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
     `columns` says which columns of the files ours are, `weights` how often the rows of each of several files come, `limit` uses the
-    first problems only.
+    first rows only.
     """
 
     train: DataFiles | None = None

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -117,15 +118,21 @@ def find_named(name: str) -> Benchmark:
     return benchmark
 
 
-def parse_dataset(dataset: str) -> tuple[str, str] | None:
+def parse_dataset(dataset: str | tuple[str, ...]) -> tuple[str, str] | None:
     """Return the benchmark that `dataset` names, and its location; None for a problem file of the user's own.
 
     Args:
-        dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet).
+        dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet); or a list of problem files.
 
     Raises:
-        DataError: NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
+        DataError: A benchmark in a list, NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
     """
+    if isinstance(dataset, tuple):
+        if benchmark := next(filter(None, map(parse_dataset, dataset)), None):
+            raise DataError(
+                f"{'='.join(benchmark)}: expected problem files in a list. Name a benchmark alone"
+            )
+        return None
     name, equals, location = dataset.partition("=")
     if equals and not Path(dataset).exists():
         if not location:
@@ -156,8 +163,7 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
     Args:
         name: One of `BENCHMARKS`, regardless of case.
         location: A folder, a file or "hf:org/name[@revision][:table]" (see `find_benchmark`).
-        limit: Read the first `limit` problems only; at least 1.
-
+        limit: Read the first `limit` rows only.
     Raises:
         DataError: Nothing is found at `location`, or a row is broken; one line with file, row and field.
     """
@@ -167,7 +173,7 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
     taken: set[str] = set()
     renamed: list[int] = []
     attached: list[int] = []
-    for row in read_rows(files):
+    for row in islice(read_rows(files), limit):
         try:
             if benchmark.attachment and find_text(row.values, (benchmark.attachment,)):
                 attached.append(row.number)
@@ -183,8 +189,6 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
             problem = Problem(identifier, problem.messages, problem.answer, problem.info)
         taken.add(identifier)
         problems.append(problem)
-        if len(problems) == limit:
-            break
     if not problems:
         raise DataError(f"{files[0]}: empty; expected at least one row of {benchmark.name} with a question")
     repeated = (f"{benchmark.name}: {note}" for note in duplicate_notes(problems))

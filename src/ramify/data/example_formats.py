@@ -20,7 +20,7 @@ from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message
 from ramify.data.problems import read_messages
-from ramify.data.row_columns import Row, described, meant_column, missing_column
+from ramify.data.row_columns import Row, described, is_missing, meant_column, missing_column
 from ramify.data.row_messages import is_messages_text, read_lines, text_of
 from ramify.data.row_tools import read_tools
 
@@ -57,7 +57,7 @@ def read_row(row: Row, names: Sides) -> Reading:
         RowError: It has no known format, or cannot be read.
         ValueError: A message of its prompt cannot be read.
     """
-    present = {name for name, value in row.items() if value is not None}
+    present = {name for name, value in row.items() if not is_missing(value)}
     tools = read_tools(row.get("tools"))
     if present.issuperset(("prompt", *names)) and not _has_prompt(row[names[0]]):
         return _plain(row, names, tools)

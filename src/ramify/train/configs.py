@@ -12,7 +12,7 @@ from ramify.core.config import (
     Temperature,
     Tokens,
 )
-from ramify.data.configs import Columns, Dataset
+from ramify.data.configs import Columns, Datasets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class EvaluationConfig(Config):
     without a better score. `null` scores agents that know nothing at the first evaluation.
     """
 
-    test: Dataset
+    test: Datasets
     columns: Columns = field(default_factory=dict)
     every: PositiveInt
     at_start: Switch = True

@@ -190,8 +190,10 @@ class ExampleReader:
         context = tuple(context_turns(renderer, side, tools) for side in lines)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
             raise RowTooLargeError(self._too_many_tokens)
-        for parts, untrained in zip(sides, context, strict=True):
-            self._check(parts, untrained, tools, begun_turn(problem.messages))
+        for number, (parts, untrained) in enumerate(zip(sides, context, strict=True)):
+            # A rejected side may call tools in ways that a rollout would answer with an error.
+            lenient = frozenset(range(len(parts))) if number else untrained
+            self._check(parts, lenient, tools, begun_turn(problem.messages))
         mended = tuple(map(renderer.repaired, sides))
         if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
             raise RowTooLargeError(self._too_many_tokens)

@@ -301,7 +301,7 @@ def test_places_where_nothing_is(tmp_path: Path) -> None:
     assert "no benchmark is called 'x'" in error_of("x", tmp_path)
     assert "expected gaia/test.jsonl or gaia.jsonl in it" in error_of("gaia", tmp_path)
     assert "no such file or folder" in error_of("gaia", tmp_path / "absent")
-    assert "expected .jsonl or .parquet" in error_of("gaia", write(tmp_path / "gaia.csv", "a,b"))
+    assert "expected .jsonl, .json, .parquet" in error_of("gaia", write(tmp_path / "gaia.xlsx", "a,b"))
     assert "empty" in error_of("gaia", write(tmp_path / "gaia.jsonl", ""))
     (tmp_path / "junk.parquet").write_bytes(b"PAR1")
     assert "not a readable parquet file" in error_of("gaia", tmp_path / "junk.parquet")
