@@ -375,7 +375,7 @@ def read_call_frame(template: ChatTemplate, origin: str) -> CallFrame:
     Raises:
         DataError: The template shows no tools, or writes calls or results in another way.
     """
-    rendered = probed_results(template, origin, ["first"], HARMONY)
+    rendered = probed_results(template, origin, ["ramify_first"], HARMONY)
     before_arguments, arguments, after_call = rendered.partition(HARMONY.probe)
     header = before_arguments.rpartition(_ASSISTANT)[2]
     before, mark, after = after_call.partition("ramify_first")
