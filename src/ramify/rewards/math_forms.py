@@ -12,16 +12,15 @@ from ramify.rewards.math_terms import (
     WORDS,
     Call,
     Number,
-    Power,
-    Product,
-    Sum,
     Symbol,
     Term,
     UnreadableError,
+    exact_value,
+    negative,
     read_term,
+    symbols_of,
 )
 from ramify.rewards.math_text import Unit, without_unit
-from ramify.rewards.math_values import exact_value, symbols_of
 from ramify.rewards.words import in_digits
 
 
@@ -178,7 +177,7 @@ def _equal(members: list[str]) -> Form:
     left, right = read_term(name), read_term(value)
     symbols = symbols_of(left)
     has_value = not symbols_of(right) and (not symbols or _combines_names(left)) and exact_value(right) != 0
-    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if has_value else None)
+    return Equation(Call("+", (left, negative(right))), Formula(right) if has_value else None)
 
 
 def _combines_names(term: Term, *, alone: bool = True) -> bool:
@@ -186,10 +185,10 @@ def _combines_names(term: Term, *, alone: bool = True) -> bool:
     match term:
         case Symbol():
             return not alone
-        case Sum(parts) | Product(parts):
+        case Call("+" | "*", parts):
             several = len(symbols_of(term)) > 1
             return several and all(part == MINUS_ONE or _combines_names(part, alone=False) for part in parts)
-        case Power(base, _):
+        case Call("^", (base, _)):
             return _combines_names(base, alone=alone)
         case Call(name, parts):
             return name in ("abs", "sin", "cos", "tan") and all(
@@ -317,7 +316,7 @@ def _formula(text: str) -> Form:
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     signs = (1, -1) if "\\pm" in text or "\\mp" in text else (1,)
     terms = [read_term(text, sign) for sign in signs]
-    scaled = [term if scale == 1 else Product((term, Number(scale))) for term in terms]
+    scaled = [term if scale == 1 else Call("*", (term, Number(scale))) for term in terms]
     values = tuple(Formula(term, unit) for term in scaled)
     return values[0] if len(values) == 1 else Items("{}", values)
 
