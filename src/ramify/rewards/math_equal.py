@@ -18,7 +18,18 @@ from fractions import Fraction
 from typing import Literal, TypeGuard
 
 from ramify.rewards.choices import same_choice
-from ramify.rewards.math_forms import LABEL, Equation, Form, Formula, Items, NamedValue, Text, read_form
+from ramify.rewards.math_forms import (
+    LABEL,
+    Equation,
+    Form,
+    Formula,
+    Items,
+    NamedValue,
+    Text,
+    Unit,
+    clean,
+    read_form,
+)
 from ramify.rewards.math_terms import (
     Call,
     Number,
@@ -30,7 +41,6 @@ from ramify.rewards.math_terms import (
     same_value,
     symbols_of,
 )
-from ramify.rewards.math_text import Unit, clean
 from ramify.rewards.words import same_clock_time
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 
