@@ -164,7 +164,6 @@ _OWN_NUMBER = re.compile(r"(?<![\^_\d])(?<![\^_]\{)\d")
 _REALS = re.compile(r"\\mathbb\s*\{?R\}?(?:\s*(?:\\setminus|\\backslash|-)\s*\\?\{(.+?)\\?\})?")
 _UNEQUAL = re.compile(r"\s*[A-Za-z]\s*\\ne(?![A-Za-z])")
 _SIZE = re.compile(r"\|\s*[A-Za-z]\s*([+-][^|]*)?\|")
-_MIRRORED = str.maketrans("()[]", ")(][")
 _ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
 _DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
 """Degrees after a number or name inside a formula of angles; after a whole formula they are its unit."""
@@ -285,7 +284,7 @@ def _unit(match: re.Match[str]) -> str:
 
 
 def read_form(text: str) -> Form:
-    """Parse an answer in the dialect of `math_text`.
+    """Parse an answer in the dialect of `clean`.
 
     Raises:
         UnreadableError: The text has none of the forms.
@@ -358,48 +357,38 @@ def _interval(members: list[str], relations: list[str]) -> Form:
     """Return the interval, or the union of intervals, of `a < x <= b`, `b >= x` or `|x - 3| < 2`; a missing bound is infinite."""
     if relations[0] in _TURNED:
         members, relations = members[::-1], [_TURNED.get(relation, ">") for relation in relations[::-1]]
-    if len(members) == 2 and _is_unknown(members[0]):
+    if not _TURNED.keys().isdisjoint(relations):
+        raise UnreadableError("an inequality that turns")
+    if size := next(filter(None, map(_SIZE.fullmatch, members)), None):
+        return read_form(_without_size(members, relations, size))
+    if len(members) == 2 and _NAME.fullmatch(members[0]):
         members, relations = [f"-{_INFINITY}", *members], ["<", *relations]
     elif len(members) == 2:
         members, relations = [*members, _INFINITY], [*relations, "<"]
-    if len(members) != 3 or not _is_unknown(members[1]) or not _TURNED.keys().isdisjoint(relations):
-        raise UnreadableError("an inequality that turns, or one of formulas")
-    low, unknown, high = members
+    if len(members) != 3 or not _NAME.fullmatch(members[1]):
+        raise UnreadableError("an inequality of formulas")
     brackets = ("(" if relations[0] == "<" else "[") + (")" if relations[1] == "<" else "]")
-    size = _SIZE.fullmatch(unknown)
-    if size is None:
-        return Items(brackets, (read_form(low), read_form(high)), is_interval=True)
-    center, mirrored = f"-({size[1] or 0})", brackets[::-1].translate(_MIRRORED)
-    if low == f"-{_INFINITY}":
-        return _around(center, f"-({high})", high, mirrored[0] + brackets[1])
-    right = _around(center, low, high, brackets)
-    return Items("{}", (_around(center, f"-({high})", f"-({low})", mirrored), right))
+    return Items(brackets, (read_form(members[0]), read_form(members[2])), is_interval=True)
 
 
-def _is_unknown(text: str) -> bool:
-    return _SIZE.fullmatch(text) is not None or ("|" not in text and _NAME.fullmatch(text) is not None)
+def _without_size(members: list[str], relations: list[str], size: re.Match[str]) -> str:
+    """Write `|x - 3| < 2` as `3 - 2 < x < 3 + 2`, and lower bounds of the size as two inequalities."""
+    center, low, high = f"-({size[1] or 0})", members[0], members[-1]
+    above, below = relations[0], relations[-1]
+    if low == size.string:
+        return f"{center}-({high}) {below} x {below} {center}+({high})"
+    if high == size.string:
+        return f"x {above} {center}-({low}); {center}+({low}) {above} x"
+    return f"{center}-({high}) {below} x {above} {center}-({low}); {center}+({low}) {above} x {below} {center}+({high})"
 
 
-def _around(center: str, low: str, high: str, brackets: str) -> Items:
-    """Return the interval between two bounds moved by `center`."""
-    bounds = [
-        bound.replace("(", "").replace(")", "") if "infty" in bound else f"{center}+({bound})"
-        for bound in (low, high)
-    ]
-    return Items(brackets, tuple(map(_formula, bounds)), is_interval=True)
-
-
-def _reals_without(points: list[str]) -> Items:
+def _reals_without(points: list[str]) -> Form:
     """Return the real numbers but for some points, as a union of intervals."""
     values = [(exact_value(read_term(point)), point) for point in points]
     if any(value is None for value, _ in values) or len(values) > _MAX_ITEMS:
         raise UnreadableError("points that are no rational numbers")
     bounds = [f"-{_INFINITY}", *(point for _, point in sorted(set(values))), _INFINITY]
-    parts = [
-        Items("()", (_formula(low), _formula(high)), is_interval=True)
-        for low, high in itertools.pairwise(bounds)
-    ]
-    return parts[0] if len(parts) == 1 else Items("{}", tuple(parts))
+    return read_form("\\cup".join(f"({low},{high})" for low, high in itertools.pairwise(bounds)))
 
 
 def _intersection(several: Items) -> Items | None:
