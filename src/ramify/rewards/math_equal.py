@@ -3,7 +3,7 @@ r"""Equality of mathematical answers.
     1/2 = 0.5 = \frac{50}{100}    \{1,-2\} = -2, 1    (3,4] = 3 < x \le 4    10\% = 10%    52_{8} = 52_8    5 \text{ cm} = 5
 
 Signs, the case of symbols, brackets and the order inside brackets matter. Text rules come first, then values at points
-(`math_values`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
+(`math_terms`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
 can read, and comparisons that run out of CPU time, count as unequal; `unread` and `timeout` report them.
 
 That process forks for every comparison, since one may never end, or use up all memory, and none may meet what another left
@@ -15,13 +15,32 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from ramify.rewards.choices import same_choice
-from ramify.rewards.math_forms import LABEL, Equation, Form, Formula, Items, NamedValue, Text, read_form
-from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
-from ramify.rewards.math_text import Unit, clean
-from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
+from ramify.rewards.math_forms import (
+    LABEL,
+    Equation,
+    Form,
+    Formula,
+    Items,
+    NamedValue,
+    Text,
+    Unit,
+    clean,
+    read_form,
+)
+from ramify.rewards.math_terms import (
+    Call,
+    Number,
+    Symbol,
+    Term,
+    exact_value,
+    negative,
+    same_up_to_factor,
+    same_value,
+    symbols_of,
+)
 from ramify.rewards.words import same_clock_time
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 
@@ -235,7 +254,7 @@ def _difference(form: Form) -> Term | None:
     if isinstance(form, Equation):
         return form.difference
     if isinstance(form, NamedValue) and isinstance(form.value, Formula) and len(form.name) == 1:
-        return Sum((Symbol(form.name), Product((MINUS_ONE, form.value.term))))
+        return Call("+", (Symbol(form.name), negative(form.value.term)))
     return None
 
 
@@ -247,7 +266,7 @@ def _as_text(form: Form) -> str:
 
 def _same_formula(written: Formula, wanted: Formula) -> bool:
     left, right = written.unit, wanted.unit
-    if _is_factored(wanted.term) and isinstance(written.term, Sum):
+    if _is_factored(wanted.term) and _is(written.term, "+"):
         return False
     if left and right:
         return left.of == right.of and same_value(_times(written.term, left), _times(wanted.term, right))
@@ -267,7 +286,7 @@ _PERCENT = Unit("%", Fraction(1, 100))
 
 
 def _times(term: Term, unit: Unit) -> Term:
-    return term if unit.factor == 1 else Product((term, Number(unit.factor)))
+    return term if unit.factor == 1 else Call("*", (term, Number(unit.factor)))
 
 
 _ZERO = Number(Fraction(0))
@@ -275,20 +294,24 @@ _ZERO = Number(Fraction(0))
 
 def _is_nothing_of(term: Term) -> bool:
     """Return True for letters times a plain 0: "Boeing 0" is not 0."""
-    return isinstance(term, Product) and _ZERO in term.factors and bool(symbols_of(term))
+    return _is(term, "*") and _ZERO in term.arguments and bool(symbols_of(term))
+
+
+def _is(term: Term, name: str) -> TypeGuard[Call]:
+    return isinstance(term, Call) and term.name == name
 
 
 def _is_factored(term: Term) -> bool:
     """Return True if a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
-    factors = term.factors if isinstance(term, Product) else (term,)
+    factors = term.arguments if _is(term, "*") else (term,)
     sums = 0
     for factor in factors:
         power = 1
-        if isinstance(factor, Power):
-            exponent = exact_value(factor.exponent)
-            power = int(exponent) if exponent is not None and exponent.denominator == 1 else 0
-            factor = factor.base
-        if isinstance(factor, Sum) and symbols_of(factor):
+        if _is(factor, "^"):
+            factor, exponent = factor.arguments
+            value = exact_value(exponent)
+            power = int(value) if value is not None and value.denominator == 1 else 0
+        if _is(factor, "+") and symbols_of(factor):
             if power < 1:
                 return False
             sums += power
