@@ -61,7 +61,7 @@ def written(tmp_path_factory, caller):
     }
     for command, text in texts.items():
         task = write_task(tmp_path_factory.mktemp(command), caller, text)
-        dev = f"eval={{test={str(task.parent / 'problems.jsonl')!r}, every=1, limit=2}}"
+        dev = f"eval={{test={str(task.parent / 'problems.jsonl')!r}, every=1, limit=2, null=true}}"
         settings = {"train": ("-s", "run.steps=2"), "selfcritic": ("-s", dev)}.get(command, ())
         status, _, err = ramify(command, task, *settings)
         assert status == 0, err

@@ -34,16 +34,15 @@ def _parts(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[To
         elif isinstance(line, Message):
             parts.append((Source.PROMPT, line.text))
         else:
-            parts += ((Source.TOOL, text) for text in _unwrapped(line.text, renderer.result_tags))
+            parts += _result_parts(renderer, line.text)
     return tuple(parts)
 
 
-def _unwrapped(text: str, tags: tuple[str, str]) -> list[str]:
-    """Return the results in a text that is nothing but results in tags; else the text."""
-    pieces = split_at_spans(text, *tags)
-    if len(pieces) == 1 or "".join(pieces[::2]).strip():
-        return [text]
-    return [piece.removeprefix("\n").removesuffix("\n") for piece in pieces[1::2]]
+def _result_parts(renderer: ExampleRenderer, text: str) -> Parts:
+    """Return the results in a text that is nothing but results in tags; else the text as one result."""
+    pieces = split_at_spans(text, *renderer.result_tags)
+    is_wrapped = len(pieces) > 1 and not "".join(pieces[::2]).strip()
+    return renderer.split(text) if is_wrapped else ((Source.TOOL, text),)
 
 
 def context_turns(
@@ -89,8 +88,7 @@ def as_messages(
 
 def _turn_messages(renderer: ExampleRenderer, line: Line, tools: Sequence[ToolSpec]) -> list[Message]:
     if isinstance(line, AssistantTurn):
-        text = renderer.demonstrated(line, tools) if line.calls else line.whole_text
-        return [Message.of("assistant", text)]
+        return [Message.of("assistant", renderer.earlier_text(line, tools))]
     return [Message.of("tool", text) for _, text in _parts(renderer, (line,), tools)]
 
 
@@ -237,6 +235,7 @@ def demonstrate(
                 ends=ends,
                 last=not following,
                 trained=not is_context,
+                turn="".join(steps[number - 1][2]) if number else "",
             )
         )
     return make_tree(problem, key, nodes)
@@ -252,21 +251,22 @@ def _node(
     ends: bool,
     last: bool,
     trained: bool,
+    turn: str,
 ) -> Node:
     path = (*parent.path, 0)
     if source is Source.PROMPT:
         ids = renderer.later_message("\n\n".join(texts), tools)
     else:
-        ids = renderer.tokens(source, texts, tools)
+        ids = renderer.tokens(source, texts, tools, turn)
     if source is Source.POLICY and (ends or renderer.ends_each_turn):
-        ids += (renderer.tokenizer.eos_id,)
+        ids += (renderer.end_id("".join(texts)),)
     stop = StopReason.ANSWERED if last else None
     if source is not Source.POLICY or not trained:
         # The node gets no `results`, because no tool ran.
         return Node(node_id(path), path, parent.id, Source.TOOL, ids, renderer.decode(ids), stop=stop)
     text = renderer.decode(ids)
-    turn = renderer.parse(text, tools)
-    if last and not isinstance(turn, Final):
+    parsed = renderer.parse(text, tools)
+    if last and not isinstance(parsed, Final):
         stop = StopReason.MALFORMED
     return Node(
         node_id(path),
@@ -276,7 +276,7 @@ def _node(
         ids,
         text,
         behavior_logprobs=(0.0,) * len(ids),
-        turn=turn,
+        turn=parsed,
         stop=stop,
     )
 

@@ -83,7 +83,12 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         """Return the strings that end a turn."""
         return stop_strings(tuple(self.tools_of(tools).by_name))
 
-    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    def render_results(
+        self,
+        results: Sequence[ToolResult],
+        tools: Sequence[ToolSpec],
+        names: Sequence[str] = (),  # noqa: ARG002 - no result names its tool
+    ) -> tuple[int, ...]:
         """Return the tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
         shown = self.tools_of(tools)
         ids: list[int] = []

@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override(parser)
     add_dry_run(parser)
     parser.add_argument("--resume", action="store_true", help="make the attempts that run.dir still lacks")
+    parser.add_argument(
+        "--null", action="store_true", help="also score agents that know nothing: empty, random calls, echo"
+    )
     plain = parser.add_argument_group(
         "without a recipe (all other settings have defaults, which -s can change)"
     )
@@ -68,7 +71,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
-    evaluation = run_eval(recipe, console, resume=options.resume)
+    evaluation = run_eval(recipe, console, resume=options.resume, null=options.null)
     for k in recipe.sampling.k:
         estimate = evaluation.pass_at(k)
         console.result(
@@ -198,6 +201,7 @@ def _compare(options: argparse.Namespace) -> None:
         or options.overrides
         or options.resume
         or options.dry_run
+        or options.null
         or options.rows
         or flags
     ):

@@ -8,6 +8,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ramify.core.errors import DataError
@@ -155,6 +156,7 @@ def summarise(
     *,
     judged: bool = False,
     helper: TokenUsage | None = None,
+    null: Mapping[str, Interval] = MappingProxyType({}),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
@@ -167,6 +169,7 @@ def summarise(
         price: Price of tokens; None: no cost is given.
         judged: Whether the recipe has a judge.
         helper: What the helper of the repair tools was used in this session; None: nobody is asked.
+        null: The scores of agents that know nothing, by their names.
         notes: Notes about the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
@@ -183,6 +186,7 @@ def summarise(
             for column in evaluation.columns
         },
         **({"judge": _judge(evaluation.attempts)} if judged else {}),
+        **({"null": {name: asdict(interval) for name, interval in null.items()}} if null else {}),
         "stops": {reason: stops[reason] for reason in StopReason},
         "tools": tool_table(evaluation),
         "repairs": repair_table(evaluation),

@@ -46,6 +46,7 @@ def write_page(
             charts=_charts(evaluation),
             tables=(
                 _k_table(summary),
+                *_null_tables(summary),
                 Table(
                     "Parts of the reward, means over problems",
                     ["part", "mean", "low", "high", "problems"],
@@ -76,6 +77,16 @@ def write_page(
     )
     page = render_page("Evaluation of an agent", subtitle, _cards(summary), sections)
     replace_file(path, page.encode("utf-8", "replace"))
+
+
+def _null_tables(summary: Mapping[str, Any]) -> list[Table]:
+    if "null" not in summary:
+        return []
+    rows = [
+        [name, *(at[key] for key in ("value", "low", "high", "n"))] for name, at in summary["null"].items()
+    ]
+    title = "Agents that know nothing: the share of problems that they get right"
+    return [Table(title, ["agent", "mean", "low", "high", "problems"], rows)]
 
 
 def _model_name(model: Mapping[str, Any]) -> str:

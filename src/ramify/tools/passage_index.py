@@ -186,7 +186,10 @@ class PassageIndex:
 
     Attributes:
         fingerprint: Hash of the bytes of the file of passages.
+        engine: The library that ranks.
     """
+
+    engine = ENGINE
 
     def __init__(self, index: tantivy.Index, fingerprint: str) -> None:
         self._schema = index.schema

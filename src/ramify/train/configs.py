@@ -34,7 +34,7 @@ class EvaluationConfig(Config):
     `test`, `columns`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
     of its `[sampling]`. In RL the other limits are those of training unless they are set, and at most as many. The share of right
     attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many evaluations in a row
-    without a better score.
+    without a better score. `null` scores agents that know nothing at the first evaluation.
     """
 
     test: Dataset
@@ -51,6 +51,7 @@ class EvaluationConfig(Config):
     max_calls: Calls | None = None
     max_result_chars: PositiveInt | None = None
     patience: PositiveInt | None = None
+    null: Switch = False
 
     def refuse_unsaved(self, save_every: int) -> None:
         """Refuse evaluations of weights that get no checkpoint (ValueError)."""

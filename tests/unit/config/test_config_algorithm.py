@@ -8,7 +8,7 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
 from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
-from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
+from ramify.assemble.algorithm import annotation_request, build_estimator, build_objective, build_shaping
 from ramify.learner.learning import AnnotationRequest
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 from train_recipes import load, refusal
@@ -293,7 +293,7 @@ def test_weightings_corrections_and_shaping(recipe):
     ],
 )
 def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):
-    assert wanted_annotations(algorithm(recipe, *settings)) == wanted
+    assert annotation_request(algorithm(recipe, *settings)) == wanted
 
 
 BEHAVIOR = ["engine.name=vllm", "engine.launch=true"]

@@ -160,6 +160,7 @@ def test_any_gold_will_do_and_none_does_not() -> None:
     assert math_equal("0.5", []) == 0.0
 
 
+@pytest.mark.integration
 def test_what_cannot_be_read_and_what_never_ends_is_said() -> None:
     assert compare("3 4 nothing)", "5") is Symbolic.UNREAD
     assert (unread("3 4 nothing)", ["5"]), timeout("3 4 nothing)", ["5"])) == (1.0, 0.0)
