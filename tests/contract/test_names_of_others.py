@@ -23,7 +23,8 @@ KEYS = {
     for schema in (TrainRecipe, SftRecipe, DpoRecipe, EvalRecipe, SynthRecipe, SelfCriticRecipe)
 }
 ROWS = [(trainer, row) for trainer, table in trainers().items() for row in table.rows]
-# The scripts of ARPO and AEPO, verl's own and TRL's, as design/reference/coming-from.md lists them, and what is close to them.
+# The scripts of ARPO and AEPO, verl's own and TRL's, as design/reference/coming-from.md lists them, what is close to them, and names of
+# LLaMA-Factory, axolotl and OpenRLHF.
 SCRIPT_NAMES = """
 data.train_files data.val_files data.prompt_key data.train_batch_size data.max_prompt_length data.max_response_length
 actor_rollout_ref.model.path actor_rollout_ref.model.enable_gradient_checkpointing actor_rollout_ref.model.use_remove_padding
@@ -49,6 +50,10 @@ vllm_tensor_parallel_size learning_rate num_train_epochs max_steps warmup_ratio 
 max_grad_norm bf16 gradient_checkpointing output_dir save_steps save_total_limit logging_steps report_to run_name eval_steps
 eval_strategy log_completions temperature top_p top_k sync_ref_model cutoff_len template finetuning_type lora_target val_size
 model_name_or_path stage dataset num_epochs lr max_new_tokens
+data.messages_key data.response_key dataset_text_field modules_to_save early_stopping_steps pure_bf16 enable_thinking export_dir
+sequence_len sample_packing train_on_inputs roles_to_train val_set_size adapter lora_target_linear chat_template wandb_project
+rollout_batch_size micro_train_batch_size actor_learning_rate generate_max_len prompt_max_len eps_clip_low_high
+advantage_estimator dynamic_filtering remote_rm_url num_episodes
 """
 
 
@@ -120,6 +125,7 @@ def test_no_name_of_the_scripts_is_unanswered(name):
         ("data.max_response_length=4096", "did you mean rollout.max_tokens? Results of tools count in both."),
         ("rollout.beam_size=2", "did you mean rollout.branching.children? Subtract 1: a beam counts the parent, so beam_size = 2 is children = 1."),
         ("rollout.entropy_weight=0.2", "did you mean rollout.branching.beta? Convert the unit: theirs weighs a sum over 20 tokens divided by ln V, ours a mean in nats, so 0.2 is 0.335."),
+        ("system=a", "did you mean data.instructions? A row's own system message stays."),
         ("algorithm.gamma=1", 'did you mean algorithm.estimator.discount? Only the estimator "turn_level" discounts, by turns.'),
         # Keys with two of ours.
         ("actor_rollout_ref.actor.clip_ratio=0.2", "did you mean algorithm.loss.clip_low and algorithm.loss.clip_high? Set both to it."),

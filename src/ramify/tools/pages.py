@@ -40,7 +40,7 @@ _ERROR_PHRASES: Final = (
     "checking your browser", "enable cookies", "enable javascript", "error 404", "error 500", "forbidden",
     "internal server error", "javascript is disabled", "javascript is required", "just a moment", "not found",
     "page isn't available", "service unavailable", "something went wrong", "too many requests", "unusual traffic",
-    "verify you are human",
+    "verify you are human", "you have been blocked", "页面不存在", "頁面不存在", "找不到页面", "访问被拒绝", "見つかりません",
 )  # fmt: skip
 
 
@@ -114,8 +114,8 @@ class Pages:
 def fault_of(text: str) -> str | None:
     """Return why a page is left out, or None: Tool-Star's rule (arXiv 2505.16410, released code) with our own error phrases.
 
-    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase, unless it is
-    about errors: a sentence with the phrase defines something and addresses nobody.
+    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase, unless the page
+    is about something else: it tells of the phrase, and speaks to nobody.
     """
     count = count_words(text, _ERROR_WORDS)
     if count < _MIN_WORDS or (len(text) < _MIN_CHARS and _width(text) < _MIN_CHARS):
@@ -123,7 +123,7 @@ def fault_of(text: str) -> str | None:
     if count < _ERROR_WORDS:
         folded = text.casefold().replace("\u2019", "'")
         phrase = next((phrase for phrase in _ERROR_PHRASES if phrase in folded), None)
-        if phrase is not None and not _is_about_errors(folded):
+        if phrase is not None and _is_error_page(folded):
             return f"the page says {phrase!r}"
     return None
 
@@ -132,15 +132,20 @@ def _width(text: str) -> int:
     return len(text) + (_CJK_WIDTH - 1) * len(_CJK_RUN.findall(text))
 
 
-def _is_about_errors(folded: str) -> bool:
-    """Return True if a sentence with an error phrase defines something; error pages address their reader instead."""
-    pieces = (folded[start:end] for start, end in sentences(folded))
-    return any(
-        any(phrase in piece for phrase in _ERROR_PHRASES)
-        and _DEFINES.search(piece) is not None
-        and _ADDRESSES.search(piece) is None
-        for piece in pieces
-    )
+def _is_error_page(folded: str) -> bool:
+    """Return True if a page with an error phrase has it alone in a sentence, or speaks to its reader, and defines no error."""
+    pieces = [folded[start:end] for start, end in sentences(folded)]
+    named = [piece for piece in pieces if any(phrase in piece for phrase in _ERROR_PHRASES)]
+    if any(_DEFINES.search(piece) is not None and _ADDRESSES.search(piece) is None for piece in named):
+        return False
+    return any(map(_is_bare, named)) or any(_TO_READER.search(piece) is not None for piece in pieces)
+
+
+def _is_bare(piece: str) -> bool:
+    """Return True if a sentence consists of error phrases: "404 Not Found", but not "Not Found (album)"."""
+    for phrase in _ERROR_PHRASES:
+        piece = piece.replace(phrase, " ")
+    return all(word.isdecimal() or word in _ERROR_WORDS_ALONE for word in re.findall(r"\w+", piece))
 
 
 _ACCEPTED = (
@@ -320,6 +325,8 @@ _DEFINES: Final = re.compile(
 _ADDRESSES: Final = re.compile(
     r"\b(?:you|your|we|our|us|please|this page|this server|this site)\b|\bthe requested\b"
 )
+_TO_READER: Final = re.compile(rf"{_ADDRESSES.pattern}|\bthe page\b|[您你请請]|抱歉|ください|申し訳|お探し")
+_ERROR_WORDS_ALONE: Final = frozenset({"error", "http", "page", "oops", "sorry", "status", "code", "the"})
 _MARKUP: Final = re.compile(r"</?(?:b|strong|em|i|mark)>", re.IGNORECASE)
 # A sentence ends at a full-width mark, at a Latin one before a blank, and at the end of a line.
 _SENTENCE_END: Final = re.compile(
