@@ -53,7 +53,7 @@ def read_dev_problems(
     """
     from ramify.data.overlap import folded_questions
 
-    data = dev_data(config, recipe.data.max_prompt_tokens)
+    data = dev_data(config, recipe.data.max_prompt_tokens, recipe.data.instructions)
     problems, notes = build_eval_problems(data, renderer, tools, recipe.model)
     trained = frozenset[str]().union(*map(folded_questions, training))
     return problems, (*notes, *_memory_notes(problems, trained))

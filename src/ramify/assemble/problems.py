@@ -38,8 +38,8 @@ def build_problems(
     Raises:
         DataError: Something cannot be read, a row names no environment of the recipe, or no problem is left.
     """
-    from ramify.data.benchmarks import instructed
     from ramify.data.problems import ENVIRONMENT, numbered_problems
+    from ramify.data.prompts import read_prompt_texts
 
     notes: list[str] = []
     problems: Sequence[Problem]
@@ -48,12 +48,13 @@ def build_problems(
         problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
         problems = _read_rows(recipe, recipe.data.train, notes)[: recipe.data.limit]
+    texts = read_prompt_texts("data.instructions", recipe.data.instructions, renderer, recipe.model.dialect)
+    notes += texts.notes
     usable: dict[str, Problem] = {}
     for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
-        if recipe.data.instructions:
-            own = list(instructed(own, _names(tools), recipe.model.dialect))
         if own:
+            own = list(texts.in_front(own, _names(tools)))
             fitting, too_long = _fitting(source, own, renderer, tools, recipe.data.max_prompt_tokens)
             usable |= {problem.id: problem for problem in fitting}
             notes += too_long
@@ -62,6 +63,11 @@ def build_problems(
 
 def _names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
     return tuple(spec.name for spec in tools)
+
+
+def tool_names(shown: Mapping[str, Sequence[ToolSpec]]) -> frozenset[str]:
+    """Return the names of the tools that the prompts of any environment show."""
+    return frozenset(spec.name for tools in shown.values() for spec in tools)
 
 
 def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequence[Problem]:
@@ -110,9 +116,10 @@ def build_eval_problems(
     Raises:
         DataError: Something cannot be read, or no problem is left.
     """
-    from ramify.data.benchmarks import instructed, load_benchmark, parse_dataset
+    from ramify.data.benchmarks import load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
+    from ramify.data.prompts import read_prompt_texts
 
     named = parse_dataset(section.test)
     if named is None:
@@ -122,10 +129,11 @@ def build_eval_problems(
     else:
         loaded = load_benchmark(*named, limit=section.limit)
         problems, source_notes = loaded.problems, loaded.notes
-    wants = named is not None if section.instructions is None else section.instructions
-    shown = instructed(problems, _names(tools), model.dialect) if wants else problems
+    value = named is not None if section.instructions is None else section.instructions
+    texts = read_prompt_texts("data.instructions", value, renderer, model.dialect)
+    shown = texts.in_front(problems, _names(tools))
     fitting, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
-    notes = [f"{section.test}: {note}" for note in source_notes]
+    notes = [*texts.notes, *(f"{section.test}: {note}" for note in source_notes)]
     return fitting, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
 
 
@@ -155,22 +163,24 @@ def build_questions(
     Raises:
         DataError: Something cannot be read, or no question is left.
     """
-    from ramify.data.benchmarks import instructed
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
+    from ramify.data.prompts import PromptTexts, read_prompt_texts
 
     loaded = load_problems(section.train, columns=section.columns)
     source = named(section.train)
     questions = loaded.problems[: section.limit]
     notes = [f"{source}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
+    texts = read_prompt_texts("data.instructions", section.instructions, renderer, dialect)
+    notes += texts.notes
     direct = questions
     if section.instructions:
         bare = [
             replace(problem, messages=tuple(each for each in problem.messages if each.role != "system"))
             for problem in questions
         ]
-        direct = instructed(bare, (), dialect)
-        questions = instructed(questions, _names(tools), dialect)
+        direct = PromptTexts(dialect, own=True).in_front(bare, ())
+    questions = texts.in_front(questions, _names(tools))
     fitting, dropped = _fitting(source, questions, renderer, tools, section.max_prompt_tokens)
     short = {problem.id for problem in fitting}
     direct = tuple(problem for problem in direct if problem.id in short)
