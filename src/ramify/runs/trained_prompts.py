@@ -145,13 +145,13 @@ def prompt_notes(
         DataError: The model's file cannot be read.
     """
     stages = read_stages(folder)
-    return difference_notes(f"{model}", stages[-1], problems, tools) if stages else ()
+    return difference_notes(f"{model} was trained", stages[-1], problems, tools) if stages else ()
 
 
 def difference_notes(
     trained: str, stage: TrainingStage, problems: Sequence[Problem], tools: Collection[str]
 ) -> tuple[str, ...]:
-    """Return a note if prompts or tools are other ones than those of a training run; `trained`: what was trained."""
+    """Return a note if prompts or tools are other ones than those of a training run; `trained`: who is trained, with the verb."""
     differences = []
     learned = stage.learned
     new = [problem for problem in problems if not any(prompt.is_of(problem) for prompt in learned)]
@@ -160,13 +160,14 @@ def difference_notes(
         usual = learned[0]
         more = f" and {len(learned) - 1} more" if len(learned) > 1 else ""
         differences.append(
-            f"{len(new):,} of {len(problems):,} prompts have {fixed}, but {trained} was trained under "
+            f"{len(new):,} of {len(problems):,} prompts have {fixed}, but {trained} under "
             f"{FixedText(usual.role, usual.text)}{more}"
         )
     if stage.tools and tools and stage.tools != tuple(sorted({*tools})[:_MOST_TOOLS]):
         differences.append(
-            f"the tools are {', '.join(sorted({*tools}))}, but {trained} was trained with {', '.join(stage.tools)}"
+            f"the tools are {', '.join(sorted({*tools}))}, but {trained} with {', '.join(stage.tools)}"
         )
     if not differences:
         return ()
-    return (f"{'; '.join(differences)}. It may answer worse: data.instructions says what the prompts are.",)
+    advice = ". Set data.instructions to that text unless this is meant." if new and learned else "."
+    return (f"{'; '.join(differences)}{advice}",)

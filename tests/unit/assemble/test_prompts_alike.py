@@ -6,9 +6,11 @@ import tomllib
 import pytest
 
 from e2e_runs import DPO, EVAL, SFT, SYNTH, TRAIN, write_lines
+from ramify.assemble.dev_evaluation import read_dev_problems
 from ramify.assemble.evaluation import evaluation_problems
 from ramify.assemble.examples import open_examples
 from ramify.assemble.model import build_tokenizer
+from ramify.assemble.problems import build_problems
 from ramify.assemble.synthesis import synthesis_questions
 from ramify.assemble.task import training_problems
 from ramify.assemble.tools import show_tools
@@ -206,6 +208,24 @@ def test_a_data_file_without_one_text_is_refused(prompts, tmp_path):
             ConfigError, match=r"data\.instructions: expected true, false, a text of several words"
         ):
             prompts(value, only=(TrainRecipe,))
+
+
+def test_evaluations_in_training_have_the_prompt_of_training_or_say_so(tmp_path, tokenizer_folder, renderer):
+    data = write_lines(tmp_path / "problems.jsonl", [{"prompt": QUESTION, "answer": "4"}])
+    table = tomllib.loads(TRAIN.format(model=tokenizer_folder, folder=tmp_path))
+    table |= {"eval": {"test": str(data), "every": 1}, "reward": {"name": "answer"}}
+    table["data"]["instructions"] = WORDS
+
+    def notes(**settings):
+        recipe = TrainRecipe.model_validate(table | {"eval": table["eval"] | settings})
+        trained, _ = build_problems(recipe, renderer, {"": ()})
+        return read_dev_problems(recipe, recipe.eval, renderer, (), trained)[1]
+
+    same, differing = notes(), notes(instructions=False)
+    assert not any("prompts have" in note for note in same)
+    assert differing[-1].startswith(
+        "eval.test: 1 of 1 prompts have no fixed text, but this run trains under the system message"
+    )
 
 
 def test_other_prompts_and_tools_than_those_of_training_are_one_note(tmp_path):
