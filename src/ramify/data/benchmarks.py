@@ -249,7 +249,7 @@ def _conversation(values: Mapping[str, Any]) -> tuple[str, object] | None:
 def _messages(
     values: Mapping[str, Any], question: str, conversation: tuple[str, object] | None
 ) -> tuple[Message, ...]:
-    messages = (Message.of("user", question),)
+    messages: tuple[Message, ...] = (Message.of("user", question),)
     if conversation is not None:
         stored = read_messages(conversation[1], conversation[0])
         messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)

@@ -126,8 +126,8 @@ def test_the_released_prompt_is_that_of_its_rows(prompts, shared_dir, tmp_path, 
     )
     for value in (None, WORDS):
         assert prompts(value, rows, only=(TrainRecipe,)) == {"train": own}
-        for place in (rows, f"gaia={rows}"):
-            assert prompts(value, place, only=(EvalRecipe,)) == {"eval": own}
+        for test in (rows, f"gaia={rows}"):
+            assert prompts(value, test, only=(EvalRecipe,)) == {"eval": own}
     folder = tmp_path / "bamboogle"
     folder.mkdir()
     write_lines(folder / "test.jsonl", [{"question": QUESTION, "answer": "4"}])
@@ -161,8 +161,8 @@ def test_rows_of_all_kinds_keep_a_system_message_of_their_own(row, prompts, tmp_
 def test_a_question_gets_the_text_of_its_language(prompts, tmp_path, renderer):
     texts = ("Answer step by step.", "\u8bf7\u9010\u6b65\u56de\u7b54\u95ee\u9898\u3002")
     file = write_lines(tmp_path / "both.jsonl", [{"messages": [], "system": text} for text in texts])
-    asked = (QUESTION, "\u8c01\u5199\u4e86\u7ea2\u697c\u68a6\uff1f")
-    for text, question in zip(texts, asked, strict=True):
+    questions = (QUESTION, "\u8c01\u5199\u4e86\u7ea2\u697c\u68a6\uff1f")
+    for text, question in zip(texts, questions, strict=True):
         data = write_lines(tmp_path / "test.jsonl", [{"question": question, "answer": "4"}])
         expected = rendered(renderer, ("system", text), ("user", question))
         assert prompts(f"from:{file}", f"bamboogle={data}", only=(EvalRecipe,)) == {"eval": expected}
