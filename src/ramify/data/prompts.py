@@ -60,7 +60,9 @@ class FixedText:
         if self.role == "none":
             return "no fixed text"
         what = "the system message" if self.role == "system" else "in the user's turn the text"
-        return f'{what} "{" ".join(self.text[:200].split())[:40]}..." ({len(self.text):,} characters)'
+        line = " ".join(self.text[:200].split())
+        beginning = f"{line[:40]}..." if len(line) > 40 or len(self.text) > 200 else line
+        return f'{what} "{beginning}" ({len(self.text):,} characters)'
 
 
 @dataclass(frozen=True, slots=True)

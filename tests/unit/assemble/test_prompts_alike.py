@@ -242,6 +242,6 @@ def test_other_prompts_and_tools_than_those_of_training_are_one_note(tmp_path):
         (tmp_path / name).write_bytes(content)
     assert note(problems("Mine.", "Yours.")) == ()
     (line,) = note(problems("Mine.", "Other.", "Other."), ("python",))
-    assert line.startswith('2 of 3 prompts have the system message "Other....')
-    assert f'but {tmp_path} was trained under the system message "Mine....' in line
+    assert line.startswith('2 of 3 prompts have the system message "Other."')
+    assert f'but {tmp_path} was trained under the system message "Mine."' in line
     assert f"the tools are python, but {tmp_path} was trained with python, search" in line
