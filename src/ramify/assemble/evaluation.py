@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent
 from ramify.assemble.model import build_model
-from ramify.assemble.problems import build_eval_problems
+from ramify.assemble.problems import build_eval_problems, tool_names
 from ramify.assemble.reward import build_reward
 from ramify.assemble.task import ProblemReader, answering_identity, group_size, open_task
 from ramify.chat.renderer import ChatRenderer
@@ -103,7 +103,11 @@ def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
     def read(
         renderer: ChatRenderer, shown: Mapping[str, Sequence[ToolSpec]]
     ) -> tuple[Sequence[Problem], Sequence[str]]:
-        return build_eval_problems(recipe.data, renderer, shown[""], recipe.model)
+        from ramify.runs.trained_prompts import prompt_notes
+
+        model = recipe.model
+        problems, notes = build_eval_problems(recipe.data, renderer, shown[""], model)
+        return problems, (*notes, *prompt_notes(model.path, model.folder, problems, tool_names(shown)))
 
     return read
 

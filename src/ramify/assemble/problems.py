@@ -38,8 +38,8 @@ def build_problems(
     Raises:
         DataError: Something cannot be read, a row names no environment of the recipe, or no problem is left.
     """
-    from ramify.data.benchmarks import instructed
     from ramify.data.problems import ENVIRONMENT, numbered_problems
+    from ramify.data.prompts import read_prompt_texts
 
     notes: list[str] = []
     problems: Sequence[Problem]
@@ -48,12 +48,13 @@ def build_problems(
         problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
         problems = _read_rows(recipe, recipe.data.train, notes)
+    texts = read_prompt_texts("data.instructions", recipe.data.instructions, renderer, recipe.model.dialect)
+    notes += texts.notes
     usable: dict[str, Problem] = {}
     for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
-        if recipe.data.instructions:
-            own = list(instructed(own, _names(tools), recipe.model.dialect))
         if own:
+            own = list(texts.in_front(own, _names(tools)))
             fitting, too_long = _fitting(source, own, renderer, tools, recipe.data.max_prompt_tokens)
             usable |= {problem.id: problem for problem in fitting}
             notes += too_long
@@ -62,6 +63,11 @@ def build_problems(
 
 def _names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
     return tuple(spec.name for spec in tools)
+
+
+def tool_names(shown: Mapping[str, Sequence[ToolSpec]]) -> frozenset[str]:
+    """Return the names of the tools that the prompts of any environment show."""
+    return frozenset(spec.name for tools in shown.values() for spec in tools)
 
 
 def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequence[Problem]:
@@ -119,9 +125,10 @@ def build_eval_problems(
     Raises:
         DataError: Something cannot be read, or no problem is left.
     """
-    from ramify.data.benchmarks import instructed, load_benchmark, parse_dataset
+    from ramify.data.benchmarks import load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
+    from ramify.data.prompts import read_prompt_texts
 
     source = named(section.test)
     benchmark = parse_dataset(section.test)
@@ -131,11 +138,11 @@ def build_eval_problems(
     else:
         loaded = load_benchmark(*benchmark, limit=section.limit)
         source_notes = loaded.notes
-    problems = loaded.problems
-    wants = benchmark is not None if section.instructions is None else section.instructions
-    shown = instructed(problems, _names(tools), model.dialect) if wants else problems
+    value = benchmark is not None if section.instructions is None else section.instructions
+    texts = read_prompt_texts("data.instructions", value, renderer, model.dialect)
+    shown = texts.in_front(loaded.problems, _names(tools))
     fitting, dropped = _fitting(source, shown, renderer, tools, section.max_prompt_tokens)
-    notes = _about(section.test, source_notes)
+    notes = [*texts.notes, *_about(section.test, source_notes)]
     return fitting, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
 
 
@@ -165,22 +172,24 @@ def build_questions(
     Raises:
         DataError: Something cannot be read, or no question is left.
     """
-    from ramify.data.benchmarks import instructed
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
+    from ramify.data.prompts import PromptTexts, read_prompt_texts
 
     loaded = load_problems(section.train, columns=section.columns, limit=section.limit)
     source = named(section.train)
     questions = loaded.problems
     notes = _about(section.train, (*loaded.notes, *duplicate_notes(questions)))
+    texts = read_prompt_texts("data.instructions", section.instructions, renderer, dialect)
+    notes += texts.notes
     direct = questions
     if section.instructions:
         bare = [
             replace(problem, messages=tuple(each for each in problem.messages if each.role != "system"))
             for problem in questions
         ]
-        direct = instructed(bare, (), dialect)
-        questions = instructed(questions, _names(tools), dialect)
+        direct = PromptTexts(dialect, own=True).in_front(bare, ())
+    questions = texts.in_front(questions, _names(tools))
     fitting, dropped = _fitting(source, questions, renderer, tools, section.max_prompt_tokens)
     short = {problem.id for problem in fitting}
     direct = tuple(problem for problem in direct if problem.id in short)

@@ -53,7 +53,7 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
         ConfigError: A file is missing or wrong.
     """
     checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
-    checks.append(partial(_require_data, recipe))
+    checks += [partial(_require_data, recipe), partial(_require_instructions, recipe)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
     checks += [partial(require_file, key, path) for key, path in _files_of(recipe, trains)]
@@ -83,6 +83,17 @@ def _require_data(recipe: AnyRecipe) -> None:
         require_dataset("data.test", recipe.data.test)
     elif recipe.data.train is not None:
         require_data("data.train", recipe.data.train)
+
+
+def _require_instructions(recipe: AnyRecipe) -> None:
+    values = {"data.instructions": recipe.data.instructions}
+    if isinstance(recipe, TrainRecipe | SftRecipe) and recipe.eval is not None:
+        values["eval.instructions"] = recipe.eval.instructions
+    for key, value in values.items():
+        if isinstance(value, str):
+            from ramify.data.prompts import require_instructions
+
+            require_instructions(key, value)
 
 
 def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:

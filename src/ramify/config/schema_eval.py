@@ -21,8 +21,8 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
     refuse_unrepeatable,
 )
-from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Switch, Tokens
-from ramify.data.configs import Columns, Datasets
+from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Tokens
+from ramify.data.configs import Columns, Datasets, Instructions
 from ramify.engines.configs import (
     EngineConfig,
     LocalEngineConfig,
@@ -42,24 +42,30 @@ class EvalDataSection(Section):
     """Problems to evaluate on; `limit` uses the first rows only.
 
     `test` is a problem file, a list of them, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
-    folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` puts a system message about the tools'
-    tags in front of each problem that has none; without the key, benchmarks get one and other files do not. `columns` says which
+    folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` is as in training, the
+    fixed text in front of each problem that has no system message; without the key it is true for benchmarks. `columns` says which
     columns of a file of your own ours are.
     """
 
     test: Datasets
     columns: Columns = Field(default_factory=dict)
-    instructions: Switch | None = None
+    instructions: Instructions | None = None
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
 
 
-def dev_data(config: EvaluationConfig, max_prompt_tokens: int) -> EvalDataSection:
-    """Return the problems of evaluations during training; `max_prompt_tokens` holds where [eval] does not say it."""
+def dev_data(
+    config: EvaluationConfig, max_prompt_tokens: int, instructions: Instructions | None
+) -> EvalDataSection:
+    """Return the problems of evaluations during training; the other two hold where [eval] does not say them.
+
+    `instructions` are those of training, and hold if they are a text of the user's.
+    """
+    trained = instructions if isinstance(instructions, str) else None
     return EvalDataSection(
         test=config.test,
         columns=config.columns,
-        instructions=config.instructions,
+        instructions=trained if config.instructions is None else config.instructions,
         limit=config.limit,
         max_prompt_tokens=config.max_prompt_tokens or max_prompt_tokens,
     )

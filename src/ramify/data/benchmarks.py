@@ -2,8 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -22,8 +22,9 @@ from ramify.data.benchmark_files import (
     read_rows,
 )
 from ramify.data.overlap import duplicate_notes
-from ramify.data.problems import ProblemSet, listed
+from ramify.data.problems import ProblemSet, listed, read_messages, repair_boxed, with_system_column
 from ramify.data.row_columns import find_field
+from ramify.data.row_messages import is_messages_text
 from ramify.data.tables import HUB_PREFIX
 
 Task: TypeAlias = Literal["math", "qa"]
@@ -40,6 +41,8 @@ _LANGUAGES = {
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
 LANGUAGES = ("en", "zh")
+_CONVERSATIONS = ("prompt", "question", "problem", "messages", "conversations")
+"""Fields that may hold a list of messages. Beside one, verl's rows have the bare question in `extra_info.question`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def parse_dataset(dataset: str | tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def load_benchmark(name: str, location: str | Path, limit: int | None = None) -> ProblemSet:
-    """Read a benchmark; each problem is one user message, the question.
+    """Read a benchmark; each problem is one user message, the question, unless the row has messages of its own.
 
     Ids are "<name>/<id of the row>", or "<name>/<number of the row>" if the row has no id. If rows share an id, the
     later ones get the suffix "#<number>". `info` holds benchmark, task, language ("en" or "zh"), kind (the name), row,
@@ -215,27 +218,51 @@ def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Problem:
-    question = read_question(values, benchmark.questions)
+    conversation = _conversation(values)
+    question = read_question(values, benchmark.questions if conversation is None else (conversation[0],))
     if is_sealed(question):
         raise ValueError("the question is encrypted, and the row has no 'canary' with the key")
     language = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
-    is_chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
     info = {
         "benchmark": benchmark.name,
         "task": benchmark.task,
         "level": find_text(values, benchmark.levels),
         "category": find_text(values, benchmark.categories),
-        "language": _LANGUAGES.get(language.casefold(), "zh" if is_chinese else "en"),
+        "language": _LANGUAGES.get(language.casefold(), language_of(question)),
         "kind": benchmark.name,
         "row": number,
     }
     identifier = find_text(values, benchmark.ids) or str(number)
     return Problem(
         f"{benchmark.name}/{identifier}",
-        (Message.of("user", question),),
+        _messages(values, question, conversation),
         _answers(benchmark, values),
         {key: value for key, value in info.items() if value is not None},
     )
+
+
+def _conversation(values: Mapping[str, Any]) -> tuple[str, object] | None:
+    """Return the name and the value of the first field that holds a list of messages, which says more than a question."""
+    for field in filter(None, (find_field(values, (name,)) for name in _CONVERSATIONS)):
+        first = field[1][0] if isinstance(field[1], list) and field[1] else None
+        if is_messages_text(field[1]) or (isinstance(first, dict) and not {"role", "from"}.isdisjoint(first)):
+            return field
+    return None
+
+
+def _messages(
+    values: Mapping[str, Any], question: str, conversation: tuple[str, object] | None
+) -> tuple[Message, ...]:
+    messages: tuple[Message, ...] = (Message.of("user", question),)
+    if conversation is not None:
+        stored = read_messages(conversation[1], conversation[0])
+        messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
+    return with_system_column(messages, values)
+
+
+def language_of(text: str) -> str:
+    """Return "zh" for a text with more Chinese characters than Latin words, else "en"."""
+    return "zh" if len(_CHINESE.findall(text)) > len(_LATIN_WORD.findall(text)) else "en"
 
 
 def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -294,23 +321,3 @@ def instructions(tools: Collection[str], language: str, dialect: str = "tags") -
     # The examples in it are real calls, because models copy placeholders such as "your query here".
     text = (files("ramify.data") / "instructions" / f"{kind}_{known}.txt").read_text(encoding="utf-8")
     return text.strip()
-
-
-def instructed(
-    problems: Sequence[Problem], tools: Collection[str], dialect: str = "tags"
-) -> tuple[Problem, ...]:
-    """Put a system message in front of each problem, in the problem's language (`info["language"]`).
-
-    A problem that already has a system message keeps it.
-    """
-    systems = {
-        language: Message.of("system", instructions(tools, language, dialect)) for language in LANGUAGES
-    }
-
-    def with_system(problem: Problem) -> Problem:
-        if problem.messages[0].role == "system":
-            return problem
-        system = systems.get(str(problem.info.get("language")), systems["en"])
-        return replace(problem, messages=(system, *problem.messages))
-
-    return tuple(map(with_system, problems))

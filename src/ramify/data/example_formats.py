@@ -19,7 +19,7 @@ from ramify.chat.conversation import AssistantTurn, CompletionLines, Line
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message
-from ramify.data.problems import read_messages
+from ramify.data.problems import read_messages, with_system_column
 from ramify.data.row_columns import Row, described, is_missing, meant_column, missing_column
 from ramify.data.row_messages import is_messages_text, read_lines, text_of
 from ramify.data.row_tools import read_tools
@@ -51,12 +51,17 @@ class Reading:
 
 
 def read_row(row: Row, names: Sides) -> Reading:
-    """Read a row by its own format.
+    """Read a row by its own format; a `system` column goes in front of a prompt without a system message.
 
     Raises:
         RowError: It has no known format, or cannot be read.
         ValueError: A message of its prompt cannot be read.
     """
+    reading = _read_format(row, names)
+    return replace(reading, prompt=with_system_column(reading.prompt, row))
+
+
+def _read_format(row: Row, names: Sides) -> Reading:
     present = {name for name, value in row.items() if not is_missing(value)}
     tools = read_tools(row.get("tools"))
     if present.issuperset(("prompt", *names)) and not _has_prompt(row[names[0]]):

@@ -27,6 +27,9 @@ ADAPTER_SETTINGS = "adapter_config.json"
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
+TRAINED_PROMPTS = "trained_prompts.json"
+"""Beside the weights: under which prompts and tools they were trained (`runs.trained_prompts`)."""
+
 _SIZES = {
     "vocab_size": 1 << 24,
     "hidden_size": 1 << 20,

@@ -9,6 +9,7 @@ import torch
 
 from ramify.core.errors import DataError
 from ramify.files.untrusted import read_small_file
+from ramify.modeling.model_config import TRAINED_PROMPTS
 from ramify.modeling.tensor_files import TensorHead, all_finite, write_each_tensor
 from ramify.modeling.weight_files import INDEX, SINGLE
 
@@ -27,8 +28,9 @@ COMPANIONS = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    TRAINED_PROMPTS,
 )
-"""Files that a copy of a model takes over unchanged: the defaults of generation and the tokenizer."""
+"""Files that a copy of a model takes over unchanged: the defaults of generation, the tokenizer, and what it was trained under."""
 
 
 class Weights(Protocol):

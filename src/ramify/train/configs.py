@@ -12,7 +12,7 @@ from ramify.core.config import (
     Temperature,
     Tokens,
 )
-from ramify.data.configs import Columns, Datasets
+from ramify.data.configs import Columns, Datasets, Instructions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class EvaluationConfig(Config):
     """Evaluate every `every` steps, after the last one, and with `at_start` before the first.
 
     `test`, `columns`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
-    of its `[sampling]`. In RL the other limits are those of training unless they are set, and at most as many. The share of right
+    of its `[sampling]`. A text that `data.instructions` sets holds for `test` too, unless it has its own. In RL the other limits are those of training unless they are set, and at most as many. The share of right
     attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many evaluations in a row
     without a better score. `null` scores agents that know nothing at the first evaluation.
     """
@@ -41,7 +41,7 @@ class EvaluationConfig(Config):
     columns: Columns = field(default_factory=dict)
     every: PositiveInt
     at_start: Switch = True
-    instructions: Switch | None = None
+    instructions: Instructions | None = None
     limit: PositiveInt | None = None
     attempts: Reserved = 1
     temperature: Temperature = 1.0

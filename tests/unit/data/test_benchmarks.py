@@ -236,7 +236,7 @@ def test_encrypted_rows_are_read_with_the_key_beside_them(tmp_path: Path) -> Non
     assert read_questions([str(path)]) == {fold_question(question)}
 
 
-def test_verl_rows_are_read_by_their_question(tmp_path: Path) -> None:
+def test_verl_rows_keep_their_messages(tmp_path: Path) -> None:
     row = {
         "data_source": "DR_gaia",
         "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Which?"}],
@@ -246,7 +246,7 @@ def test_verl_rows_are_read_by_their_question(tmp_path: Path) -> None:
     bare = {**row, "extra_info": {"index": 5, "question": None}}
     pq.write_table(pa.Table.from_pylist([row, bare]), tmp_path / "gaia_test.parquet")
     problems = load_benchmark("gaia", tmp_path / "gaia_test.parquet").problems
-    assert [(p.messages[0].text, p.answer) for p in problems] == [("Which?", ("17",))] * 2
+    assert [([m.text for m in p.messages], p.answer) for p in problems] == [(["S", "Which?"], ("17",))] * 2
 
 
 @pytest.mark.parametrize(
