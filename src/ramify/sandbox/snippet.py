@@ -90,7 +90,7 @@ def run_preamble(preamble: str, names: dict[str, Any]) -> None:
     linecache.cache[_PREAMBLE] = (len(preamble), None, preamble.splitlines(keepends=True), _PREAMBLE)
     try:
         exec(compile(preamble, _PREAMBLE, "exec", dont_inherit=True), names)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is the user's code
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame.lineno for frame in frames if frame.filename == _PREAMBLE]
         line = f", line {own[-1]}" if own else ""
