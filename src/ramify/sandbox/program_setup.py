@@ -86,16 +86,17 @@ def packages_setup(names: Sequence[str], preamble: str = "") -> ProgramSetup:
         ConfigError: One is not installed, or not in files of its own.
     """
     chosen: dict[str, Distribution] = {}
-    pending = [(name, True) for name in reversed(names)]
+    named = {_key(name) for name in names}
+    pending = [*names]
     while pending:
-        name, is_named = pending.pop()
-        key = re.sub(r"[-_.]+", "-", name).lower()
+        name = pending.pop()
+        key = _key(name)
         if key in chosen:
             continue
         try:
             chosen[key] = distribution(name)
         except (PackageNotFoundError, ValueError):
-            if is_named:
+            if key in named:
                 raise ConfigError(
                     f"{PACKAGES_KEY}: {name!r} is not installed beside ramify. Install it, or set "
                     f"{ENVIRONMENT_KEY.rpartition('.')[2]} to an environment that has it."
@@ -103,13 +104,13 @@ def packages_setup(names: Sequence[str], preamble: str = "") -> ProgramSetup:
             continue  # required on other machines only
         required = [text for text in chosen[key].requires or () if "extra ==" not in text]
         matches = [match for text in required if (match := _REQUIREMENT.match(text))]
-        pending += [(match[0], False) for match in matches]
+        pending += [match[0] for match in matches]
     modules: set[str] = set()
     folders: set[Path] = set()
     for name, each in chosen.items():
         tops = {file.parts[0] for file in each.files or () if file.parts[0] not in ("..", "/", "__pycache__")}
         own = {top.partition(".")[0] for top in tops if not top.endswith((".dist-info", ".pth"))}
-        if not any(map(str.isidentifier, own)):
+        if name in named and not any(map(str.isidentifier, own)):
             raise ConfigError(
                 f"{PACKAGES_KEY}: {name!r} has no files of its own, as one that was installed with -e. "
                 "Install it without -e."
@@ -128,14 +129,17 @@ def packages_setup(names: Sequence[str], preamble: str = "") -> ProgramSetup:
     )
 
 
+def _key(name: str) -> str:
+    """Return the normalised name of a distribution (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def importable(setup: ProgramSetup) -> tuple[str, ...]:
     """Return the names of the distributions in a setup's environment or list, without the installers."""
     return tuple(name for name in setup.versions if name not in _TOOLS_OF_ENVIRONMENTS)
 
 
-def _versions(found_distributions: Iterable[Distribution]) -> dict[str, str]:
+def _versions(every: Iterable[Distribution]) -> dict[str, str]:
     """Return the versions of distributions by name; damaged ones are left out."""
-    versions = {
-        name: each.version for each in found_distributions if isinstance(name := each.metadata["Name"], str)
-    }
+    versions = {name: each.version for each in every if isinstance(name := each.metadata["Name"], str)}
     return dict(sorted(versions.items(), key=lambda item: item[0].lower()))

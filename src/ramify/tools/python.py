@@ -93,20 +93,18 @@ def setup_of(config: PythonConfig) -> "ProgramSetup":
 def _preamble(source: Path | tuple[str, ...] | None) -> str:
     if source is None:
         return ""
-    where = f" {source}:" if isinstance(source, Path) else ""
+    where = f"tools.python.preamble: {source}" if isinstance(source, Path) else "tools.python.preamble"
     try:
-        text = "\n".join(source) if isinstance(source, tuple) else source.read_text(encoding="utf-8")
+        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else "\n".join(source)
         statements = ast.parse(text).body
     except OSError as error:
-        raise ConfigError(f"tools.python.preamble:{where} cannot be read: {error.strerror}") from None
-    except (ValueError, SyntaxError, RecursionError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ConfigError(
-            f"tools.python.preamble:{where}{line} not Python: {reason}".replace(":,", ",")
-        ) from None
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+    except SyntaxError as error:
+        raise ConfigError(f"{where}, line {error.lineno}: not Python: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not Python: {error}") from None
     if not statements:
-        raise ConfigError(f"tools.python.preamble:{where} expected statements, got none. Remove the key.")
+        raise ConfigError(f"{where}: expected statements, got none. Remove the key.")
     return text
 
 
