@@ -144,7 +144,7 @@ def main() -> None:
         sys.stdout.write(json.dumps({"missing": missing}))
         return
     scene = Scene(marker)
-    environment = scene.folder / "environment"
+    environment = scene.folder / "users-environment"
     setup = _lay_out(environment) if USERS in first else None
     before = _files_below(environment)
     sandbox: Sandbox = (
