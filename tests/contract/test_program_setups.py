@@ -134,10 +134,10 @@ ATTACKS = {
 def test_an_environment_is_imported_and_read_and_nothing_else(level, environment):
     setup = environment_setup(environment, "import ballast")
     before = state_of(environment)
-    place = setup.paths[0] + "/ballast"
-    use = f"from ballast import inner\nopen({place!r} + '/data.txt').read(), inner.twice(ballast.WEIGHT)"
+    package = setup.paths[0] + "/ballast"
+    use = f"from ballast import inner\nopen({package!r} + '/data.txt').read(), inner.twice(ballast.WEIGHT)"
     hostile = [
-        f"import os\nplace = {place!r}\ntry:\n    print('GOT', {attack})\nexcept OSError as error:\n    print('no')"
+        f"import os\nplace = {package!r}\ntry:\n    print('GOT', {attack})\nexcept OSError as error:\n    print('no')"
         for attack in ATTACKS.values()
     ]
     poison = "ballast.WEIGHT = 0\nballast.twice = None"
@@ -161,10 +161,10 @@ def test_an_environment_is_imported_and_read_and_nothing_else(level, environment
 def test_a_listed_package_comes_with_what_it_requires_and_nothing_beside_it(level):
     setup = packages_setup(["Jinja2"])
     assert {"Jinja2", "MarkupSafe"} <= {*setup.versions}
-    found = "import jinja2, markupsafe\njinja2.Template('{{ 6 * n }}').render(n=7)"
+    renders = "import jinja2, markupsafe\njinja2.Template('{{ 6 * n }}').render(n=7)"
     absent = "try:\n    import torch\nexcept ModuleNotFoundError as error:\n    print(error)"
     numbers = "import numpy.random, jinja2\nnumpy.random.rand()"
-    outcome = outputs(run_all(level, setup, found, absent, numbers, numbers))
+    outcome = outputs(run_all(level, setup, renders, absent, numbers, numbers))
     assert outcome[:2] == ["42\n", "No module named 'torch'\n"]
     assert outcome[2] == outcome[3]
 

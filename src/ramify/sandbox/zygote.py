@@ -201,7 +201,7 @@ def open_to_snippets(paths: Sequence[str], names: Sequence[str] | None) -> None:
     if names is None:
         sys.path += paths
     else:
-        sys.meta_path.append(ListedPackages(paths, names))  # type: ignore[arg-type]
+        sys.meta_path.append(ListedPackages(paths, names))
 
 
 def hide_ramify() -> None:

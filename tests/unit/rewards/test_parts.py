@@ -211,7 +211,7 @@ def test_a_function_of_verls_signature_is_called_for_each_trajectory(tmp_path) -
     file.write_text(VERL)
     own = OwnPartConfig(path=file, function="compute_score", args={"tolerance": 0.25}, weight=2.0)
     reward = PartsReward(None, [WeightedPart(load_reward(own)[0], own.weight)])
-    right, wrong = (ended(said, data_source="math", index=7) for said in ("5", "6"))
+    right, wrong = (ended(answer, data_source="math", index=7) for answer in ("5", "6"))
     assert [each.value for each in run(reward, right, wrong)] == [2.5, 0.5]
     # Control tokens are not in the text that verl decodes.
     last = right.nodes[-1]
