@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from file_limits import file_size_limit
 from ramify.cli import main
@@ -191,6 +191,17 @@ def test_an_adapter_is_merged_into_its_base(tmp_path, model_folder, refused):
         "adapter_config.json is missing, expected the folder of an adapter (adapter_config.json); adapter below"
         in refused("merge", "lora", tmp_path, "--out", tmp_path / "other")
     )
+    shutil.copytree(model_folder, tmp_path / "bare")
+    (tmp_path / "bare" / "generation_config.json").unlink()
+    for base, out in ((model_folder, tmp_path / "out"), (tmp_path / "bare", tmp_path / "out2")):
+        record = json.loads((adapter / "adapter_config.json").read_text())
+        (adapter / "adapter_config.json").write_text(
+            json.dumps(record | {"base_model_name_or_path": str(base)})
+        )
+        if not out.exists():
+            merged("lora", adapter, "--out", out)
+        ends = GenerationConfig.from_pretrained(out).eos_token_id
+        assert ends == AutoTokenizer.from_pretrained(out).eos_token_id
     other = write_small_model(tmp_path / "small")
     record = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(record | {"base_model_name_or_path": str(other)}))

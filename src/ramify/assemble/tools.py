@@ -3,8 +3,10 @@
 import hashlib
 import json
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
 from ramify.config.schema_parts import EnvironmentSection, SandboxSection, ToolsSection
@@ -17,6 +19,9 @@ from ramify.net.secrets import shown
 from ramify.sampler.task import ShownTools, Toolbox
 from ramify.tools.configs import OpenEnvConfig, OwnEnvironmentConfig, OwnToolConfig, PythonConfig
 from ramify.tools.server_tools import MAX_DESCRIPTION
+
+if TYPE_CHECKING:
+    from ramify.sandbox.program_setup import ProgramSetup
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -201,12 +206,22 @@ class _Build:
 
     def python(self, config: PythonConfig, sandbox: SandboxSection) -> None:
         """Add the Python tool and its sandbox."""
-        from ramify.tools.python import PythonTool
+        from ramify.tools.python import PythonTool, setup_of
 
-        opened = _open_sandbox(sandbox, config.timeout_seconds)
+        setup = setup_of(config)
+        opened = _open_sandbox(sandbox, config.timeout_seconds, setup)
         self.resources.append(opened)
-        self.identities["python"] = {"sandbox_level": opened.level}
-        self._add("python", PythonTool(opened, config))
+        identity: dict[str, Json] = {"sandbox_level": opened.level}
+        if setup.versions:
+            identity["environment"] = setup.environment or sys.prefix
+            identity["packages"] = dict(setup.versions)
+        self.identities["python"] = identity
+        if setup.preamble:
+            sha256 = hashlib.sha256(setup.preamble.encode()).hexdigest()
+            self.identities["python.preamble"] = {"sha256": sha256}
+        if sandbox.url is None and (setup.preamble or setup.paths):
+            self.notes.append(_setup_note(setup, opened.level))
+        self._add("python", PythonTool(opened, config, setup))
 
     def own(self, config: OwnToolConfig) -> Tool:
         """Add a tool of the user's own."""
@@ -220,11 +235,23 @@ class _Build:
         return loaded.tool
 
 
-def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
+def _setup_note(setup: "ProgramSetup", level: int) -> str:
+    """Try a setup; return a line on its contents and its cost."""
+    from ramify.sandbox.levels import try_setup
+
+    seconds = try_setup(level, setup)
+    parts = [f"preamble of {len(setup.preamble.splitlines())} lines"] if setup.preamble else []
+    if setup.paths:
+        parts.append(f"{len(setup.versions)} packages of {setup.environment or sys.prefix}")
+    when = "once, before programs are forked" if level else "again for each program, at level 0"
+    return f"tool python: {', '.join(parts)}: {seconds:.1f} s to load, {when}"
+
+
+def _open_sandbox(section: SandboxSection, timeout_seconds: float, setup: "ProgramSetup") -> Sandbox:
     if section.url is None:
         from ramify.sandbox.pool import open_sandbox
 
-        return open_sandbox(section.min_level)
+        return open_sandbox(section.min_level, setup=setup)
     from ramify.net.secrets import read_key
     from ramify.tools.python import RemoteSandbox
 
@@ -236,4 +263,5 @@ def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
         base_url=section.url,
         declared_level=section.level or 0,
         headers={"Authorization": f"Bearer {key}"} if key else None,
+        preamble=setup.preamble,
     )

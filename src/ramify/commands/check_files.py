@@ -34,6 +34,7 @@ from ramify.modeling.model_path import fetch_model, is_fetched
 from ramify.modeling.weight_files import stored_tensors
 from ramify.runs.loggers import require_loggers
 from ramify.tools.configs import CacheConfig
+from ramify.tools.python import setup_of
 
 _NOT_READ = (
     "rows were not read: add --rows to find rows that cannot be used, prompts that are too long, and tools, rewards, "
@@ -109,7 +110,7 @@ def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:
         hints = {name: hint for kind in kinds for name, hint in vars(kind).get("__annotations__", {}).items()}
         for name, value in settings.values().items() if isinstance(settings, Config) else settings:
             path_key = f"{key}.{name}" if key else name
-            if value is not None and InputFile in (hints[name], *get_args(hints[name])):
+            if isinstance(value, Path) and InputFile in (hints[name], *get_args(hints[name])):
                 yield path_key, value
             else:
                 yield from input_files(path_key, value)
@@ -160,13 +161,18 @@ def _require_served(recipe: TrainRecipe | EvalRecipe | SynthRecipe, hands_over: 
 
 
 def _require_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
-    """Raise ConfigError unless there is an environment or at least one tool."""
+    """Raise ConfigError unless there is an environment or a tool, and what programs of the Python tool start with is there."""
     environments = recipe.environments if isinstance(recipe, TrainRecipe) else {}
     tools = recipe.tools
     if not (recipe.environment or environments or tools.search or tools.python or tools.own):
         raise ConfigError(
             "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
         )
+    # A file that is not there is a mistake of its key already.
+    if tools.python is not None and not (
+        isinstance(tools.python.preamble, Path) and not tools.python.preamble.is_file()
+    ):
+        setup_of(tools.python)
 
 
 def _require_cassette(key: str, cache: CacheConfig | None) -> None:

@@ -207,10 +207,15 @@ def refuse_tools_beside(tools: ToolsSection, environment: EnvironmentSection | N
 
 
 def refuse_idle_sandbox(tools: ToolsSection, sandbox: SandboxSection) -> None:
-    """Refuse settings of the sandbox without the Python tool, the only one that uses it (ValueError)."""
+    """Refuse settings of the sandbox without the Python tool, the only one that uses it; and packages for a service (ValueError)."""
     has_tools = tools.search is not None or bool(tools.own)
     if has_tools and tools.python is None and sandbox != SandboxSection():
         raise ValueError("sandbox: only [tools.python] uses it, and the recipe has no such tool. Remove it.")
+    for key in ("packages", "environment"):
+        if sandbox.url is not None and getattr(tools.python, key, None) is not None:
+            raise ValueError(
+                f"tools.python.{key}: has no effect with sandbox.url. Install the packages at the service."
+            )
 
 
 def refuse_compat_reward(model: ModelConfig, reward: RewardSection) -> None:

@@ -49,7 +49,7 @@ def refuse_large_steps(key: str, per_step: int, available: int) -> None:
 
 def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str, ...]:
     """A note if the learning rate does not reach its peak within the run's `total_steps` optimizer steps."""
-    if optimizer.warmup_steps <= total_steps:
+    if optimizer.warmup(total_steps) <= total_steps:
         return ()
     return (
         f"note: the run ends within the warm-up (learner.optimizer.warmup_steps = {optimizer.warmup_steps}, optimizer steps "

@@ -16,8 +16,9 @@ from ramify.modeling.weight_files import INDEX, SINGLE
 FILE_BYTES = 5_000_000_000
 """Largest file of weights, unless one tensor is larger."""
 
+GENERATION = "generation_config.json"
 COMPANIONS = (
-    "generation_config.json",
+    GENERATION,
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -119,6 +120,20 @@ def write_settings(
     for name, file in copies.items():
         (folder / name).write_bytes(read_small_file(file))
     return tuple(copies)
+
+
+def generation_defaults(config: Mapping[str, Any], eos_id: int | None) -> bytes:
+    """Return a `generation_config.json` for a model whose folder has none: the ids of its `config.json`, and where a turn ends.
+
+    Args:
+        config: Content of the model's `config.json`.
+        eos_id: The token that ends a turn, where the model has a tokenizer; ramify reads no other end from this file then.
+    """
+    ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    if eos_id is not None:
+        ids["eos_token_id"] = eos_id
+    named = {name: value for name, value in ids.items() if value is not None}
+    return (json.dumps(named, indent=2) + "\n").encode()
 
 
 def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:

@@ -186,12 +186,26 @@ class PythonConfig(Config):
     """The Python tool: a program's wall time, and the length of a result without its notes.
 
     `stateful` keeps variables within a trajectory. `max_calls` is as in `CallConfig`.
+
+    Attributes:
+        preamble: Statements, or a file of them, with whose names each program starts.
+        packages: Distributions beside ramify that programs can import besides numpy, mpmath and sympy.
+        environment: Folder of a virtual or conda environment whose packages programs can import instead.
     """
 
     max_calls: PositiveInt | None = None
     timeout_seconds: Seconds = 120.0
     max_output_chars: PositiveInt = 4000
     stateful: Switch = False
+    preamble: InputFile | tuple[str, ...] | None = None
+    packages: tuple[Name, ...] | None = None
+    environment: UserPath | None = None
+
+    def __post_init__(self) -> None:
+        if self.packages is not None and self.environment is not None:
+            raise ValueError(
+                "packages: has no effect with environment, which has packages of its own. Remove it."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
