@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from loopback import HttpRequest, Reply, as_json, serve
+from loopback import HttpRequest, Loopback, Reply, as_json, serve
 
 FIELDS = {"model", "messages", "max_tokens", "temperature", "top_p", "stop", "seed", "tools"}
 KEYS = {
@@ -133,6 +133,11 @@ def called(*calls: tuple[str, Any]) -> dict[str, Any]:
             for number, (name, arguments) in enumerate(calls)
         ]
     }
+
+
+def asked(server: Loopback) -> list[HttpRequest]:
+    """The requests for a turn: a service is also asked which models it has."""
+    return [request for request in server.requests if request.method == "POST"]
 
 
 @contextmanager
