@@ -35,14 +35,18 @@ class Service:
         says_which: The stop string is named, as vLLM does.
         lacks: Fields that it refuses.
         thoughts: The field in which it keeps `<think> .. </think>` apart, and takes it back; None: it leaves it in.
+        models: The models that it lists; it lists none if there are none.
     """
 
     model: Callable[[list[dict[str, Any]], Mapping[str, Any]], Any]
     says_which: bool = False
     lacks: frozenset[str] = frozenset()
     thoughts: str | None = None
+    models: tuple[str, ...] = ()
 
     def answer(self, request: HttpRequest) -> Reply:
+        if self.models and (request.method, request.path) == ("GET", "/v1/models"):
+            return as_json({"data": [{"id": name, "owned_by": "somebody"} for name in self.models]})
         if (request.method, request.path) != ("POST", "/v1/chat/completions"):
             return as_json({"error": {"message": "Not Found"}}, 404)
         body = request.json()
