@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chat_service import chat_service
 from e2e_runs import overrides, write_task
 from loopback import Reply, as_json, serve
 from ramify.cli import main
@@ -47,6 +48,47 @@ def test_reasoning(task, caller):
     assert set(summary["parts"]) == {
         *("correct", "format", "bonus", "em", "f1", "lenient", "acc", "math_equal", "unread", "timeout")
     }
+
+
+def test_a_policy_that_never_stops_calling_reads_the_released_replies_and_can_still_answer(task, caller):
+    """After five programs and ten searches the tools reply with the released sentences, and so they do to a query made twice."""
+    replies = []
+
+    def write(messages, body):
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+        assert [body[name] for name in names] == [0.6, 0.95, 20, 0.0, 1.1, 400]
+        turns = [message for message in messages if message["role"] == "user"][1:]
+        if len(turns) < 7:
+            return f"<python> print({len(turns)}) </python>"
+        if len(turns) < 19:
+            return f"<search> query {max(len(turns), 8)} </search>"
+        replies.append([turn["content"] for turn in turns])
+        return "<answer> \\boxed{42} </answer>"
+
+    with chat_service(write, models=("m",), owned_by="vllm") as server:
+        values = {
+            "engine": f'{{name="openai", api="chat", url="{server.url}/v1", model="m"}}',
+            "sampling.max_turn_tokens": 400,
+            "sampling.max_tokens": 6000,
+            "data.limit": 1,
+            "sampling.attempts": 1,
+            "sampling.k": "[1]",
+            "tools.search.corpus": task / "passages.jsonl",
+        }
+        assert main(["eval", str(RECIPES / "eval_reasoning.toml"), *words(task, caller, **values)]) == 0
+    (record,) = read_records(task / "run")
+    assert (record.stop, record.answer) == ("answered", "42")
+    statuses = [(call.tool, call.status == "over_limit") for call in record.calls]
+    assert statuses == (
+        [("python", False)] * 5 + [("python", True)] * 2
+        + [("search", False), ("search", True)] + [("search", False)] * 9 + [("search", True)]
+    )  # fmt: skip
+    ((*texts,),) = replies
+    assert "The maximum python call limit is exceeded. You are not allowed to use python." in texts[5]
+    assert "You have searched this query. Please refer to previous results." in texts[8]
+    assert "The maximum search limit is exceeded. You are not allowed to search." in texts[18]
+    (note,) = json.loads((task / "run" / "summary.json").read_text())["notes"][-1:]
+    assert "so no default of the servers" in note
 
 
 def test_tool_star_asks_the_model_itself_for_repairs(task, caller):
