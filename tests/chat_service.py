@@ -143,8 +143,8 @@ def called(*calls: tuple[str, Any]) -> dict[str, Any]:
     }
 
 
-def asked(server: Loopback) -> list[HttpRequest]:
-    """The requests for a turn: a service is also asked which models it has."""
+def turn_requests(server: Loopback) -> list[HttpRequest]:
+    """The requests for a turn: services list their models too."""
     return [request for request in server.requests if request.method == "POST"]
 
 
