@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from loopback import HttpRequest, Reply, as_json, serve
+from loopback import HttpRequest, Loopback, Reply, as_json, serve
 
 FIELDS = {"model", "messages", "max_tokens", "temperature", "top_p", "stop", "seed", "tools"}
+FIELDS_OF_VLLM = {"top_k", "min_p", "repetition_penalty"}
 KEYS = {
     "system": {"role", "content"},
     "user": {"role", "content"},
@@ -35,14 +36,20 @@ class Service:
         says_which: The stop string is named, as vLLM does.
         lacks: Fields that it refuses.
         thoughts: The field in which it keeps `<think> .. </think>` apart, and takes it back; None: it leaves it in.
+        models: The models that it lists; it lists none if there are none.
+        owned_by: Whose models they are; "vllm" takes vLLM's fields too.
     """
 
     model: Callable[[list[dict[str, Any]], Mapping[str, Any]], Any]
     says_which: bool = False
     lacks: frozenset[str] = frozenset()
     thoughts: str | None = None
+    models: tuple[str, ...] = ()
+    owned_by: str = "somebody"
 
     def answer(self, request: HttpRequest) -> Reply:
+        if self.models and (request.method, request.path) == ("GET", "/v1/models"):
+            return as_json({"data": [{"id": name, "owned_by": self.owned_by} for name in self.models]})
         if (request.method, request.path) != ("POST", "/v1/chat/completions"):
             return as_json({"error": {"message": "Not Found"}}, 404)
         body = request.json()
@@ -67,7 +74,8 @@ class Service:
         return chosen(message, "stop", **({"stop_reason": stop} if self.says_which else {}))
 
     def _check(self, body: Mapping[str, Any]) -> None:
-        if unknown := sorted(body.keys() - FIELDS | body.keys() & self.lacks):
+        fields = FIELDS | FIELDS_OF_VLLM if self.owned_by == "vllm" else FIELDS
+        if unknown := sorted(body.keys() - fields | body.keys() & self.lacks):
             raise RefusedError(
                 unknown[0], f"Unsupported parameter: '{unknown[0]}' is not supported with this model."
             )
@@ -133,6 +141,11 @@ def called(*calls: tuple[str, Any]) -> dict[str, Any]:
             for number, (name, arguments) in enumerate(calls)
         ]
     }
+
+
+def turn_requests(server: Loopback) -> list[HttpRequest]:
+    """The requests for a turn: services list their models too."""
+    return [request for request in server.requests if request.method == "POST"]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.records import Completion, EngineInfo, Floats, Request
 from ramify.engines.local import LocalEngine
-from ramify.engines.sampling import SampledTokens, sample
+from ramify.engines.sampling import RowFilters, SampledTokens, sample
 
 TurnOf = Callable[[Request], Sequence[int]]
 """The request that begins a turn -> the token ids of the whole turn."""
@@ -30,14 +30,14 @@ class ForcedSampler:
         self,
         logits: torch.Tensor,
         temperatures: npt.NDArray[np.float64],
-        top_ps: npt.NDArray[np.float64],
+        filters: Sequence[RowFilters | None],
         seeds: npt.NDArray[np.uint64],
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
         entropy_top_k: int | None,
     ) -> SampledTokens:
         """See `ramify.engines.sampling.sample`."""
-        drawn = sample(logits, temperatures, top_ps, seeds, positions, entropy_rows, entropy_top_k)
+        drawn = sample(logits, temperatures, filters, seeds, positions, entropy_rows, entropy_top_k)
         forced = np.empty_like(drawn.tokens)
         for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
             start, turn = self._scripts[seed]

@@ -324,6 +324,21 @@ def test_bright_data_asks_bing_in_the_language_of_the_query() -> None:
         assert parameters == {"q": query, "mkt": market, "setLang": market, "cc": "us", "brd_json": "1"}
 
 
+def test_bright_data_asks_bing_in_the_country_and_language_of_the_recipe() -> None:
+    with serve(lambda _: as_json({"organic": []})) as server:
+        config = BrightDataSearchConfig(zone="z1", url=server.url, country="cn", language="en")
+        provider, plain = (
+            BrightDataSearch(HttpClient("brightdata", HttpSettings()), KEY, each)
+            for each in (config, BrightDataSearchConfig(zone="z1", url=server.url))
+        )
+        asyncio.run(provider.search("who", 10, None))
+        page = parse_qs(urlsplit(server.requests[0].json()["url"]).query)
+    assert [page[name] for name in ("mkt", "setLang", "cc")] == [["en-US"], ["en"], ["cn"]]
+    # Without the key of the recipe, caches from before there was one still hold.
+    assert provider.identity["language"] == "en"
+    assert "language" not in plain.identity
+
+
 def test_a_page_without_results_may_lack_the_list() -> None:
     assert search(CASES["brightdata"], as_json({"general": {"results_cnt": 0}})) == []
     assert search(CASES["serper"], as_json({"searchParameters": {"q": "q"}, "credits": 1})) == []

@@ -57,6 +57,8 @@ DPO = {  # section 5: alpha is twice the rank, LLaMA-Factory's default
     "optimizer.decay_from": 0.1,
     "optimizer.warmup_ratio": 0.1,
 }
+EVALUATION = {"temperature": 0, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1}  # section 6.1
+CALLS = {"tools.python.max_calls": 3, "tools.search.max_calls": 3, "data.limit": 500}  # sections 1 and 6.1
 SECTIONS = {"lora": "model", "epochs": "data", "max_tokens": "data"}
 """Where a recipe of `ramify dpo` has what stands in [dpo] of `ramify selfcritic`; the rest is in [learner]."""
 
@@ -65,7 +67,7 @@ RELEASED = {
     "toolstar_grpo": GRPO | PYTHON | {"data.epochs": 2},
     "toolstar_selfcritic": GRPO | PYTHON | {f"dpo.{key}": value for key, value in DPO.items()},
     "toolstar_synth": PYTHON | {"quality.max_calls": 5},  # section 2.4
-    "eval_toolstar": PYTHON,
+    "eval_toolstar": PYTHON | {f"sampling.{key}": value for key, value in EVALUATION.items()} | CALLS,
     "dpo_toolstar_7b": {f"{SECTIONS.get(key, 'learner')}.{key}": value for key, value in DPO.items()},
 }
 

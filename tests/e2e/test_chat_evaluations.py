@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from chat_service import called, chat_service, chosen
+from chat_service import called, chat_service, chosen, turn_requests
 from e2e_runs import EVAL, overrides, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from loopback import Reply, as_json, serve
@@ -81,7 +81,7 @@ def model(dialect):
 def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, dialect):
     with chat_service(model(dialect), says_which=True, thoughts="reasoning") as server:
         assert main(words(task, dialect, f"{server.url}/v1")) == 0
-        requests = [request.json() for request in server.requests]
+        requests = [request.json() for request in turn_requests(server)]
     assert len(requests) == 12
     run = task.parent / "run"
     records = read_records(run)
@@ -115,7 +115,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, dialect
 
 def test_it_goes_on_where_it_was_stopped(task, dialect, capsys):
     def fails_late(messages, body):
-        if len(server.requests) > 6:
+        if len(turn_requests(server)) > 6:
             return as_json({"error": "out of cheese"}, 400)
         return model(dialect)(messages, body)
 
@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_stopped(task, dialect, capsys):
     assert 0 < done < 6
     with chat_service(model(dialect), thoughts="reasoning") as server:
         assert main([*words(task, dialect, f"{server.url}/v1", slow), "--resume"]) == 0
-        assert len(server.requests) == 2 * (6 - done)
+        assert len(turn_requests(server)) == 2 * (6 - done)
 
 
 @pytest.mark.parametrize("dialect", ["tags"], indirect=True)
@@ -151,10 +151,11 @@ def test_without_a_recipe(task, tmp_path):
         ]
         more = ["--out", str(tmp_path / "out"), "-s", "sandbox.min_level=0"]
         assert main(["eval", *plain, *more, *settings]) == 0
-        assert [("seed" in request.json()) for request in server.requests].count(True) <= 2
+        assert [("seed" in request.json()) for request in turn_requests(server)].count(True) <= 2
     assert {record.correct for record in read_records(tmp_path / "out")} == {True}
     assert "<result>\n42\n</result>" in wrote
-    (note,) = json.loads((tmp_path / "out" / "summary.json").read_text())["notes"]
+    defaults, note = json.loads((tmp_path / "out" / "summary.json").read_text())["notes"]
+    assert "leave out top_p, top_k, min_p, repetition_penalty, so the service's own defaults hold" in defaults
     assert "requests go without seed (the service refuses it)" in note
 
 

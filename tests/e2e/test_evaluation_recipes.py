@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chat_service import chat_service
 from e2e_runs import overrides, write_task
 from loopback import Reply, as_json, serve
 from ramify.cli import main
@@ -49,6 +50,47 @@ def test_reasoning(task, caller):
     }
 
 
+def test_a_policy_that_never_stops_calling_reads_the_released_replies_and_can_still_answer(task, caller):
+    """After five programs and ten searches the tools reply with the released sentences, and so they do to a query made twice."""
+    replies = []
+
+    def write(messages, body):
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+        assert [body[name] for name in names] == [0.6, 0.95, 20, 0.0, 1.1, 400]
+        turns = [message for message in messages if message["role"] == "user"][1:]
+        if len(turns) < 7:
+            return f"<python> print({len(turns)}) </python>"
+        if len(turns) < 19:
+            return f"<search> query {max(len(turns), 8)} </search>"
+        replies.append([turn["content"] for turn in turns])
+        return "<answer> \\boxed{42} </answer>"
+
+    with chat_service(write, models=("m",), owned_by="vllm") as server:
+        values = {
+            "engine": f'{{name="openai", api="chat", url="{server.url}/v1", model="m"}}',
+            "sampling.max_turn_tokens": 400,
+            "sampling.max_tokens": 6000,
+            "data.limit": 1,
+            "sampling.attempts": 1,
+            "sampling.k": "[1]",
+            "tools.search.corpus": task / "passages.jsonl",
+        }
+        assert main(["eval", str(RECIPES / "eval_reasoning.toml"), *words(task, caller, **values)]) == 0
+    (record,) = read_records(task / "run")
+    assert (record.stop, record.answer) == ("answered", "42")
+    statuses = [(call.tool, call.status == "over_limit") for call in record.calls]
+    assert statuses == (
+        [("python", False)] * 5 + [("python", True)] * 2
+        + [("search", False), ("search", True)] + [("search", False)] * 9 + [("search", True)]
+    )  # fmt: skip
+    ((*texts,),) = replies
+    assert "The maximum python call limit is exceeded. You are not allowed to use python." in texts[5]
+    assert "You have searched this query. Please refer to previous results." in texts[8]
+    assert "The maximum search limit is exceeded. You are not allowed to search." in texts[18]
+    (note,) = json.loads((task / "run" / "summary.json").read_text())["notes"][-1:]
+    assert "so no default of the servers" in note
+
+
 def test_tool_star_asks_the_model_itself_for_repairs(task, caller):
     small = {"sampling.max_tokens": 120, "tools.search.corpus": task / "passages.jsonl"}
     small |= {"repair.max_tokens": 16, "repair.refiner.at_tokens": 40}
@@ -56,7 +98,7 @@ def test_tool_star_asks_the_model_itself_for_repairs(task, caller):
     records = read_records(task / "run")
     assert len(records) == 3
     assert all(
-        sum(call.tool == tool for call in record.calls) <= 3
+        sum(call.tool == tool and call.status != "over_limit" for call in record.calls) <= 3
         for record in records
         for tool in ("search", "python")
     )
@@ -96,7 +138,8 @@ class Services:
         return Reply(404)
 
     def complete(self, body):
-        assert (body["temperature"], body["top_p"]) == (0.6, 0.95)
+        assert (body["temperature"], body["top_p"], body["top_k"]) == (0.6, 0.95, 20)
+        assert (body["repetition_penalty"], "min_p" in body) == (1.1, False)
         if body.get("echo"):
             return as_json({"error": "prompt: expected a text"}, 400)
         text = self.script(body["prompt"], body["seed"]).text

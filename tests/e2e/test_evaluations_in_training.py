@@ -10,7 +10,10 @@ from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
 from ramify.obs.metrics import read_metrics
 
 KINDS = {"train": TRAIN, "sft": SFT, "dpo": DPO}
-LIMITS = ("max_tokens=48", "max_calls=1", "temperature=0.9", "top_p=0.95", "attempts=2")
+LIMITS = (
+    *("max_tokens=48", "max_calls=1", "max_turn_tokens=40", "attempts=2"),
+    *("temperature=0.9", "top_p=0.95", "top_k=50", "min_p=0.001", "repetition_penalty=1.05"),
+)
 SHARED = (
     *(
         "run.steps=9",

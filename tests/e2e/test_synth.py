@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chat_service import called, chat_service
+from chat_service import called, chat_service, turn_requests
 from e2e_runs import SYNTH, overrides, read_lines, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.cli import main
@@ -126,7 +126,7 @@ def test_a_chat_endpoint_is_told_of_tools_only_where_there_are_some(tmp_path):
         text = recipe.read_text().replace("[hints]\n", "")
         recipe.write_text(text)
         assert main(["synth", str(recipe), *overrides(*settings)]) == 0
-        requests = [request.json() for request in server.requests]
+        requests = [request.json() for request in turn_requests(server)]
     assert sum("tools" not in body for body in requests) == 4
     assert sum("tools" in body for body in requests) == 8
     (row,) = map(json.loads, (recipe.parent / "run" / "sft.jsonl").read_text().splitlines())

@@ -131,8 +131,9 @@ def _engine(
 def _openai(
     section: OpenAIEngineConfig, renderer: "DialectRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
-    from ramify.engines.openai import OpenAIEngine
+    from ramify.engines.openai import OpenAIEngine, bearer
     from ramify.engines.openai_chat import OpenAIChatEngine
+    from ramify.engines.served_models import ServedModel
     from ramify.net.secrets import read_key
 
     key = None if section.key_variable is None else read_key(section.key_variable)
@@ -146,6 +147,7 @@ def _openai(
         slots=section.slots,
         key=key,
         note=note,
+        served=ServedModel("engine.model", section.model, bearer(key)),
     )
 
 

@@ -25,7 +25,7 @@ from ramify.runs.recorder import Recorder
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.sampler import Sampler, Scoring
 from ramify.sampler.task import Task
-from ramify.train.configs import EvaluationConfig
+from ramify.train.configs import DECODING_KEYS, EvaluationConfig
 from ramify.train.loop import TrainingEvaluation
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def share_agent(
         sampler.agent.limits,
         n=1,
         temperature=config.temperature,
-        top_p=config.top_p,
+        **{key: getattr(config, key) for key in DECODING_KEYS},
         max_tokens=config.max_tokens or rollout.max_tokens,
         max_calls=rollout.max_calls if config.max_calls is None else config.max_calls,
         max_result_chars=config.max_result_chars or rollout.max_result_chars,

@@ -137,7 +137,7 @@ def build_attempter(
         model=model,
         context_tokens=task.context_tokens,
         brancher=FlatBrancher(probe_tokens=0),
-        limits=recipe.sampling.of_trees(1, recipe.sampling.top_p),
+        limits=recipe.sampling.of_trees(1),
         events=timing,
         rewriters=task.rewriters,
         repairs=task.repairs,

@@ -1,10 +1,11 @@
 """Builds the services of a checked recipe: search providers, page sources, chat models, caches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ramify.config.schema_parts import SearchSection
-from ramify.core.protocols import Cache, ChatModel, SearchProvider
+from ramify.core.protocols import Cache, ChatModel, Json, SearchProvider
 from ramify.net.configs import ChatConfig, HttpConfig
 from ramify.tools.configs import (
     BrightDataSearchConfig,
@@ -76,20 +77,30 @@ def build_provider(
 
 
 def chat_model(
-    name: str, config: ChatConfig, offline: bool = False, whole: bool = False, **settings: int
+    name: str,
+    config: ChatConfig,
+    offline: bool = False,
+    whole: bool = False,
+    extra: Mapping[str, Json] = MappingProxyType({}),
+    **settings: int,
 ) -> ChatModel:
     """A chat model; `name` is its service's name in messages, `settings` are as for `http_client`.
 
-    With `whole` an answer that its most tokens cut is a failed request.
+    With `whole` an answer that its most tokens cut is a failed request. `extra` goes with each request.
 
     Raises:
         MachineError: The environment variable with its key is not set.
     """
     from ramify.engines.chat_models import OpenAIChat
+    from ramify.engines.openai import bearer
+    from ramify.engines.served_models import ServedModel
 
     key = None if config.key_variable is None else _key(config.key_variable, offline)
     client = http_client(name, config.http, key, **settings)
-    return OpenAIChat(client, base_url=config.url, model=config.model, key=key, whole=whole)
+    served = ServedModel(f"{name}.model", config.model, bearer(key))
+    return OpenAIChat(
+        client, base_url=config.url, model=config.model, key=key, extra=extra, whole=whole, served=served
+    )
 
 
 def page_source(config: BrowserConfig) -> "PageSource":

@@ -66,15 +66,19 @@ def build_tools(
         )
     ours = [name for name in _OURS if name in built.tools]
     order = dict.fromkeys((*ours, *built.tools))
-    limits = {
-        **({} if section.search is None else {"search": section.search.max_calls}),
-        **({} if section.python is None else {"python": section.python.max_calls}),
-        **{spec.name: own.max_calls for own, spec in zip(section.own, owned, strict=True)},
+    configs = {
+        **({} if section.search is None else {"search": section.search}),
+        **({} if section.python is None else {"python": section.python}),
+        **{spec.name: own for own, spec in zip(section.own, owned, strict=True)},
     }
+    limits = {name: (config.max_calls, config.limit_reply) for name, config in configs.items()}
+    repeat_reply = None if section.search is None else section.search.repeat_reply
     return Toolbox(
         ToolSet(
             {name: built.tools[name] for name in order},
-            {name: most for name, most in limits.items() if most is not None},
+            {name: most for name, (most, _) in limits.items() if most is not None},
+            {name: reply for name, (_, reply) in limits.items() if reply is not None},
+            {} if repeat_reply is None else {"search": repeat_reply},
         ),
         tuple(built.resources),
         tuple(built.notes),
@@ -177,9 +181,11 @@ class _Build:
         self.identities["search"] = {"provider": provider.name, **provider.identity}
         source = None if browser is None else page_source(browser)
         summary_config = None if browser is None else browser.summary
-        model = (
-            None if summary_config is None else chat_model("tools.browser.summary", summary_config, offline)
-        )
+        model = None
+        if summary_config is not None:
+            top_p = summary_config.top_p
+            extra = {"top_p": top_p} if top_p < 1 else {}
+            model = chat_model("tools.browser.summary", summary_config, offline, extra=extra)
         cache = None if section.cache is None else build_cache(section.cache)
         self.resources.extend(each for each in (source, model, cache) if each is not None)
         plain = SearchTool(provider, cache, config)

@@ -21,7 +21,7 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
     refuse_unrepeatable,
 )
-from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Tokens
+from ramify.core.config import PositiveInt, Reserved, Switch, Tokens
 from ramify.data.configs import Columns, Datasets, Instructions
 from ramify.engines.configs import (
     EngineConfig,
@@ -32,7 +32,7 @@ from ramify.engines.configs import (
 )
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
-from ramify.rollout.configs import LimitsConfig
+from ramify.rollout.configs import DecodingConfig
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.train.configs import EvaluationConfig
@@ -72,16 +72,15 @@ def dev_data(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSection(LimitsConfig):
+class SamplingSection(DecodingConfig):
     """Independent attempts at each problem; the report gives pass@k for each of `k`.
 
-    `top_p` is nucleus sampling. `right_by` says what makes an attempt right: the reward's own `score`, or the verdict
+    `right_by` says what makes an attempt right: the reward's own `score`, or the verdict
     of `[reward.judge]`; then an attempt without a verdict is not right. `rewriters` are as in `[rollout]`.
     """
 
     attempts: Reserved = 1
     k: Annotated[tuple[Reserved, ...], Field(min_length=1)] = (1,)
-    top_p: PositiveFraction = 1.0
     right_by: Literal["score", "judge"] = "score"
     rewriters: Rewriters = ()
 

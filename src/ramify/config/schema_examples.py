@@ -22,7 +22,7 @@ from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.runs.configs import TrainingLogConfig, TrainingRunConfig
 from ramify.sampler.configs import RepairConfig
-from ramify.train.configs import EvaluationConfig
+from ramify.train.configs import DECODING_KEYS, EvaluationConfig
 
 _EVALUATED = ("engine", "sandbox", "repair", "reward")
 
@@ -92,7 +92,7 @@ class SftRecipe(Section):
         if config is None:
             return None
         assert config.max_prompt_tokens is not None
-        limits = ("attempts", "temperature", "top_p", "max_tokens", "max_calls", "max_result_chars")
+        limits = ("attempts", "temperature", "max_tokens", "max_calls", "max_result_chars", *DECODING_KEYS)
         own = {key: value for key in limits if (value := getattr(config, key)) is not None}
         # Its sections have been checked one by one.
         return EvalRecipe.model_construct(

@@ -26,7 +26,7 @@ from ramify.core.config import PositiveInt, Tokens, Within
 from ramify.data.configs import Columns, DataFiles, Instructions
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
-from ramify.rollout.configs import LimitsConfig
+from ramify.rollout.configs import DecodingConfig
 from ramify.runs.configs import LogConfig, RunConfig
 from ramify.sampler.configs import RepairConfig
 from ramify.synth.configs import HintsConfig, QualityConfig
@@ -50,7 +50,7 @@ class SynthDataSection(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SynthSamplingSection(LimitsConfig):
+class SynthSamplingSection(DecodingConfig):
     """How often each question is answered: `direct` times without tools, and `tools` times with them.
 
     `rewriters` are as in `[rollout]`; they act where tools do.

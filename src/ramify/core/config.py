@@ -273,5 +273,23 @@ def _network(text: str) -> str:
     return text
 
 
+def _addresses(value: Any) -> str | tuple[str, ...]:  # noqa: ANN401 - any TOML value
+    if isinstance(value, str):
+        return _address(value)
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(url, str) for url in value):
+        raise ValueError("expected an address such as http://127.0.0.1:8000, or a list of them")
+    if len(value) > _MOST_SERVERS:
+        raise ValueError(f"expected at most {_MOST_SERVERS} addresses, got {len(value)}")
+    addresses = tuple(map(_address, value))
+    plain = [address.rstrip("/") for address in addresses]
+    if twice := [address for address in plain if plain.count(address) > 1]:
+        raise ValueError(f"expected each address once, got {twice[0]} twice")
+    return addresses
+
+
+_MOST_SERVERS = 1024
+
 ServiceUrl = Annotated[str, ValueCheck(_address)]
+ServiceUrls = Annotated[str | tuple[str, ...], ValueCheck(_addresses, first=True)]
+"""The address of a service, or those of several equal servers."""
 Network = Annotated[str, ValueCheck(_network)]

@@ -101,7 +101,7 @@ class ToolStatus(StrEnum):
     UNKNOWN_TOOL = "unknown_tool"
     """No tool of that name is configured."""
     OVER_LIMIT = "over_limit"
-    """The trajectory had made all the calls that it may make to this tool; the tool was not run."""
+    """The trajectory had made all the calls that it may make to this tool, or this very one; the tool was not run."""
 
 
 @dataclass(frozen=True, slots=True)

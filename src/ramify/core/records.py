@@ -48,6 +48,37 @@ class TokenUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenFilters:
+    """Changes of the distribution that tokens are drawn from, besides the temperature. Training has none of them.
+
+    They act in the order of transformers: penalty, temperature, top_k, top_p, min_p. vLLM applies min_p before top_k and
+    top_p, which differs only where top_p and min_p both act. Greedy decoding is changed by the penalty alone.
+
+    Attributes:
+        top_p: Draw only from the most likely tokens that together have this probability (Holtzman et al. 2020,
+            section 3.1).
+        top_k: Draw only from this many of the most likely tokens, and from any that is as likely as the last of them;
+            0: from all (Fan et al. 2018, section 5.4).
+        min_p: Draw only from tokens with at least this share of the most likely one's probability (Nguyen et al. 2024).
+        repetition_penalty: Divide the logit of each token of the context by this, or multiply it if it is negative
+            (Keskar et al. 2019, section 4.1, with the sign of transformers and vLLM).
+    """
+
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @property
+    def acts(self) -> bool:
+        """True if any of them changes the distribution."""
+        return self != NO_FILTERS
+
+
+NO_FILTERS = TokenFilters()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Ask an engine to continue `token_ids`.
 
@@ -59,8 +90,7 @@ class Request:
         stop_context: Number of tokens at the end of `token_ids` that belong to the same turn (a probe that is being
             continued), so that a stop string may span the two requests.
         temperature: Temperature of the sampling distribution; 0 takes the most likely token (evaluation only).
-        top_p: Sample only from the most likely tokens that together have this probability (evaluation only;
-            Holtzman et al. 2020, section 3.1).
+        filters: Further changes of the sampling distribution (evaluation and synthesis only).
         entropy_first_k: Report the entropies of the first k new tokens.
         priority: Order of admission; smaller first.
         path: The path whose last context `token_ids` is, for engines that send messages instead of tokens; None: unknown.
@@ -73,7 +103,7 @@ class Request:
     stops: tuple[str, ...] = ()
     stop_context: int = 0
     temperature: float = 1.0
-    top_p: float = 1.0
+    filters: TokenFilters = NO_FILTERS
     entropy_first_k: int = 0
     priority: tuple[int, ...] = ()
     path: Trajectory | None = field(default=None, compare=False, repr=False)

@@ -16,10 +16,12 @@ from ramify.core.protocols import Engine, Json
 from ramify.core.records import Finish, Request, TokenUsage
 from ramify.core.tree import Node, Source, Trajectory
 from ramify.engines.openai import FILTERED, as_text, bearer, first_choice
+from ramify.engines.served_models import ServedModel
 from ramify.files.user_code import check_signature, one_line
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import redact
+from ramify.net.servers import Servers
 from ramify.runtime.call_clock import queued
 from ramify.runtime.daemon_threads import DaemonThreads
 
@@ -33,24 +35,26 @@ class OpenAIChat:
         self,
         client: HttpClient,
         *,
-        base_url: str,
+        base_url: str | Sequence[str],
         model: str,
         key: str | None = None,
         extra: Mapping[str, Json] | None = None,
         whole: bool = False,
+        served: ServedModel | None = None,
     ) -> None:
         """Open no connection yet.
 
         Args:
             client: HTTP client for this service alone, with the key as one of its secrets.
-            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1", or those of several equal servers.
             model: Name of the model at the service.
             key: Key of the service, or None.
             extra: More fields for each request, such as {"top_p": 0.95}.
             whole: An answer that `max_tokens` cut is a failed request.
+            served: Looks at each server before its first request; None: they are taken as they are.
         """
         self._client, self._model, self._key, self._whole = client, model, key, whole
-        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._servers = Servers(base_url, check=served)
         self._extra = dict(extra or {})
         self.usage = TokenUsage()
 
@@ -65,6 +69,7 @@ class OpenAIChat:
         Raises:
             RequestFailedError: This request failed, the model refused it, or the answer has no text, or is cut and must be whole.
             ServiceDownError: The service is down, or refuses the key.
+            ConfigError: A server has another model.
         """
         body: dict[str, Json] = {
             **self._extra,
@@ -73,7 +78,9 @@ class OpenAIChat:
             "max_tokens": max_tokens,
             "temperature": temperature,
         }
-        answer = await self._client.post_json(self._url, body, headers=bearer(self._key))
+        answer = await self._client.post_json_to(
+            self._servers, "/chat/completions", body, headers=bearer(self._key)
+        )
         read = answer.json()
         if isinstance(read, Mapping):
             self._count(read.get("usage"))

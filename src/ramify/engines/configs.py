@@ -16,6 +16,7 @@ from ramify.core.config import (
     Reserved,
     Seconds,
     ServiceUrl,
+    ServiceUrls,
     Switch,
     UserPath,
     Variable,
@@ -174,11 +175,12 @@ class OpenAIEngineConfig(EngineConfig):
     """An endpoint in OpenAI's format (vLLM has them too): text in, text out, so for evaluation only.
 
     `api` is what it has: `completions` goes on from the rendered context, `chat` takes messages. `model.path` is then a folder with the model's tokenizer, which renders prompts and counts tokens. `key_variable` is
-    the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently.
+    the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently. `url` may be a
+    list of equal servers: requests are spread over them, and one that does not answer is left out for a while.
     """
 
     name: Literal["openai"]
-    url: ServiceUrl
+    url: ServiceUrls
     model: Name
     api: Literal["completions", "chat"] = "completions"
     key_variable: Variable | None = None

@@ -28,7 +28,7 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
-from ramify.engines.sampling import SampledTokens, Sampler, sample
+from ramify.engines.sampling import RowFilters, SampledTokens, Sampler, sample
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
 from ramify.engines.slots import DecodeRows, Match, PrefillChunk, SlotTable, group_rows
 from ramify.modeling.load import packs_trees
@@ -45,6 +45,7 @@ class _Sequence:
     ids: npt.NDArray[np.int32]
     future: "asyncio.Future[Completion]"
     turn: list[int]
+    filters: RowFilters | None = None
     matcher: StopMatcher | None = None
     row: int = -1
     ended: bool = False
@@ -333,6 +334,7 @@ class LocalEngine:
         allocated = self._table.allocate([sequence.ids for sequence in ready], matches)
         for sequence, slot in zip(ready, allocated, strict=True):
             sequence.row = slot.row
+            sequence.filters = self._row_filters(sequence)
             self._active[slot.row] = sequence
             self._waiting.remove(sequence)
             if slot.length < len(sequence.ids) - 1:
@@ -340,11 +342,22 @@ class LocalEngine:
             self._decode = None
         return chunks
 
+    def _row_filters(self, sequence: _Sequence) -> RowFilters | None:
+        filters = sequence.request.filters
+        if not filters.acts:
+            return None
+        if filters.repetition_penalty == 1:
+            return RowFilters(filters)
+        device = self._table.keys.device
+        in_context = torch.zeros(self._vocab_size, dtype=torch.bool, device=device)
+        in_context[torch.from_numpy(sequence.ids.astype(np.int64)).to(device)] = True
+        return RowFilters(filters, in_context)
+
     def _sample(self, writers: list[_Sequence], logits: torch.Tensor) -> SampledTokens:
         return self._sampler(
             logits,
             np.array([s.request.temperature for s in writers]),
-            np.array([s.request.top_p for s in writers]),
+            [s.filters for s in writers],
             np.array([s.request.seed for s in writers], np.uint64),
             np.array([len(s.ids) + s.num_written for s in writers], np.uint64),
             [i for i, s in enumerate(writers) if s.num_written < s.request.entropy_first_k],
@@ -359,6 +372,8 @@ class LocalEngine:
         for sequence, (token, logprob) in zip(writers, pairs, strict=True):
             sequence.turn.append(token)
             sequence.logprobs.append(logprob)
+            if sequence.filters is not None and sequence.filters.in_context is not None:
+                sequence.filters.in_context[token] = True
             finish = self._finish(sequence, token)
             if finish is not None:
                 sequence.ended = True

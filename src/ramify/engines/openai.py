@@ -10,18 +10,28 @@ are broken up first. Untested on real services.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NotRequired, TypedDict, Unpack
 
 from ramify.chat.renderer import ChatRenderer
-from ramify.core.errors import EngineError
+from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
-from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
+from ramify.core.records import NO_FILTERS, Completion, EngineInfo, Finish, Floats, Request
+from ramify.engines.served_models import ServedModel, defaults_note, filter_fields
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
+from ramify.net.servers import Servers
 
 FILTERED = "content_filter"
 """Finish reason of a turn that the service's filter stopped; the turn counts as ended there."""
+FILTER_ADVICE = tuple(
+    (rf"\b{name}\b", f"remove sampling.{name}, or use a server that takes it, such as vLLM")
+    for name in ("top_p", "top_k", "min_p", "repetition_penalty")
+)
+"""What to do about a refusal that names a filter."""
+_ALL_TOKENS = -1
+"""`top_k` for no limit, in vLLM and SGLang."""
 _SEED_BITS = (1 << 31) - 1
 """Bits of a seed that every service accepts."""
 _PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
@@ -32,20 +42,22 @@ class Service(TypedDict):
     """A service and how it is used.
 
     Attributes:
-        base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+        base_url: Address up to the version, such as "http://127.0.0.1:8000/v1", or those of several equal servers.
         model: Name of the model at the service.
         context_tokens: Longest context, prompt and response together.
         slots: Trajectories at a time.
         key: Key of the service, or None.
         note: Called with a line for each thing that is found out about the service.
+        served: Looks at each server before its first request; None: they are taken as they are.
     """
 
-    base_url: str
+    base_url: str | Sequence[str]
     model: str
     context_tokens: int
     slots: int
     key: NotRequired[str | None]
     note: Callable[[str], None]
+    served: NotRequired[ServedModel | None]
 
 
 class TextService:
@@ -63,7 +75,14 @@ class TextService:
             **service: The service.
         """
         self._client, self._renderer, self._note = client, renderer, service["note"]
-        self._url = f"{service['base_url'].rstrip('/')}/{self._endpoint}"
+        self._served = service.get("served")
+        self._servers = Servers(
+            service["base_url"],
+            check=self._served,
+            note=lambda line: self._note(f"engine 'openai': {line}"),
+        )
+        self._opening = asyncio.Lock()
+        self._is_open = self._served is None
         self._model, self._key = service["model"], service.get("key")
         tokenizer = renderer.tokenizer
         self._info = EngineInfo(
@@ -91,11 +110,36 @@ class TextService:
             "temperature": request.temperature,
             "stop": list(request.stops),
             "seed": request.seed & _SEED_BITS,
-            **({"top_p": request.top_p} if request.top_p < 1 else {}),
+            **self._filters(request),
         }
 
-    async def _post(self, body: Mapping[str, Json]) -> Answer:
-        return await self._client.post_json(self._url, body, headers=bearer(self._key))
+    def _filters(self, request: Request) -> dict[str, Json]:
+        """Return the filters that act; all of them for servers that would fill in their own for those that are left out."""
+        fields = filter_fields(request.filters, _ALL_TOKENS)
+        if self._served is not None and self._served.takes_filters:
+            return fields
+        neutral = filter_fields(NO_FILTERS, _ALL_TOKENS)
+        return {name: value for name, value in fields.items() if value != neutral[name]}
+
+    async def _open(self, request: Request) -> None:
+        """Look at the servers, once.
+
+        Raises:
+            ConfigError: One of them serves another model.
+        """
+        async with self._opening:
+            if not self._is_open and self._served is not None:
+                await self._client.check(self._servers)
+                self._is_open = True
+                if note := defaults_note(self._served.takes_filters, request.filters):
+                    self._note(note)
+
+    async def _post(self, body: Mapping[str, Json], request: Request) -> Answer:
+        # Later turns of a trajectory, and the other attempts at its problem, begin with tokens that a server has cached.
+        preferred = request.priority[0] if request.priority else None
+        return await self._client.post_json_to(
+            self._servers, f"/{self._endpoint}", body, headers=bearer(self._key), preferred=preferred
+        )
 
     def _encoded(self, request: Request, text: str, finish: Finish) -> Completion:
         """Return the text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
@@ -152,13 +196,19 @@ class OpenAIEngine(TextService):
         Raises:
             EngineError: The request failed for good, entropies are asked for, or the answer is not a completion.
             ServiceDownError: The service is down, or refuses the key.
+            ConfigError: A server has another model, or refuses a key of [sampling].
         """
+        await self._open(request)
         body, ids = self._settings(request), request.token_ids
         controls = self._renderer.tools_of(request.tools).controls
-        body["prompt"] = list(ids) if await self._reads_ids(body) else controls.broken(ids)
+        body["prompt"] = list(ids) if await self._reads_ids(body, request) else controls.broken(ids)
         try:
-            text, finish = _completion(await self._post(body), request.stops)
+            text, finish = _completion(await self._post(body, request), request.stops)
         except RequestFailedError as failed:
+            refusal = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
+            for words, advice in FILTER_ADVICE:
+                if re.search(words, refusal):
+                    raise ConfigError(f"engine 'openai': {failed}; {advice}") from None
             chat = (
                 '; a service with chat endpoints only takes engine.api = "chat"'
                 if failed.status == 404
@@ -167,7 +217,7 @@ class OpenAIEngine(TextService):
             raise EngineError(f"engine 'openai': {failed}{chat}") from None
         return self._encoded(request, text, finish)
 
-    async def _reads_ids(self, body: Mapping[str, Json]) -> bool:
+    async def _reads_ids(self, body: Mapping[str, Json], request: Request) -> bool:
         """Return True if the service decodes token ids to the same text; it is tried once, with a body like the others.
 
         Raises:
@@ -175,7 +225,7 @@ class OpenAIEngine(TextService):
         """
         async with self._probing:
             if self._takes_ids is None:
-                self._takes_ids = await self._probe(body)
+                self._takes_ids = await self._probe(body, request)
                 self._note(
                     "engine 'openai': the service gets token ids"
                     if self._takes_ids
@@ -184,10 +234,11 @@ class OpenAIEngine(TextService):
                 )
         return self._takes_ids
 
-    async def _probe(self, body: Mapping[str, Json]) -> bool:
+    async def _probe(self, body: Mapping[str, Json], request: Request) -> bool:
         ids = list(self._renderer.tokenizer.encode_plain(_PROBE))
         try:
-            read = (await self._post({**body, "prompt": ids, "max_tokens": 1, "echo": True})).json()
+            probe: dict[str, Json] = {**body, "prompt": ids, "max_tokens": 1, "echo": True}
+            read = (await self._post(probe, request)).json()
         except RequestFailedError:
             return False
         choice = first_choice(read)

@@ -20,7 +20,15 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.messages import Message
 from ramify.core.protocols import Json
 from ramify.core.records import Completion, Finish, Request
-from ramify.engines.openai import FILTERED, Service, TextService, as_text, cut_at_stop, first_choice
+from ramify.engines.openai import (
+    FILTER_ADVICE,
+    FILTERED,
+    Service,
+    TextService,
+    as_text,
+    cut_at_stop,
+    first_choice,
+)
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
 
@@ -38,7 +46,7 @@ _ADVICE = (
     (r"\bcontext\b|prompt is too long", "lower sampling.max_tokens or data.max_prompt_tokens"),
     (r"\bmax_tokens\b|\bmax_completion_tokens\b", "lower sampling.max_tokens"),
     (r"\btemperature\b", "set sampling.temperature = 1"),
-    (r"\btop_p\b", "set sampling.top_p = 1"),
+    *FILTER_ADVICE,
     (r"\btools?\b|\btool_choice\b", _TOOL_ADVICE),
 )
 """What to do about a refusal that says this."""
@@ -84,12 +92,13 @@ class OpenAIChatEngine(TextService):
             ConfigError: The service refuses the request or answers in another dialect, and another value of a key helps.
             ServiceDownError: The service is down, or refuses the key.
         """
+        await self._open(request)
         settings, lines = self._settings(request), self._lines(request)
         offered = self._renderer.offered_tools(request.tools)
         while True:
             body = self._body(settings, lines, offered)
             try:
-                reply = _read_answer(await self._post(body), request.stops, "stop" in body)
+                reply = _read_answer(await self._post(body, request), request.stops, "stop" in body)
             except RequestFailedError as failed:
                 self._learn_from(failed, body)
                 continue

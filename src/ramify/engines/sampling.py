@@ -1,5 +1,6 @@
 """Choosing the next token of each row from counter-based draws."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from ramify.core.draws import uniforms
+from ramify.core.records import TokenFilters
 from ramify.core.tree import Entropy
 from ramify.engines.served_logprobs import top_k_bracket
 
@@ -26,6 +28,14 @@ class SampledTokens:
     entropies: dict[int, Entropy]
 
 
+@dataclass(frozen=True, slots=True)
+class RowFilters:
+    """The filters of a row, and which tokens its context holds; None if nothing is asked of that. [V]"""
+
+    filters: TokenFilters
+    in_context: torch.Tensor | None = None
+
+
 class Sampler(Protocol):
     """Chooses a token for each row; `sample` is the one that draws them at random."""
 
@@ -33,7 +43,7 @@ class Sampler(Protocol):
         self,
         logits: torch.Tensor,
         temperatures: npt.NDArray[np.float64],
-        top_ps: npt.NDArray[np.float64],
+        filters: Sequence[RowFilters | None],
         seeds: npt.NDArray[np.uint64],
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
@@ -46,7 +56,7 @@ class Sampler(Protocol):
 def sample(
     logits: torch.Tensor,
     temperatures: npt.NDArray[np.float64],
-    top_ps: npt.NDArray[np.float64],
+    filters: Sequence[RowFilters | None],
     seeds: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.uint64],
     entropy_rows: list[int],
@@ -57,10 +67,10 @@ def sample(
     Args:
         logits: [B, V]; rounded to float32 before anything else.
         temperatures: Temperatures; 0 takes the most likely token, with logprob and entropy at temperature 1. [B]
-        top_ps: Draw only from the most likely tokens that together have this probability; in (0, 1]. [B]
+        filters: Further changes of a row's distribution; None for a row without any. [B]
         seeds: Random streams. [B]
         positions: Position of the new token in its context, which is its index in the stream. [B]
-        entropy_rows: Rows whose entropy is wanted, at the sampling temperature and over all tokens.
+        entropy_rows: Rows whose entropy is wanted, at the sampling temperature and without filters.
         entropy_top_k: Use only this many of the most likely tokens, so that the entropy is a bracket; None: the exact
             entropy over the whole vocabulary.
     """
@@ -70,8 +80,15 @@ def sample(
         scores = scores / torch.from_numpy(scale).to(logits.device, torch.float32)[:, None]
     probabilities = torch.softmax(scores, dim=-1)
     entropies = _entropies(scores, probabilities, entropy_rows, entropy_top_k) if entropy_rows else {}
-    if (top_ps < 1).any():
-        probabilities = _nucleus(probabilities, torch.from_numpy(top_ps).to(logits.device))
+    filtered = [row for row, each in enumerate(filters) if each is not None]
+    if filtered:
+        index = torch.tensor(filtered, device=logits.device)
+        changed = [each for each in filters if each is not None]
+        penalised = _penalised(logits[index].float(), changed)
+        scaled = np.where(temperatures > 0, temperatures, 1.0)[filtered]
+        penalised = penalised / torch.from_numpy(scaled).to(logits.device, torch.float32)[:, None]
+        scores = scores.index_copy(0, index, penalised)
+        probabilities = probabilities.index_copy(0, index, _filtered(penalised, changed))
     draws = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
     tokens = torch.cat(
         [
@@ -106,6 +123,44 @@ def _exact(scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
     mean = (probabilities * (scores - top).clamp_(min=torch.finfo(scores.dtype).min)).sum(dim=-1)
     # Rounding can give a token of probability 1 a little more than that.
     return (-probabilities.amax(dim=-1).log() - mean).clamp_(min=0.0)
+
+
+def _penalised(logits: torch.Tensor, rows: Sequence[RowFilters]) -> torch.Tensor:
+    """Return the logits with those of tokens in the context made less likely. [B, V]"""
+    penalised = [
+        row_logits
+        if row.in_context is None
+        else torch.where(
+            row.in_context,
+            torch.where(
+                row_logits < 0,
+                row_logits * row.filters.repetition_penalty,
+                row_logits / row.filters.repetition_penalty,
+            ),
+            row_logits,
+        )
+        for row_logits, row in zip(logits, rows, strict=True)
+    ]
+    return torch.stack(penalised)
+
+
+def _filtered(scores: torch.Tensor, rows: Sequence[RowFilters]) -> torch.Tensor:
+    """Return the probabilities that top_k, top_p and min_p, in this order, leave over, scaled to 1. [B, V]"""
+    size, device = scores.shape[1], scores.device
+    top_ks = torch.tensor([min(row.filters.top_k or size, size) for row in rows], device=device)
+    if (top_ks < size).any():
+        least = scores.topk(int(top_ks.max()), dim=-1).values.gather(1, top_ks[:, None] - 1)
+        scores = scores.masked_fill(scores < least, float("-inf"))
+    probabilities = torch.softmax(scores, dim=-1)
+    top_ps = torch.tensor([row.filters.top_p for row in rows], dtype=torch.float64, device=device)
+    if (top_ps < 1).any():
+        probabilities = _nucleus(probabilities, top_ps)
+    min_ps = torch.tensor([row.filters.min_p for row in rows], device=device)
+    if (min_ps > 0).any():
+        likely = probabilities >= min_ps[:, None] * probabilities.amax(dim=-1, keepdim=True)
+        probabilities = probabilities * likely
+        probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
+    return probabilities
 
 
 def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:

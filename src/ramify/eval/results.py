@@ -278,7 +278,8 @@ def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
     engine, path = scores["engine"], str(scores["model"]["path"])
     match engine["name"]:
         case "openai":
-            served = {name: engine.get(name) for name in ("url", "api")}
+            url = engine["url"] if isinstance(engine["url"], str) else ", ".join(engine["url"])
+            served = {"url": url, "api": engine.get("api")}
             return {"name": engine["model"], **served, "tokenizer": path, "exact_ids": False}
         case "vllm" if not engine["launch"]:
             return {

@@ -20,6 +20,7 @@ from ramify.net.connections import HttpxTransport, NetworkThread, wait_for
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Pace, body_chunks, read_body
 from ramify.net.secrets import hide, names_of, redact
+from ramify.net.servers import Server, Servers
 from ramify.net.wire import Request, Response, Transport, check_sendable, without_query
 from ramify.runtime.call_clock import queued, slot_of
 
@@ -27,6 +28,8 @@ Params: TypeAlias = Mapping[str, str | int]
 _HEADERS: Final = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "ramify"}
 PART_BYTES: Final = 2**20
 """Bytes of a download that have to arrive within one `timeout_seconds`."""
+_LOOK_SECONDS: Final = 30.0
+"""Most time for a look at a server."""
 _SHOWN = 160
 """Most characters of a service's own error text that a message quotes."""
 
@@ -130,6 +133,11 @@ class _PendingRequest:
         wave: The number that `Breaker.admit` returned for the first attempt; None before that.
         failure: The reason why the last attempt failed; "" if none has failed.
         sent_at: Start of the current attempt; None between attempts.
+        servers: The servers of which each attempt goes to one, if the service has several; None: `request` has the address.
+        path: With `servers`: what follows the address of the server.
+        preferred: With `servers`: see `Servers.chosen`.
+        server: With `servers`: the server of the last attempt.
+        failures: Those of this server when the attempt began.
     """
 
     request: Request
@@ -137,6 +145,11 @@ class _PendingRequest:
     wave: int | None = None
     failure: str = ""
     sent_at: float | None = None
+    servers: Servers | None = None
+    path: str = ""
+    preferred: int | None = None
+    server: Server | None = None
+    failures: int = 0
 
 
 class HttpClient:
@@ -216,6 +229,44 @@ class HttpClient:
         content = json.dumps(body, allow_nan=False).encode()
         return await self._ask(_PendingRequest(_request("POST", url, params, headers, content)))
 
+    async def post_json_to(
+        self,
+        servers: Servers,
+        path: str,
+        body: Json,
+        *,
+        headers: Mapping[str, str] | None = None,
+        preferred: int | None = None,
+    ) -> Answer:
+        """Send a POST request to one of several equal servers; what one of them fails at goes to another.
+
+        Each server beyond the first adds an attempt. Only when all of them fail does an attempt wait. Raises as `get` does,
+        and whatever the servers' check raises.
+
+        Args:
+            servers: The servers.
+            path: Follows the address of the server.
+            body: The body.
+            headers: Further headers.
+            preferred: See `Servers.chosen`.
+        """
+        content = json.dumps(body, allow_nan=False).encode()
+        request = _request("POST", servers.all[0].url + path, None, headers, content)
+        return await self._ask(_PendingRequest(request, servers=servers, path=path, preferred=preferred))
+
+    async def check(self, servers: Servers) -> None:
+        """Look at all servers; one that does not answer is left out for a while. Raises what their check raises to refuse one."""
+
+        async def look(server: Server) -> None:
+            try:
+                await server.check(servers.check, self._look)
+            except RequestFailedError as error:
+                servers.failed(server, error, server.failures)
+
+        outcomes = await asyncio.gather(*map(look, servers.all), return_exceptions=True)
+        if (refusal := next((each for each in outcomes if each is not None), None)) is not None:
+            raise refusal
+
     async def close(self) -> None:
         """Close all connections; closing twice is allowed. Pending requests end with ServiceDownError."""
         self._is_closed = True
@@ -225,7 +276,7 @@ class HttpClient:
     async def _ask(self, pending: _PendingRequest) -> Answer:
         """Try until an attempt succeeds, fails for good, or no attempt is left."""
         attempts = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._settings.attempts),
+            stop=tenacity.stop_after_attempt(self._settings.attempts + _others(pending)),
             wait=self._wait,
             retry=tenacity.retry_if_exception(
                 lambda error: isinstance(error, RequestFailedError) and error.kind.retriable
@@ -254,16 +305,24 @@ class HttpClient:
         if pending.wave is not None and (pending.failure or waited >= self._settings.timeout_seconds / 2):
             hung = f"{without_query(pending.request.url)}: no answer within {waited:.0f} s, when its caller gave up"
             self._breaker.failed(pending.wave, pending.failure or hung)
+            if pending.sent_at is not None and pending.servers is not None and pending.server is not None:
+                error = RequestFailedError(FailureKind.TIMEOUT, hung)
+                pending.servers.failed(pending.server, error, pending.failures)
 
     async def _attempt(self, pending: _PendingRequest) -> Answer:
         """Make one attempt; record its failure in `pending`."""
         try:
-            return await self._send(pending)
+            answer = await self._send(pending)
         except RequestFailedError as error:
             if self._is_closed:  # not the service's failure, so it is neither recorded nor counted
                 raise ServiceDownError(f"{self.name}: the client was closed during the request") from None
             pending.failure, pending.sent_at = str(error), None
+            if pending.servers is not None and pending.server is not None and error.kind.retriable:
+                pending.servers.failed(pending.server, error, pending.failures)
             raise
+        if pending.servers is not None and pending.server is not None:
+            pending.servers.succeeded(pending.server)
+        return answer
 
     async def _send(self, pending: _PendingRequest) -> Answer:
         """Send once, when a slot is free."""
@@ -280,7 +339,7 @@ class HttpClient:
             self.requests += 1
             pending.sent_at = self._clock()
             try:
-                answer = await self._thread.run(self._exchange(pending.request, pending.sink))
+                answer = await self._exchange_with_a_server(pending)
             except TimeoutError:
                 limit = f"{self._settings.timeout_seconds:g} s"
                 detail = (
@@ -300,6 +359,27 @@ class HttpClient:
                     _count_as_failed=lambda error: self._breaker.retract_success(old_count, wave, str(error)),
                 )
         raise RequestFailedError(error[0], f"{without_query(pending.request.url)}: {error[1]}")
+
+    async def _exchange_with_a_server(self, pending: _PendingRequest) -> Answer:
+        """Exchange with the address of the request, or with one of its servers."""
+        if pending.servers is None:
+            return await self._thread.run(self._exchange(pending.request, pending.sink))
+        # Chosen now, when the request has a slot: a server may have failed while it waited.
+        with pending.servers.chosen(pending.preferred) as server:
+            pending.server, pending.failures = server, server.failures
+            pending.request = replace(pending.request, url=server.url + pending.path)
+            await server.check(pending.servers.check, self._look)
+            return await self._thread.run(self._exchange(pending.request, pending.sink))
+
+    async def _look(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """Send one GET request at once, whatever the limits of requests are: it is part of another request's attempt."""
+        try:
+            async with asyncio.timeout(min(self._settings.timeout_seconds, _LOOK_SECONDS)):
+                request = _request("GET", url, None, headers, None)
+                return await self._thread.run(self._exchange(request, None))
+        except TimeoutError:
+            detail = f"{without_query(url)}: no answer within {_LOOK_SECONDS:g} s"
+        raise RequestFailedError(FailureKind.TIMEOUT, detail)
 
     async def _exchange(self, request: Request, sink: Sink | None) -> Answer:
         """Send the request and read the response. Runs in the network thread; it uses only the transport of this client."""
@@ -340,6 +420,9 @@ class HttpClient:
     def _wait(self, state: tenacity.RetryCallState) -> float:
         """Return the seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""
         error = state.outcome.exception() if state.outcome else None
+        pending: _PendingRequest = state.args[0]
+        if pending.servers is not None and pending.servers.any_up:
+            return 0.0
         longest = self._settings.max_backoff_seconds
         if isinstance(error, RequestFailedError) and error.retry_after is not None:
             return min(error.retry_after, longest)
@@ -372,6 +455,10 @@ def get_once(
             await client.close()
 
     return wait_for(ask(), name)
+
+
+def _others(pending: _PendingRequest) -> int:
+    return 0 if pending.servers is None else len(pending.servers.all) - 1
 
 
 def _request(

@@ -10,7 +10,7 @@ from ramify.core.config import (
     Rate,
     Reserved,
     Seconds,
-    ServiceUrl,
+    ServiceUrls,
     Variable,
 )
 
@@ -36,9 +36,12 @@ class HttpConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatConfig(Config):
-    """A model at an OpenAI-compatible endpoint; `key_variable` is the environment variable with its key, if any."""
+    """A model at an OpenAI-compatible endpoint; `key_variable` is the environment variable with its key, if any.
 
-    url: ServiceUrl
+    `url` may be a list of equal servers: requests are spread over them, and one that does not answer is left out for a while.
+    """
+
+    url: ServiceUrls
     model: Name
     key_variable: Variable | None = None
     http: HttpConfig = HttpConfig(timeout_seconds=60.0)

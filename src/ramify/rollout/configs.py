@@ -7,14 +7,17 @@ from ramify.core.config import (
     Calls,
     Config,
     Deadline,
+    Fraction,
     InputFile,
     Name,
     PositiveFraction,
     PositiveInt,
+    PositiveWeight,
     Temperature,
     Tokens,
     Trajectories,
 )
+from ramify.core.records import TokenFilters
 from ramify.net.configs import ChatConfig
 
 
@@ -35,23 +38,39 @@ class LimitsConfig(Config):
     trajectory_seconds: Deadline | None = None
     step_seconds: Deadline | None = None
 
-    def of_trees(self, n: int, top_p: float = 1.0) -> "RolloutLimits":
-        """Return the limits of trees with n leaves; only an evaluation samples with `top_p` below 1."""
-        shared = {field.name: getattr(self, field.name) for field in fields(LimitsConfig)}
-        return RolloutLimits(n=n, top_p=top_p, **shared)
+    def of_trees(self, n: int) -> "RolloutLimits":
+        """Return the limits of trees with n leaves."""
+        own = {field.name for field in fields(self)} - {"n"}
+        shared = {field.name for field in fields(RolloutLimits)} & own
+        return RolloutLimits(n=n, **{name: getattr(self, name) for name in shared})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutLimits(LimitsConfig):
-    """The size of a tree and the time it may take.
+class DecodingConfig(LimitsConfig):
+    """Limits of a trajectory that nothing is trained on, and how its tokens are drawn.
 
-    Attributes:
-        n: Trajectories (leaves) per problem.
-        top_p: See `Request.top_p`; 1 in training, where logprobs are those of the whole distribution.
+    `max_turn_tokens` limits one turn of the policy, up to a call or the answer; a turn that is longer is cut there and ends
+    the trajectory (StopReason.TOKENS). `top_p`, `top_k`, `min_p` and `repetition_penalty` change the distribution that
+    tokens are drawn from (core.records.TokenFilters). Training has none of them: its logprobs are those of the policy.
     """
 
-    n: Trajectories
+    max_turn_tokens: Tokens | None = None
     top_p: PositiveFraction = 1.0
+    top_k: PositiveInt | None = None
+    min_p: Fraction = 0.0
+    repetition_penalty: PositiveWeight = 1.0
+
+    @property
+    def filters(self) -> TokenFilters:
+        """The changes of the distribution."""
+        return TokenFilters(self.top_p, self.top_k or 0, self.min_p, self.repetition_penalty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits(DecodingConfig):
+    """The size of a tree and the time it may take; `n` is its number of trajectories (leaves)."""
+
+    n: Trajectories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,15 @@ class ToolSet:
         members: The tools by name.
         max_calls: Most calls to a tool on one trajectory; further ones are answered without running it. A call that is made
             again (by its id), corrected or because it is slow, counts once.
+        limit_replies: The answer to these further calls, for tools that have one of their own.
+        repeat_replies: For some tools, the answer to a call whose arguments an earlier one on the trajectory had. Such a call
+            is not run, and does not count toward `max_calls`.
     """
 
     members: Mapping[str, Tool]
     max_calls: Mapping[str, int] = field(default_factory=dict)
+    limit_replies: Mapping[str, str] = field(default_factory=dict)
+    repeat_replies: Mapping[str, str] = field(default_factory=dict)
     seconds: None = field(default=None, init=False)
     max_observations: int = field(default=0, init=False)
     scores: bool = field(default=False, init=False)
@@ -53,10 +58,10 @@ class ToolSet:
 
 @dataclass(slots=True)
 class ToolSetSession:
-    """The sessions of a trajectory's tools by name, and the tool of each call by the call's id."""
+    """The sessions of a trajectory's tools by name, and each call that was run by its id."""
 
     tool_set: ToolSet
-    tool_of_call: dict[str, str] = field(default_factory=dict)
+    calls: dict[str, ToolCall] = field(default_factory=dict)
     sessions: dict[str, ToolSession] = field(default_factory=dict)
     opening: str = field(default="", init=False)
     _is_closed: bool = False
@@ -67,13 +72,17 @@ class ToolSetSession:
         return self.tool_set.tools
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Have the tool run the call, unless the trajectory has made all that it may make."""
+        """Have the tool run the call, unless the trajectory has made all that it may make, or has made this one before."""
         most = self.tool_set.max_calls.get(call.name)
-        others = sum(name == call.name for call_id, name in self.tool_of_call.items() if call_id != call.id)
-        if most is not None and others >= most:
+        others = [other for other in self.calls.values() if other.name == call.name and other.id != call.id]
+        if most is not None and len(others) >= most:
             text = f"The limit of {most} calls to {call.name} is reached. Answer with what is known."
+            text = self.tool_set.limit_replies.get(call.name, text)
             return ToolResult(call.id, ToolStatus.OVER_LIMIT, text)
-        self.tool_of_call[call.id] = call.name
+        repeat = self.tool_set.repeat_replies.get(call.name)
+        if repeat is not None and any(other.arguments == call.arguments for other in others):
+            return ToolResult(call.id, ToolStatus.OVER_LIMIT, repeat, {"repeated": True})
+        self.calls[call.id] = call
         return await self.sessions[call.name].call(call)
 
     async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
@@ -83,7 +92,7 @@ class ToolSetSession:
     async def fork(self, seed: int) -> EnvironmentSession:  # noqa: ARG002 - tools draw nothing
         """Return forks of all sessions in their current state."""
         return await _filled(
-            ToolSetSession(self.tool_set, dict(self.tool_of_call)),
+            ToolSetSession(self.tool_set, dict(self.calls)),
             {name: partial(_fork, session) for name, session in self.sessions.items()},
         )
 

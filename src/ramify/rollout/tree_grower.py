@@ -277,8 +277,10 @@ class TreeGrower:
 
     async def _sample_turn(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
         above = Trajectory(self._problem, self._nodes_above(state.path))
+        most = self._parts.limits.max_turn_tokens
+        budget = room if most is None else min(room, max(1, most - state.shared))
         request = turn_request(
-            self._parts, self._key, above, state.path, state.context, state.shared, room, state.tools
+            self._parts, self._key, above, state.path, state.context, state.shared, budget, state.tools
         )
         if not self._may_branch(state):
             return await write(self._parts, request), None

@@ -154,7 +154,7 @@ def turn_request(
         stops=parts.renderer.stops(tools),
         stop_context=shared,
         temperature=parts.limits.temperature,
-        top_p=parts.limits.top_p,
+        filters=parts.limits.filters,
         entropy_first_k=0 if shared else parts.brancher.probe_tokens,
         priority=(key.slot, *path),
         path=above,

@@ -41,6 +41,7 @@ _TRANSPORT = frozenset(
     {"url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop", *SERVER_KEYS}
 ) - {"model"}
 """Keys of a service that say how to reach it; `model` says who answers there."""
+_SERVICES = (("engine",), ("reward", "judge"), ("tools", "browser", "summary"), ("repair", "helper"))
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 _WITH_VALUES = 8
 """Number of differences shown with both values; the folder of another run may have dozens."""
@@ -91,7 +92,7 @@ def _read_sessions(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON value
 def refuse_other(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare what a folder was made from with what is to be added; `what` names the content, for the message.
 
-    Prices, and how to reach the engine and the judge, may differ: they cannot change an answer.
+    Prices, and how to reach the engine, the judge, the summary model and a helper, may differ: they cannot change an answer.
 
     Raises:
         ConfigError: They differ; names each key.
@@ -106,16 +107,20 @@ def refuse_other(folder: Path, what: str, before: Mapping[str, Any], now: Mappin
 def _lasting(made_from: Mapping[str, Any]) -> dict[str, Any]:
     # In a deterministic run the slots decide which sequences share a step of the engine.
     keep = ("slots",) if made_from.get("deterministic") else ()
-    engine, reward = _without_transport(made_from.get("engine"), keep), made_from.get("reward")
-    if isinstance(reward, Mapping):
-        reward = {**reward, "judge": _without_transport(reward.get("judge"))}
-    return {**made_from, "price": None, "engine": engine, "reward": reward}
+    lasting = {**made_from, "price": None}
+    for path in _SERVICES:
+        lasting = _without_transport(lasting, path, keep)
+    return lasting
 
 
-def _without_transport(service: object, keep: Collection[str] = ()) -> object:
-    if not isinstance(service, Mapping):
-        return service
-    return {key: value for key, value in service.items() if key not in _TRANSPORT or key in keep}
+def _without_transport(table: Any, path: Sequence[str], keep: Collection[str]) -> Any:  # noqa: ANN401 - JSON
+    """Return a table without the keys that say how to reach the service at a path in it, if there is one."""
+    if not isinstance(table, Mapping):
+        return table
+    if not path:
+        return {key: value for key, value in table.items() if key not in _TRANSPORT or key in keep}
+    first, *below = path
+    return {**table, first: _without_transport(table.get(first), below, keep)}
 
 
 def note_session(

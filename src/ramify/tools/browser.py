@@ -70,6 +70,8 @@ class PageSummary:
             "max_tokens": self._config.max_tokens,
             "temperature": self._config.temperature,
             "max_chars": _SUMMARY_CHARS,
+            # Left out where it is not sent, so that caches from before there was such a key still hold.
+            **({"top_p": self._config.top_p} if self._config.top_p < 1 else {}),
             "instructions": _INSTRUCTIONS,
         }
         request = json.dumps([query, *blocks], ensure_ascii=False, sort_keys=True)

@@ -1,14 +1,16 @@
 """Settings of the tools, apart from their code: checking a recipe need not import it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ramify.core.config import (
     Config,
     Days,
     InputFile,
+    Length,
     Name,
     Network,
+    PositiveFraction,
     PositiveInt,
     Reserved,
     Seconds,
@@ -22,20 +24,31 @@ from ramify.core.config import (
 )
 from ramify.net.configs import ChatConfig, HttpConfig
 
+Reply = Annotated[str, Length(1, 2000)]
+"""A text that the policy reads in place of a tool's answer."""
+
+
+def refuse_idle_reply(max_calls: int | None, limit_reply: str | None) -> None:
+    """Refuse a reply to calls beyond a limit where there is no limit (ValueError)."""
+    if max_calls is None and limit_reply is not None:
+        raise ValueError("limit_reply: has no effect without max_calls. Remove it.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallConfig(Config):
     """Time for a call; one that has not answered after `hedge_seconds` is made a second time.
 
-    After `max_calls` calls on a trajectory the tool is not run any more, and the policy reads that; None: only the
-    trajectory's own limit holds.
+    After `max_calls` calls on a trajectory the tool is not run any more, and the policy reads that, or `limit_reply`; it
+    can still answer. None: only the trajectory's own limit holds.
     """
 
     max_calls: PositiveInt | None = None
+    limit_reply: Reply | None = None
     timeout_seconds: Seconds = 60.0
     hedge_seconds: Seconds | None = None
 
     def __post_init__(self) -> None:
+        refuse_idle_reply(self.max_calls, self.limit_reply)
         if self.hedge_seconds is not None and self.hedge_seconds >= self.timeout_seconds:
             raise ValueError(f"hedge_seconds: expected less than timeout_seconds = {self.timeout_seconds:g}")
 
@@ -45,9 +58,11 @@ class SearchConfig(CallConfig):
     """Settings of the search tool with any provider.
 
     An answer has at most `top_k` distinct texts, one per line, each cut to `snippet_chars` characters. `page_labels`
-    writes "Page i: " before each, as the papers' tool does (arXiv 2507.19849, released code).
+    writes "Page i: " before each, as the papers' tool does (arXiv 2507.19849, released code). With `repeat_reply` a query
+    that the trajectory has searched for before is answered with this text and not sent; it does not count toward `max_calls`.
     """
 
+    repeat_reply: Reply | None = None
     top_k: Reserved = 10
     snippet_chars: PositiveInt = 1000
     page_labels: Switch = True
@@ -96,14 +111,15 @@ class RetrieverSearchConfig(SearchConfig):
 class BrightDataSearchConfig(SearchConfig):
     """Bing through Bright Data; the key is in BRIGHTDATA_API_KEY.
 
-    `zone` must be the account's zone for search results. `country` is Bing's `cc`, `market` its `mkt` and `setLang`;
-    without a market: zh-CN for a query with Chinese characters, else en-US.
+    `zone` must be the account's zone for search results. `country` is Bing's `cc`, `market` its `mkt`, `language` its
+    `setLang`; without a market: zh-CN for a query with Chinese characters, else en-US; without a language: the market.
     """
 
     provider: Literal["brightdata"] = "brightdata"
     zone: Name
     country: Name = "us"
     market: Name | None = None
+    language: Name | None = None
     url: ServiceUrl = "https://api.brightdata.com"
     http: HttpConfig = HttpConfig()
 
@@ -133,10 +149,14 @@ class SearxngSearchConfig(SearchConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryConfig(ChatConfig):
-    """The model that collects facts from pages; `max_tokens` limits its reply, with its thinking."""
+    """The model that collects facts from pages; `max_tokens` limits its reply, with its thinking.
+
+    `top_p` is sent if it is below 1.
+    """
 
     max_tokens: Tokens = 4096
     temperature: Temperature = 0.6
+    top_p: PositiveFraction = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +205,7 @@ class BrowserConfig(Config):
 class PythonConfig(Config):
     """The Python tool: a program's wall time, and the length of a result without its notes.
 
-    `stateful` keeps variables within a trajectory. `max_calls` is as in `CallConfig`.
+    `stateful` keeps variables within a trajectory. `max_calls` and `limit_reply` are as in `CallConfig`.
 
     Attributes:
         preamble: Statements, or a file of them, with whose names each program starts.
@@ -194,6 +214,7 @@ class PythonConfig(Config):
     """
 
     max_calls: PositiveInt | None = None
+    limit_reply: Reply | None = None
     timeout_seconds: Seconds = 120.0
     max_output_chars: PositiveInt = 4000
     stateful: Switch = False
@@ -206,6 +227,7 @@ class PythonConfig(Config):
             raise ValueError(
                 "packages: has no effect with environment, which has packages of its own. Remove it."
             )
+        refuse_idle_reply(self.max_calls, self.limit_reply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,8 +201,8 @@ def load_tool(config: OwnToolConfig) -> LoadedTool:
     Raises:
         ConfigError: The file cannot be read or run, or has no such tool; one line that begins with the path.
     """
-    # max_calls is not for the tool itself: the set of tools counts the calls.
-    others = ("path", "function", "max_calls")
+    # max_calls and limit_reply are not for the tool itself: the set of tools counts the calls.
+    others = ("path", "function", "max_calls", "limit_reply")
     settings = {key: value for key, value in config.values().items() if key not in others}
     path, function = config.path, config.function
     loaded = load_function(path, function)

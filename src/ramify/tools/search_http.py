@@ -249,6 +249,8 @@ class BrightDataSearch:
             "engine": "bing",
             "country": config.country,
             "market": config.market,
+            # Left out without the key, so that caches from before there was one still hold.
+            **({} if config.language is None else {"language": config.language}),
         }
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
@@ -267,7 +269,7 @@ class BrightDataSearch:
         parameters = {
             "q": query,
             "mkt": market,
-            "setLang": market,
+            "setLang": self._config.language or market,
             "cc": self._config.country,
             "brd_json": "1",
         }

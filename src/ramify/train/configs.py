@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from ramify.core.config import (
     Calls,
     Config,
+    Fraction,
     PositiveFraction,
     PositiveInt,
+    PositiveWeight,
     Reserved,
     Switch,
     Temperature,
@@ -27,12 +29,17 @@ class PreflightConfig(Config):
     allow_zero_variance: Switch = False
 
 
+DECODING_KEYS = ("max_turn_tokens", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Keys of an evaluation that training's own rollouts do not have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig(Config):
     """Evaluate every `every` steps, after the last one, and with `at_start` before the first.
 
-    `test`, `columns`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature` and `top_p` those
-    of its `[sampling]`. A text that `data.instructions` sets holds for `test` too, unless it has its own. In RL the other limits are those of training unless they are set, and at most as many. The share of right
+    `test`, `columns`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature`,
+    `max_turn_tokens`, `top_p`, `top_k`, `min_p` and `repetition_penalty` those of its `[sampling]`. A text that `data.instructions` sets holds
+    for `test` too, unless it has its own. In RL the other limits are those of training unless they are set, and at most as many. The share of right
     attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many evaluations in a row
     without a better score. `null` scores agents that know nothing at the first evaluation.
     """
@@ -45,7 +52,11 @@ class EvaluationConfig(Config):
     limit: PositiveInt | None = None
     attempts: Reserved = 1
     temperature: Temperature = 1.0
+    max_turn_tokens: Tokens | None = None
     top_p: PositiveFraction = 1.0
+    top_k: PositiveInt | None = None
+    min_p: Fraction = 0.0
+    repetition_penalty: PositiveWeight = 1.0
     max_prompt_tokens: Tokens | None = None
     max_tokens: Tokens | None = None
     max_calls: Calls | None = None

@@ -9,7 +9,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.closing import LiveCount
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
-from ramify.core.records import Finish, Request
+from ramify.core.records import Finish, Request, TokenFilters
 from ramify.engines.local import LocalEngine
 from ramify.modeling.load import load_model
 
@@ -314,3 +314,36 @@ def test_a_bracket_of_entropies_is_said_to_be_one(model, tokenizer):
 
     for exact, bracket in zip(entropies(None), entropies(20), strict=True):
         assert bracket.lower < exact.lower < bracket.upper
+
+
+def test_greedy_with_a_repetition_penalty_writes_what_transformers_writes(model, tokenizer):
+    """Beside other requests, and over two turns: the penalty counts the whole context, prompts and results included."""
+    prompts = [tokenizer.encode("the capital of France is the capital of"), tokenizer.encode("12 plus 30 is")]
+    filters = TokenFilters(repetition_penalty=1.6)
+    engine = engine_of(model, tokenizer)
+
+    async def turns(ids, **settings):
+        written = []
+        for _ in range(2):
+            done = await engine.generate(Request(ids, 1, 12, temperature=0.0, **settings))
+            written += done.token_ids
+            ids += done.token_ids
+        return written
+
+    async def main():
+        every = [turns(ids, filters=filters) for ids in prompts] + [turns(ids) for ids in prompts]
+        return await asyncio.gather(*every)
+
+    *penalised, plain, _ = asyncio.run(main())
+    for ids, written in zip(prompts, penalised, strict=True):
+        expected = model.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=24,
+            do_sample=False,
+            repetition_penalty=1.6,
+            eos_token_id=None,
+            pad_token_id=0,
+        )[0, len(ids) :].tolist()
+        assert written == expected
+    assert plain != penalised[0]

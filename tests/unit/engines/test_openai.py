@@ -8,10 +8,11 @@ import pytest
 from loopback import as_json, serve
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import EngineError, ServiceDownError
+from ramify.core.errors import ConfigError, EngineError, ServiceDownError
 from ramify.core.messages import Message, Problem, ToolResult, ToolStatus
-from ramify.core.records import Finish, Request
+from ramify.core.records import Finish, Request, TokenFilters
 from ramify.engines.openai import OpenAIEngine
+from ramify.engines.served_models import ServedModel
 from ramify.net.client import HttpClient, HttpSettings
 
 pytestmark = pytest.mark.integration
@@ -24,12 +25,15 @@ def renderer(tokenizer_folder):
     return TagRenderer(ChatTokenizer(tokenizer_folder))
 
 
-def ask(renderer, reply, key=None, ids=True, notes=None, **changes):
+def ask(renderer, reply, key=None, ids=True, notes=None, models=None, served=None, **changes):
     """Return what the engine makes of one reply, and its requests after the probe; `ids`: the service takes token ids."""
     tokenizer = renderer.tokenizer
     request = Request(tokenizer.encode("<|im_start|>user\nwhat ?"), 2**62 + 5, 40, STOPS, temperature=0.5)
 
     def answer(received):
+        if received.method == "GET":
+            assert received.path == "/v1/models"
+            return models
         body = received.json()
         if not body.get("echo"):
             return reply
@@ -51,6 +55,7 @@ def ask(renderer, reply, key=None, ids=True, notes=None, **changes):
             slots=4,
             key=key,
             note=[].append if notes is None else notes.append,
+            served=served,
         )
         try:
             return await engine.generate(replace(request, **changes))
@@ -58,7 +63,8 @@ def ask(renderer, reply, key=None, ids=True, notes=None, **changes):
             await engine.close()
 
     with serve(answer) as server:
-        return asyncio.run(run(server.url)), server.requests[1:]
+        done = asyncio.run(run(server.url))
+        return done, [received for received in server.requests if received.method == "POST"][1:]
 
 
 def choice(text, reason="stop", **more):
@@ -77,8 +83,54 @@ def test_the_wire_format(renderer):
         "stop": list(STOPS),
         "seed": (2**62 + 5) % 2**31,
     }
-    _, (received,) = ask(renderer, choice("hm", stop_reason=None), top_p=0.95)
-    assert received.json()["top_p"] == 0.95
+    filters = TokenFilters(0.95, 20, 0.05, 1.1)
+    _, (received,) = ask(renderer, choice("hm", stop_reason=None), filters=filters)
+    names = ("top_p", "top_k", "min_p", "repetition_penalty")
+    assert [received.json()[name] for name in names] == [0.95, 20, 0.05, 1.1]
+
+
+def test_a_service_that_refuses_a_filter_is_answered_with_the_key(renderer):
+    refusal = as_json({"error": "Unrecognized request argument supplied: top_k"}, 400)
+    with pytest.raises(ConfigError, match=r"remove sampling\.top_k"):
+        ask(renderer, refusal, ids=False, filters=TokenFilters(top_k=20))
+
+
+def listing(owned_by, *names):
+    return as_json({"data": [{"id": name, "owned_by": owned_by} for name in names]})
+
+
+@pytest.mark.parametrize(
+    ("models", "sent", "note"),
+    [
+        (listing("vllm", "m"), True, "every request names"),
+        (listing("sglang", "base", "m"), True, "every request names"),
+        (listing("openai", "other", "m"), False, "leave out top_p, min_p, repetition_penalty"),
+        (listing("openai", "other", "another"), False, "leave out"),
+        (as_json([{"id": "m"}]), False, "leave out"),
+        (as_json({}, 404), False, "leave out"),
+        (as_json({}, 403), False, "leave out"),
+    ],
+)
+def test_a_server_that_fills_in_defaults_of_the_model_gets_every_filter(renderer, models, sent, note):
+    """vLLM and SGLang read a model's generation_config.json for what a request leaves out."""
+    notes = []
+    served = ServedModel("engine.model", "m", {})
+    filters = TokenFilters(top_k=20)
+    _, (received,) = ask(
+        renderer, choice("hm", stop_reason=None), models=models, served=served, notes=notes, filters=filters
+    )
+    body = received.json()
+    expected = {"top_p": 1.0, "top_k": 20, "min_p": 0.0, "repetition_penalty": 1.0} if sent else {"top_k": 20}
+    assert {name: body[name] for name in expected} == expected
+    assert sent or not {"top_p", "min_p", "repetition_penalty"} & body.keys()
+    assert any(note in line for line in notes)
+
+
+@pytest.mark.parametrize("models", [listing("vllm", "base", "lora"), listing("llamacpp", "other")])
+def test_a_server_of_another_model_is_refused_by_name(renderer, models):
+    served = ServedModel("engine.model", "m", {})
+    with pytest.raises(ConfigError, match=r"engine.model: http://127.0.0.1:\d+/v1 serves '.*, not 'm'"):
+        ask(renderer, choice("hm"), models=models, served=served)
 
 
 @pytest.mark.parametrize(

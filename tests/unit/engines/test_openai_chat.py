@@ -24,7 +24,7 @@ from ramify.core.messages import (
     ToolSpec,
     ToolStatus,
 )
-from ramify.core.records import Finish, Request
+from ramify.core.records import Finish, Request, TokenFilters
 from ramify.core.tree import Cut, Node, Source, Trajectory, node_id
 from ramify.engines.openai_chat import OpenAIChatEngine
 from ramify.net.client import HttpClient, HttpSettings
@@ -126,7 +126,7 @@ def ask(renderer, model, *requests, notes=None, key=None, **like):
 
 
 def test_the_wire_format_of_a_first_turn(tags, hermes):
-    _, (body,) = ask(tags, "hm", request_of(tags, top_p=0.9))
+    _, (body,) = ask(tags, "hm", request_of(tags, filters=TokenFilters(0.9)))
     assert body == {
         "model": "m",
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "what ?"}],
@@ -407,7 +407,7 @@ def test_a_service_with_another_name_for_the_limit(tags):
     ("message", "advice"),
     [
         ("Unsupported value: 'temperature' does not support 0.5 with this model.", "set sampling.temperature = 1"),
-        ("'top_p' is not supported", "set sampling.top_p = 1"),
+        ("'top_p' is not supported", "remove sampling.top_p"),
         ("'max_tokens' or 'max_completion_tokens' is too large. This model's maximum context length is 40", "lower sampling.max_tokens or"),
         ('"auto" tool choice requires --enable-auto-tool-choice', "start the service with tool calls"),
         ("max_tokens is too large: 400. This model supports at most 40 completion tokens", "lower sampling.max_tokens"),

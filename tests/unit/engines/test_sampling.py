@@ -4,11 +4,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
+from ramify.core.records import TokenFilters
 from ramify.core.tree import Entropy
-from ramify.engines.sampling import sample
+from ramify.engines.sampling import RowFilters, sample
 from ramify.engines.served_logprobs import top_k_bracket
 
 SCORES = torch.tensor([[2.0, 1.0, -1.0, 0.5], [0.0, float("-inf"), 3.0, 3.0]])
@@ -16,10 +25,11 @@ SCORES = torch.tensor([[2.0, 1.0, -1.0, 0.5], [0.0, float("-inf"), 3.0, 3.0]])
 
 def draw(scores, seeds, temperature=1.0, rows=(0, 1), top_k=None, top_p=1.0):
     count = len(scores)
+    filters = RowFilters(TokenFilters(top_p)) if top_p < 1 else None
     return sample(
         scores,
         np.full(count, temperature),
-        np.full(count, top_p),
+        [filters] * count,
         np.array(seeds, np.uint64),
         np.zeros(count, np.uint64),
         list(rows),
@@ -50,11 +60,63 @@ def test_top_p_draws_from_the_smallest_set_of_likely_tokens_that_holds_it():
         np.testing.assert_allclose(sampled.logprobs, expected.log()[sampled.tokens].numpy(), atol=1e-6)
         assert sampled.entropies[0] == draw(SCORES[:1], [0], rows=[0]).entropies[0]
     # A row beside it with top_p = 1 is drawn as ever.
-    mixed = sample(
-        SCORES, np.ones(2), np.array([0.1, 1.0]), np.array([3, 4], np.uint64), np.zeros(2, np.uint64), []
-    )
+    filters = [RowFilters(TokenFilters(0.1)), None]
+    mixed = sample(SCORES, np.ones(2), filters, np.array([3, 4], np.uint64), np.zeros(2, np.uint64), [])
     assert mixed.tokens[1] == draw(SCORES, [3, 4]).tokens[1]
     assert mixed.logprobs[0] == 0.0
+
+
+def in_context(ids, size):
+    mask = torch.zeros(size, dtype=torch.bool)
+    mask[list(ids)] = True
+    return mask
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.3, 1.0, 2.0]),
+    st.sampled_from([1.0, 0.95, 0.5]),
+    st.sampled_from([0, 1, 5, 20, 99]),
+    st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    st.sampled_from([1.0, 1.1, 2.0, 0.7]),
+)
+@settings(max_examples=60)
+def test_filters_are_those_of_transformers_in_its_order(seed, temperature, top_p, top_k, min_p, penalty):
+    size, generator = 40, torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, size, generator=generator) * 3
+    ids = torch.randint(size, (1, 12), generator=generator)
+    released = [RepetitionPenaltyLogitsProcessor(penalty), TemperatureLogitsWarper(temperature)]
+    released += [TopKLogitsWarper(top_k)] if top_k else []
+    released += [TopPLogitsWarper(top_p), MinPLogitsWarper(min_p)]
+    expected = LogitsProcessorList(released)(ids, logits.clone()).log_softmax(-1)[0].double()
+    row = RowFilters(TokenFilters(top_p, top_k, min_p, penalty), in_context(ids[0].tolist(), size))
+    count = 50
+    plain = draw(logits.expand(count, -1), range(count), temperature, rows=[0])
+    sampled = sample(
+        logits.expand(count, -1),
+        np.full(count, temperature),
+        [None if number % 2 else row for number in range(count)],
+        np.arange(count, dtype=np.uint64),
+        np.zeros(count, np.uint64),
+        [0],
+    )
+    np.testing.assert_allclose(sampled.logprobs[::2], expected[sampled.tokens[::2]], atol=2e-5)
+    # Rows beside it, and entropies, are as ever.
+    assert (sampled.tokens[1::2] == plain.tokens[1::2]).all()
+    assert (sampled.logprobs[1::2] == plain.logprobs[1::2]).all()
+    assert sampled.entropies == plain.entropies
+
+
+def test_top_k_draws_from_the_likely_tokens_and_greedy_decoding_from_the_penalised_ones():
+    row = RowFilters(TokenFilters(top_k=2), None)
+    tokens = sample(
+        SCORES[:1].expand(200, -1), np.ones(200), [row] * 200, np.arange(200, dtype=np.uint64),
+        np.zeros(200, np.uint64), [],
+    ).tokens  # fmt: skip
+    assert set(tokens.tolist()) == {0, 1}
+    penalised = RowFilters(TokenFilters(repetition_penalty=3.0), in_context([0], 4))
+    greedy = sample(SCORES[:1], np.zeros(1), [penalised], np.zeros(1, np.uint64), np.zeros(1, np.uint64), [])
+    assert greedy.tokens.tolist() == [1]
 
 
 def test_exact_entropies_of_the_rows_that_ask():

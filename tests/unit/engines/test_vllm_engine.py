@@ -15,7 +15,7 @@ from vllm_engines import GENERATE, IDS, answering, engine_of, play, request_of
 from loopback import Reply, as_json
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import EngineError
-from ramify.core.records import Finish, Request
+from ramify.core.records import Finish, Request, TokenFilters
 from ramify.modeling.load import load_model
 from vllm_stand_in import sent, stand_in
 
@@ -47,6 +47,17 @@ def test_ids_go_in_and_out_and_logprobs_are_those_of_the_model(folder):
     assert all(e.lower - 1e-5 <= h <= e.upper + 1e-5 for e, h in zip(done.entropies, exact, strict=True))
     assert any(e.lower < e.upper for e in done.entropies)
     assert sum(size for _, size in done.version_runs) == len(done.token_ids)
+
+
+def test_filters_go_with_a_request_and_one_without_any_says_so(folder):
+    filters = TokenFilters(0.9, 20, 0.05, 1.1)
+    with stand_in(folder) as (_, server):
+        play(engine_of(folder, server), lambda e: e.generate(request_of(folder, filters=filters)))
+        play(engine_of(folder, server), lambda e: e.generate(request_of(folder)))
+    bodies = [body["sampling_params"] for body in sent(server, GENERATE)]
+    names = ("top_p", "top_k", "min_p", "repetition_penalty")
+    sampling = {tuple(body[name] for name in names) for body in bodies}
+    assert sampling == {(0.9, 20, 0.05, 1.1), (1.0, 0, 0.0, 1.0)}
 
 
 def scripted_tokens(here, *tokens):

@@ -151,6 +151,19 @@ def test_every_end_has_a_reason(tokenizer_folder, text, stop):
     assert tree.trajectories[0].stop is stop
 
 
+def test_a_turn_may_be_limited_beside_the_trajectory(tokenizer_folder):
+    """Only a turn that goes on beyond its limit is cut: short turns add up to more."""
+    words = "a b c d e f g h i j k l m n o p"
+    limits = {"max_turn_tokens": 30}
+    tree = grow_one(agent(tokenizer_folder, FLAT, plays(words * 20), n=1, max_tokens=300, limits=limits))
+    (trajectory,) = tree.trajectories
+    assert (trajectory.stop, len(trajectory.leaf.token_ids)) == (StopReason.TOKENS, 30)
+    parts = agent(tokenizer_folder, FLAT, plays(SEARCH), n=1, max_calls=9, max_tokens=300, limits=limits)
+    (trajectory,) = grow_one(parts).trajectories
+    assert trajectory.stop is StopReason.CALLS
+    assert trajectory.num_written > 30 >= max(len(node.token_ids) for node in trajectory.policy_nodes)
+
+
 def test_a_result_that_does_not_fit_cuts_the_trajectory_and_writes_no_token(tokenizer_folder):
     text = "<search> " + "Paris " * 20 + "</search>"
     tree = grow_one(agent(tokenizer_folder, RULES[2], plays(text), n=1, max_tokens=60))

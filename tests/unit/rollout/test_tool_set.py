@@ -74,6 +74,33 @@ def test_a_call_that_is_made_again_counts_once():
     assert run_virtual(main())[0] == [ok, ok, ok, ok, over, ok]
 
 
+def test_a_limit_and_a_repeated_query_are_answered_in_words_of_the_recipe():
+    """As in ARPO's released evaluation: the limit comes first, and a query that was refused counts toward nothing."""
+
+    def search(session, query, number):
+        return session.call(ToolCall(f"{number}", "search", {"query": query}))
+
+    async def main():
+        tool_set = ToolSet(
+            {"search": SlowTool("search", "query")}, {"search": 3}, {"search": "enough"}, {"search": "again"}
+        )
+        session = await tool_set.open(problem(), 0)
+        results = [await search(session, query, n) for n, query in enumerate("aabA")]
+        # A slow call that is made a second time is no repetition; a fork has searched what was searched before it.
+        results.append(await search(session, "b", 2))
+        fork = await session.fork(1)
+        results += [await search(fork, query, n) for n, query in ((5, "b"), (6, "c"))]
+        await session.close()
+        await fork.close()
+        return results
+
+    results, _ = run_virtual(main())
+    ok, over = ToolStatus.OK, ToolStatus.OVER_LIMIT
+    assert [result.status for result in results] == [ok, over, ok, ok, ok, over, over]
+    assert [result.text for result in results if result.status is over] == ["again", "enough", "enough"]
+    assert dict(results[1].info) == {"repeated": True}
+
+
 def test_in_a_tree_no_trajectory_runs_a_tool_more_often(tokenizer_folder):
     parts = agent(tokenizer_folder, ALWAYS, max_calls=6)
     limited = ToolSet(parts.environment.members, {"search": 1, "python": 1})

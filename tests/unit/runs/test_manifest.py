@@ -48,10 +48,15 @@ def test_another_origin_is_refused_by_its_key(tmp_path):
 
 
 def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
-    def settings(deterministic=False, price=None, slots=4, judged_by="j", **service):
+    def settings(deterministic=False, price=None, slots=4, judged_by="j", summed_by="s", **service):
         engine = {"name": "openai", "slots": slots, **service}
         judge = {"model": judged_by, "url": service.get("url")}
-        return {"deterministic": deterministic, "price": price, "engine": engine, "reward": {"judge": judge}}
+        tools = {"browser": {"summary": {"model": summed_by, "url": service.get("url")}}}
+        helper = {"model": "h", "url": service.get("url")}
+        return {
+            **{"deterministic": deterministic, "price": price, "engine": engine, "reward": {"judge": judge}},
+            **{"tools": tools, "repair": {"helper": helper}},
+        }
 
     refuse_other(
         tmp_path, "a run", settings(url="a", http={}), settings(url="b", slots=8, price={"prompt": 1})
@@ -62,6 +67,8 @@ def test_only_the_way_to_a_service_and_prices_may_differ(tmp_path):
         refuse_other(tmp_path, "a run", settings(url="a", model="m"), settings(url="b", model="n"))
     with pytest.raises(ConfigError, match=r'reward\.judge\.model = "m", now it is "n"'):
         refuse_other(tmp_path, "a run", settings(judged_by="m"), settings(judged_by="n"))
+    with pytest.raises(ConfigError, match=r'tools\.browser\.summary\.model = "m", now it is "n"'):
+        refuse_other(tmp_path, "a run", settings(summed_by="m"), settings(summed_by="n"))
     with pytest.raises(ConfigError, match=r"engine\.slots = 4, now it is 8"):
         refuse_other(tmp_path, "a run", settings(True), settings(True, slots=8))
 

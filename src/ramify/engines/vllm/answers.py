@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ramify.core.protocols import Json
+from ramify.core.records import TokenFilters
 from ramify.net.client import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 
@@ -32,7 +33,7 @@ class GenerateRequest:
         max_tokens: Most tokens to write.
         seed: Seed of the draws.
         temperature: Divides the logits.
-        top_p: Probability of the tokens that may be drawn.
+        filters: Further changes of the distribution.
         stops: Texts that end it.
         stop_ids: Tokens that end it.
         top_k: Most likely tokens whose logprobs come with each token; 0: none.
@@ -42,7 +43,7 @@ class GenerateRequest:
     max_tokens: int
     seed: int
     temperature: float
-    top_p: float
+    filters: TokenFilters
     stops: tuple[str, ...]
     stop_ids: tuple[int, ...]
     top_k: int = 0

@@ -303,7 +303,7 @@ class VllmEngine:
             most,
             stream(request.seed, len(ids)),
             request.temperature,
-            request.top_p,
+            request.filters,
             request.stops,
             self._stop_ids,
             self._top_k if tops else 0,

@@ -29,7 +29,8 @@ import numpy as np
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
-from ramify.core.records import Floats
+from ramify.core.records import NO_FILTERS, Floats
+from ramify.engines.served_models import filter_fields
 from ramify.engines.vllm.answers import (
     GenerateRequest,
     GenerateResponse,
@@ -52,9 +53,7 @@ TESTED = ((0, 32), (0, 32))
 _MAX_NAMES = 5
 """Models that a message lists."""
 _PLAIN = {
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
+    **filter_fields(NO_FILTERS),
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "ignore_eos": True,
@@ -160,7 +159,7 @@ class VllmServer:
             "max_tokens": request.max_tokens,
             "seed": request.seed,
             "temperature": request.temperature,
-            "top_p": request.top_p,
+            **filter_fields(request.filters),
             "stop": list(request.stops),
             "stop_token_ids": list(request.stop_ids),
             "logprobs": request.top_k + 1 if request.top_k else 0,

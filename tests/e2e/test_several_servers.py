@@ -1,0 +1,132 @@
+"""An evaluation on several servers: one is killed in the middle, one is of another model. The servers are processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from chat_service import chat_service
+from e2e_runs import EVAL, overrides, write_lines, write_task
+from ramify.cli import main
+from ramify.eval.results import read_records
+
+SECONDS = 60.0
+PROBLEMS = 12
+
+
+def write(messages, body):
+    """Search once, then answer right or wrong as the seed says; slow enough to be killed in the middle."""
+    time.sleep(0.05)
+    if len(messages) < 3:
+        return "<think> I look. </think><search> capital of France </search>"
+    return f"<answer> \\boxed{{{('Paris', 'Rome')[body['seed'] % 2]}}} </answer>"
+
+
+def serve_until_killed():
+    with chat_service(write, says_which=True, models=("m",)) as server:
+        print(server.url, flush=True)  # noqa: T201 - the test reads it
+        threading.Event().wait()
+
+
+@contextmanager
+def server_process():
+    paths = [str(Path(__file__).parents[1]), *sys.path]
+    process = subprocess.Popen(
+        [sys.executable, __file__],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    try:
+        yield process.pid, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def task(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, EVAL)
+    rows = [
+        {"id": f"p{i}", "prompt": f"what is the capital of France, {i} ?", "answer": "Paris"}
+        for i in range(PROBLEMS)
+    ]
+    write_lines(recipe.parent / "problems.jsonl", rows)
+    return recipe
+
+
+def evaluate(task, out, urls, *settings):
+    engine = f'engine={{name="openai",api="chat",url={json.dumps(urls)},model="m",slots=6}}'
+    limits = ("sampling.max_calls=3", "sampling.max_tokens=600", "data.max_prompt_tokens=600")
+    folder = f"run.dir={task.parent / out}"
+    return main(["eval", str(task), *overrides(engine, *limits, folder, *settings)])
+
+
+def test_one_of_two_servers_is_killed_in_the_middle(task):
+    """Nothing is lost and nothing doubled: the results are those of one server that was never touched."""
+    results = task.parent / "two" / "results.jsonl"
+    killed_at = []
+
+    def kill(pid):
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            done = results.read_bytes().count(b"\n") if results.exists() else 0
+            if done >= 4:
+                os.kill(pid, signal.SIGKILL)
+                killed_at.append(done)
+                return
+            time.sleep(0.01)
+
+    with ExitStack() as stack:
+        (first, url), (_, other) = (stack.enter_context(server_process()) for _ in range(2))
+        killer = threading.Thread(target=kill, args=(first,))
+        killer.start()
+        assert evaluate(task, "two", [f"{url}/v1", f"{other}/v1"]) == 0
+        killer.join()
+        assert evaluate(task, "one", f"{other}/v1") == 0
+    records = read_records(task.parent / "two")
+    (done,) = killed_at
+    assert 4 <= done < len(records) == 2 * PROBLEMS
+    assert len({(record.problem, record.attempt) for record in records}) == len(records)
+    assert {record.correct for record in records} == {True, False}
+    for name in ("results.jsonl", "trees.jsonl"):
+        assert (task.parent / "two" / name).read_bytes() == (task.parent / "one" / name).read_bytes()
+    summary = json.loads((task.parent / "two" / "summary.json").read_text())
+    assert summary["model"]["url"] == f"{url}/v1, {other}/v1"
+    assert [note for note in summary["notes"] if f"{url}/v1 does not answer" in note]
+
+
+def test_a_server_of_another_model_is_refused_by_name_before_the_first_attempt(task, capsys):
+    with chat_service(write, models=("m",)) as right, chat_service(write, models=("other",)) as wrong:
+        assert evaluate(task, "run", [f"{right.url}/v1", f"{wrong.url}/v1"]) == 2
+        assert not [request for request in wrong.requests if request.method == "POST"]
+    error = capsys.readouterr().err
+    assert f"engine.model: {wrong.url}/v1 serves 'other', not 'm'" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("urls", "message"),
+    [
+        ([], "an address such as http://127.0.0.1:8000, or a list of them"),
+        (["http://a", "http://a/"], "each address once, got http://a twice"),
+        (["http://a", "a"], "an address such as http://127.0.0.1:8000"),
+        (["http://a", 3], "an address such as http://127.0.0.1:8000, or a list of them"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_one_line(task, capsys, urls, message):
+    assert evaluate(task, "run", urls) == 2
+    error = capsys.readouterr().err
+    assert f"engine.url: expected {message}" in error
+    assert error.count("\n") == 1
+
+
+if __name__ == "__main__":
+    serve_until_killed()
