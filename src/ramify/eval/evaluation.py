@@ -98,6 +98,21 @@ class Evaluation:
         counts = [sum(call.status != "over_limit" for call in attempt.calls) for attempt in self.attempts]
         return sum(counts) / len(counts)
 
+    @property
+    def by_verdict(self) -> "Evaluation":
+        """The evaluation in which the judge says what is right; an attempt without a verdict is not right."""
+        results = (
+            replace(
+                result,
+                attempts=tuple(
+                    replace(attempt, correct=attempt.parts.get("judge", 0.0) >= 1.0)
+                    for attempt in result.attempts
+                ),
+            )
+            for result in self.results
+        )
+        return replace(self, results=tuple(results))
+
     def _mean(self, values: Sequence[float]) -> Interval:
         return mean_interval(values, self.seed)
 
@@ -182,7 +197,7 @@ def summarise(
             column: {value: _scores(evaluation.of(column, value), ks) for value in evaluation.values(column)}
             for column in evaluation.columns
         },
-        **({"judge": _judge(evaluation.attempts)} if judged else {}),
+        **({"judge": _judge(evaluation, ks)} if judged or "judge" in evaluation.part_names else {}),
         "stops": {reason: stops[reason] for reason in StopReason},
         "tools": tool_table(evaluation),
         "repairs": repair_table(evaluation),
@@ -288,10 +303,16 @@ def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dic
 def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     parts = {name: evaluation.part(name) for name in evaluation.part_names}
     return {
+        **_shares(evaluation, ks),
+        "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
+    }
+
+
+def _shares(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+    return {
         "pass_at": {str(k): asdict(evaluation.pass_at(k)) for k in ks},
         "mean_at": {str(k): asdict(evaluation.mean_at(k)) for k in ks},
         "majority_at": {str(k): asdict(evaluation.majority_at(k)) for k in ks},
-        "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
     }
 
 
@@ -302,15 +323,17 @@ def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
     }
 
 
-def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
-    """Return the counts of verdicts, and their agreement with the other scores of the same answers."""
-    parts = [attempt.parts for attempt in attempts]
+def _judge(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+    """Return the counts of verdicts, their agreement with the other scores of the same answers, and the shares of right answers by
+    verdict."""
+    parts = [attempt.parts for attempt in evaluation.attempts]
     verdicts = [scores["judge"] for scores in parts if "judge" in scores]
     return {
         "judged": len(verdicts),
         "right": sum(verdict >= 1.0 for verdict in verdicts),
         "without_verdict": len(parts) - len(verdicts),
         "agreement": judge_agreement(parts),
+        **_shares(evaluation.by_verdict, ks),
     }
 
 

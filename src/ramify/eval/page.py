@@ -167,7 +167,7 @@ def _judge_section(judge: Mapping[str, Any]) -> Section:
         "Agreement between the judge and each score on what is right (F1 counts as right from 0.5 on):"
     )
     header = ["score", "answers", "agree", "kappa", "right for the judge only", "right for the score only"]
-    return Section("Judge", text, tables=(Table("", header, rows),))
+    return Section("Judge", text, tables=(_k_table(judge), Table("", header, rows)))
 
 
 def _repair_section(repairs: Mapping[str, Any], helper: Mapping[str, int] | None) -> Section:
