@@ -15,6 +15,7 @@ from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
 from ramify.eval.results import GROUPS, AttemptRecord, AttemptTimes, Outcome, TimedCall
 from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
+from ramify.obs.service_counts import service_table
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
 from ramify.runtime.call_clock import EventLoopLag
@@ -298,6 +299,15 @@ def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dic
         },
         "event_loop": {"held_up": held_up.seconds, "longest": held_up.longest},
     }
+
+
+def summarise_services(times: Sequence[AttemptTimes]) -> dict[str, Any]:
+    """Return what summary.json says of the services behind tool calls: `services`, or nothing if no call had any."""
+    counts: Counter[str] = Counter()
+    for call in (call for line in times for call in line.calls):
+        counts.update(call.services)
+    table = service_table(counts)
+    return {"services": table} if table else {}
 
 
 def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
