@@ -22,6 +22,7 @@ COMMANDS = {
     "synth": "data for supervised training and RL from questions, as Tool-Star makes it",
     "pairs": "preference pairs for DPO from the trees that runs recorded",
     "eval": "independent attempts at a set of problems, pass@k with intervals",
+    "judge": "a model's verdicts on the answers of a finished evaluation, or of a file of results",
     "score": "score a file of responses, or check the scores against test vectors",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder",

@@ -13,7 +13,8 @@ from ramify.core.errors import ServiceDownError
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import BrowserConfig
-from ramify.tools.pages import GuardedPages, JinaPages, Pages, fault_of
+from ramify.tools.documents import Document
+from ramify.tools.pages import READS_TO_STOP, GuardedPages, JinaPages, Pages, fault_of
 
 pytestmark = pytest.mark.integration
 
@@ -282,6 +283,41 @@ def test_pages_are_remembered_by_address_and_failures_are_not():
         ("page", "guarded", server.url + "/x")
     }
     assert cache.keys[0].parameters["max_chars"] == 50_000
+
+
+@pytest.mark.parametrize("works", [None, 3])
+def test_a_source_that_never_reads_a_page_ends_the_run(works):
+    """After `READS_TO_STOP` failures, also of readers that wait no longer; one page that could be read shows that reading works."""
+
+    class Source:
+        name, identity, reads = "guarded", {}, 0
+
+        async def read(self, url):
+            self.reads += 1
+            if self.reads == works:
+                return Document("Laru", TEXT)
+            if self.reads % 2:
+                await asyncio.Event().wait()
+            raise RequestFailedError(FailureKind.CONNECTION, "no route")
+
+        async def close(self):
+            pass
+
+    async def main():
+        pages, outcomes = Pages(Source()), []
+        for _ in range(2 * READS_TO_STOP):
+            try:
+                async with asyncio.timeout(0.001):
+                    await pages.read("http://a.test/x")
+            except (TimeoutError, RequestFailedError) as error:
+                outcomes.append(type(error))
+            except ServiceDownError as error:
+                return len(outcomes), str(error)
+        return len(outcomes), ""
+
+    tried, message = asyncio.run(main())
+    assert tried == (READS_TO_STOP - 1 if works is None else 2 * READS_TO_STOP - 1)
+    assert ("the first 50 page reads all failed (timeout 25, connection 25)" in message) is (works is None)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ def page_source(config: BrowserConfig) -> "PageSource":
     key = read_optional_key("JINA_API_KEY")
     http = HttpConfig(timeout_seconds=config.page_seconds, in_flight=config.in_flight)
     # Unreadable pages count as failures of the service, so allow many.
-    return JinaPages(http_client("jina", http, key, failures_to_open=64), key=key, max_chars=config.max_chars)
+    client = http_client("jina", http, key, failures_to_open=64)
+    return JinaPages(client, key=key, base_url=config.url, max_chars=config.max_chars)
 
 
 def _key(variable: str, offline: bool) -> str:

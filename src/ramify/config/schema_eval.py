@@ -21,7 +21,7 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
     refuse_unrepeatable,
 )
-from ramify.core.config import PositiveInt, Reserved, Switch, Tokens
+from ramify.core.config import PositiveInt, Reserved, Tokens
 from ramify.data.configs import Columns, Datasets, Instructions
 from ramify.engines.configs import (
     EngineConfig,
@@ -32,6 +32,7 @@ from ramify.engines.configs import (
 )
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
+from ramify.rewards.configs import JudgeConfig
 from ramify.rollout.configs import DecodingConfig
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
@@ -163,3 +164,9 @@ class EvalRecipe(Section):
     def _repairs(self) -> None:
         names = tuple(own.name or own.function for own in self.sampling.rewriters)
         refuse_idle_repairs(self.repair, self.tools, names, has_environment=self.environment is not None)
+
+
+class JudgingSection(Section):
+    """The settings of `ramify judge`: a judge, as in `[reward.judge]`."""
+
+    judge: JudgeConfig

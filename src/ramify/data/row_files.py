@@ -264,3 +264,19 @@ class _Array:
         self._number += 1
         self._held.clear()
         self._size = 0
+
+
+def read_text_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a text file of any name, each with its file and number for messages.
+
+    A file that begins with a bracket is one array, any other has a row in each line. A row that cannot be read is yielded as its
+    RowError.
+
+    Raises:
+        DataError: The array breaks off.
+    """
+    with path.open("rb") as file:
+        head = file.read(_CHUNK).removeprefix(BOM_UTF8).lstrip()
+    texts, word = (_elements(path), "row") if head.startswith(b"[") else (_lines(path), "line")
+    for number, text in texts:
+        yield f"{path}, {word} {number}", _parsed(text)

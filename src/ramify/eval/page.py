@@ -60,6 +60,7 @@ def write_page(
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
+        *((_service_section(summary["services"]),) if "services" in summary else ()),
         *((_repair_section(summary["repairs"], summary.get("helper")),) if summary["repairs"] else ()),
         Section(
             "Tokens, time, cost",
@@ -178,7 +179,7 @@ def _judge_section(judge: Mapping[str, Any]) -> Section:
         "Agreement between the judge and each score on what is right (F1 counts as right from 0.5 on):"
     )
     header = ["score", "answers", "agree", "kappa", "right for the judge only", "right for the score only"]
-    return Section("Judge", text, tables=(Table("", header, rows),))
+    return Section("Judge", text, tables=(_k_table(judge), Table("", header, rows)))
 
 
 def _repair_section(repairs: Mapping[str, Any], helper: Mapping[str, int] | None) -> Section:
@@ -221,6 +222,14 @@ def _tool_section(tools: Mapping[str, Any]) -> Section:
         "Repeated calls, which the same attempt had made before, are counted in these three as well."
     )
     return Section("Tools", text, tables=(Table("", header, rows),))
+
+
+def _service_section(services: Mapping[str, Mapping[str, int]]) -> Section:
+    rows = [
+        [kind, outcome, count] for kind, outcomes in services.items() for outcome, count in outcomes.items()
+    ]
+    text = "Page reads and summaries by outcome, and answers from the cache. Where a page could not be read, the policy got its snippet."
+    return Section("Pages, summaries, cache", text, tables=(Table("", ["what", "outcome", "times"], rows),))
 
 
 def _use_table(summary: Mapping[str, Any], times: Mapping[str, Any]) -> Table:

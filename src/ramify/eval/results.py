@@ -6,7 +6,7 @@ RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -217,11 +217,12 @@ def _read_lines(lines: KeyedLines, read: Reader[T], kind: str) -> tuple[T, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Seconds that a call took in its tool, and seconds that it waited in queues."""
+    """Seconds that a call took in its tool, seconds that it waited in queues, and the outcomes of the services behind it."""
 
     tool: str
     seconds: float
     queued_seconds: float
+    services: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +247,12 @@ def _read_event(value: Any) -> TimedCall | None:  # noqa: ANN401 - any JSON valu
     event = _READ_EVENT(value)
     if not event["kind"].startswith("tool/"):
         return None
-    queued = part(fields=part(queued_seconds=number))(event)["fields"]["queued_seconds"]
-    return TimedCall(event["kind"].removeprefix("tool/"), event["seconds"], queued)
+    fields = part(fields=part(queued_seconds=number))(event)["fields"]
+    # Results of earlier versions have no services.
+    services = mapping(count)(fields.get("services", {}))
+    return TimedCall(
+        event["kind"].removeprefix("tool/"), event["seconds"], fields["queued_seconds"], services
+    )
 
 
 _READ_EVENT = part(kind=text, seconds=number)

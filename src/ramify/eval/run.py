@@ -18,6 +18,7 @@ from ramify.eval.evaluation import (
     make_evaluation,
     not_compared,
     summarise,
+    summarise_services,
     summarise_times,
     to_csv,
 )
@@ -304,11 +305,12 @@ class _Run:
             null=null,
             notes=(*self.task.notes, *self.engine_notes),
         )
-        summary = {"model": answered_by(manifest["scores"]), **figures}
+        measured = read_times(self.folder)
+        summary = {"model": answered_by(manifest["scores"]), **figures, **summarise_services(measured)}
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in attempt_lines(self.folder):
             lines.sort(keys)
-        times = summarise_times(read_times(self.folder), held_up)
+        times = summarise_times(measured, held_up)
         if self.task.reward.judge is not None:
             times["judge"] = self.task.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())

@@ -165,6 +165,7 @@ class BrowserConfig(Config):
 
     Attributes:
         source: Fetch pages directly (guarded), or through the Jina reader (with the key in JINA_API_KEY, if set).
+        url: Address of the reader, such as one of your own.
         open_page: Whether there is a separate tool that opens an address.
         page_seconds: Time limit of one page, from the request to the last byte, with redirects and a second attempt.
         pages_seconds: Time limit for reading all pages of an answer; slower pages are left out.
@@ -179,6 +180,7 @@ class BrowserConfig(Config):
     """
 
     source: Literal["guarded", "jina"] = "guarded"
+    url: ServiceUrl = "https://r.jina.ai"
     open_page: Switch = False
     page_seconds: Seconds = 20.0
     pages_seconds: Seconds = 30.0
@@ -195,6 +197,7 @@ class BrowserConfig(Config):
         for key, other, acts in (
             ("networks", 'source = "guarded"', self.source == "guarded"),
             ("max_bytes", 'source = "guarded"', self.source == "guarded"),
+            ("url", 'source = "jina"', self.source == "jina"),
             ("summary_seconds", "summary", self.summary is not None),
         ):
             if not acts and self.is_changed(key):

@@ -14,11 +14,13 @@ of neighbouring characters; the released code uses a word segmenter, for Chinese
 import asyncio
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final, Protocol
 
+from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.addresses import GuardedTransport, check_url, join_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
@@ -42,6 +44,10 @@ _ERROR_PHRASES: Final = (
     "page isn't available", "service unavailable", "something went wrong", "too many requests", "unusual traffic",
     "verify you are human", "you have been blocked", "页面不存在", "頁面不存在", "找不到页面", "访问被拒绝", "見つかりません",
 )  # fmt: skip
+
+
+READS_TO_STOP: Final = 50
+"""If so many reads failed and none worked, the browser reads nothing, and the run ends."""
 
 
 class PageSource(Protocol):
@@ -77,14 +83,40 @@ class Pages:
     def __init__(self, source: PageSource, cache: Cache | None = None) -> None:
         """Fetch nothing yet. `close` closes the source; whoever creates `cache` closes it."""
         self._source, self._cache = source, cache
+        self._failed: Counter[str] = Counter()
+        self._has_read = False
 
     async def read(self, url: str) -> Document:
         """Return title and text of the page at `url`.
 
         Raises:
             RequestFailedError: The page cannot be fetched, has hardly any text, or is an error page.
-            ServiceDownError: The service that fetches pages is down, or refuses the key.
+            ServiceDownError: The service that fetches pages is down or refuses the key, or the first `READS_TO_STOP` reads all
+                failed.
         """
+        self._require_success()
+        try:
+            document = await self._read(url)
+        except RequestFailedError as error:
+            self._failed[error.kind.value] += 1
+            self._require_success()
+            raise
+        except asyncio.CancelledError:
+            # The caller waits no longer.
+            self._failed[FailureKind.TIMEOUT.value] += 1
+            raise
+        self._has_read = True
+        return document
+
+    def _require_success(self) -> None:
+        if not self._has_read and self._failed.total() >= READS_TO_STOP:
+            kinds = ", ".join(f"{name} {n}" for name, n in self._failed.most_common())
+            raise ServiceDownError(
+                f"tools.browser: the first {self._failed.total()} page reads all failed ({kinds}), so the policy sees snippets only. "
+                "Check source, networks and the connection"
+            )
+
+    async def _read(self, url: str) -> Document:
         address = check_url(url)
         if self._cache is None:
             return await self._fresh(address)
