@@ -150,6 +150,8 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     if prompt is None and not bare:
         raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
+    if not bare:
+        stored = with_system(stored, own)
     messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
     counts.repaired += messages != stored
     is_bare = bare and gold is None
@@ -297,6 +299,18 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
             "name the column 'prompt'"
         )
     return messages
+
+
+def with_system(messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
+    """Put the column `system` of a row in front of a prompt that has no system message.
+
+    Raises:
+        RowError: It is not text.
+    """
+    value = row.get("system")
+    if is_missing(value) or value == "" or any(message.role == "system" for message in messages):
+        return messages
+    return (Message.of("system", text_of(value, "'system'")), *messages)
 
 
 def _prompt_message(line: Line, column: str) -> Message:
