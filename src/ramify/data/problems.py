@@ -150,7 +150,8 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     if prompt is None and not bare:
         raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
-    stored = with_system_column(stored, own)
+    if not bare:
+        stored = with_system_column(stored, own)
     messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
     counts.repaired += messages != stored
     is_bare = bare and gold is None
@@ -300,6 +301,19 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     return messages
 
 
+def with_system_column(messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
+    """Put the column `system` of a row in front of a prompt that has no system message.
+
+    Raises:
+        RowError: It is not text.
+    """
+    value = row.get("system")
+    is_blank = isinstance(value, str) and not value.strip()
+    if is_missing(value) or is_blank or any(message.role == "system" for message in messages):
+        return messages
+    return (Message.of("system", text_of(value, "'system'")), *messages)
+
+
 def _prompt_message(line: Line, column: str) -> Message:
     if isinstance(line, Message):
         return line
@@ -308,14 +322,6 @@ def _prompt_message(line: Line, column: str) -> Message:
     if line.calls or line.thought:
         raise RowError(f"a call or a thought in {column!r}", "a prompt's messages are texts")
     return Message.of("assistant", line.text)
-
-
-def with_system_column(messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
-    """Return a prompt with the row's `system` in front, as ShareGPT and alpaca rows have it, unless it has a system message."""
-    system = row.get("system")
-    if not isinstance(system, str) or not system.strip() or messages[0].role == "system":
-        return messages
-    return (Message.of("system", text_of(system, "'system'")), *messages)
 
 
 def read_identifier(row: Row, default: str) -> str:

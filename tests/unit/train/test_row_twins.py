@@ -472,6 +472,45 @@ def test_demonstrations_in_any_shape_are_trained_on_as_their_twins(tmp_path: Pat
             assert examples.get(position) == expected.get(number), (kind, twins[number - 1], row, notes)
 
 
+def as_pair(chosen: Row, rejected: Row) -> Row:
+    """One row of two: lists of messages with their prompt, or a prompt with two sides."""
+    others = {key: value for key, value in chosen.items() if key not in ("messages", "completion", "output")}
+    if chosen.get("completion") is not None or ("instruction" in chosen and chosen.get("output") is not None):
+        side = "output" if chosen.get("completion") is None else "completion"
+        return {**others, "chosen": chosen[side], "rejected": rejected[side]}
+    side = "messages" if chosen.get("messages") is not None else "conversations"
+    others.pop("conversations", None)
+    return {**others, "chosen": chosen[side], "rejected": rejected[side]}
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_pairs_in_any_shape_are_trained_on_as_their_twins(tmp_path: Path, setup: str) -> None:
+    recipe, renderer = opened(tmp_path, setup, DpoRecipe)
+    draw = random.Random(setup)
+    twins: list[Row] = []
+    by_kind: dict[str, list[tuple[int, Row]]] = {kind: [] for kind in KINDS}
+    for number in range(1, COUNT // len(SETUPS) + 1):
+        chosen = dialogue(draw, 1 if setup == "tags" else 2)
+        for message in chosen["messages"]:
+            message.pop("weight", None)
+        rejected = copy.deepcopy(chosen)
+        rejected["messages"][-1]["content"] = "Who knows?"
+        twins.append(as_pair(chosen, rejected))
+        seed = draw.random()
+        row = as_pair(*(shaped(side, random.Random(seed), SETUPS[setup][0]) for side in (chosen, rejected)))
+        kind = draw.choice(KINDS)
+        by_kind[kind].append((number, as_columns_of_texts(row) if kind == ".parquet" else row))
+    expected, _ = trained(recipe, renderer, write(tmp_path / "twins.jsonl", twins))
+    assert len(expected) > 0.7 * len(twins)
+    for kind, numbered in by_kind.items():
+        if not numbered:
+            continue
+        path = write(tmp_path / f"rows{kind}", [row for _, row in numbered])
+        examples, notes = trained(recipe, renderer, path)
+        for position, (number, row) in enumerate(numbered, kind != ".parquet"):
+            assert examples.get(position) == expected.get(number), (kind, twins[number - 1], row, notes)
+
+
 def _calls(row: Row) -> Row:
     """The first call's function; the row gets one if it has none."""
     messages = row["messages"]
