@@ -63,7 +63,8 @@ _ANALYSIS = f"{CHANNEL}analysis{MESSAGE}"
 _COMMENTARY = f"{CHANNEL}commentary{MESSAGE}"
 _FINAL = f"{CHANNEL}final{MESSAGE}"
 _RESULT = (f"{START}{FUNCTIONS}", END)
-_OTHER_ROLES = (FUNCTIONS, "python", "browser", "tool", "user", "system", "developer")
+_OTHER_ROLES = (FUNCTIONS, "user", "system", "developer")
+"""Services take four stop strings; a message of another role is noticed when the turn is read."""
 _NAMES = tuple(token[1:-1] for token in TOKENS)
 _LESS_THAN = r"\\u003c"
 _TOKEN_IN_JSON = re.compile(rf"<(?=(?:{'|'.join(map(re.escape, _NAMES))})>)")
