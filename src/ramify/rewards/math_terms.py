@@ -142,7 +142,7 @@ class _Reader:
             if self._took("*"):
                 factors.append(self._factor())
             elif self._took("/"):
-                factors.append(inverse(self._factor()))
+                factors.append(_inverse(self._factor()))
             elif self._starts_factor():
                 if self.ahead[-1] in _DIGITS and self.tokens[self.position - 1][-1] in _DIGITS:
                     raise UnreadableError("two numbers side by side")
@@ -197,7 +197,7 @@ class _Reader:
 
     def _command(self, name: str) -> Term:
         if name == "frac":
-            return Call("*", (self._argument(), inverse(self._argument())))
+            return Call("*", (self._argument(), _inverse(self._argument())))
         if name == "sqrt":
             degree = self._enclosed() if self.ahead == "[" else _TWO
             return Call("root", (degree, self._argument()))
@@ -270,14 +270,13 @@ class _Reader:
         return token
 
 
-def inverse(term: Term) -> Term:
-    """Return 1 / `term`."""
-    return Call("^", (term, MINUS_ONE))
-
-
 def negative(term: Term) -> Term:
     """Return -`term`."""
     return Number(-term.value) if isinstance(term, Number) else Call("*", (MINUS_ONE, term))
+
+
+def _inverse(term: Term) -> Term:
+    return Call("^", (term, MINUS_ONE))
 
 
 def _combined(name: str, parts: Sequence[Term]) -> Term:
@@ -360,7 +359,8 @@ class Arithmetic:
             case "^", [base, exponent]:
                 return self._power(base, exponent)
             case "root", [degree, value]:
-                if value.real < 0 and _is_odd(degree) and self.is_real(value):
+                is_odd = isinstance(degree, Fraction) and degree % 2 == 1
+                if is_odd and value.real < 0 and self.is_real(value):
                     return -self._power(-value, 1 / degree)
                 return self._power(value, 1 / degree)
             case "exp", [exponent]:
@@ -389,10 +389,8 @@ class Arithmetic:
         return number ** self.number(exponent)
 
 
-@functools.cache
-def arithmetic(digits: int) -> Arithmetic:
-    """Return the arithmetic that all comparisons share."""
-    return Arithmetic(digits)
+arithmetic = functools.cache(Arithmetic)
+"""Comparisons share the arithmetic of each precision."""
 
 
 def same_value(left: Term, right: Term) -> bool:
@@ -478,10 +476,6 @@ def _agree(left: Term, right: Term, point: Assignment, *, at_reals: bool) -> boo
         a, b = (fine.value(term, point) for term in (left, right))
         return None not in (a, b) and bool(abs(fine.number(a) - fine.number(b)) <= _FALLEN * difference)
     return at_reals or left == right
-
-
-def _is_odd(degree: Value) -> bool:
-    return isinstance(degree, Fraction) and degree.denominator == 1 and degree.numerator % 2 == 1
 
 
 def _integer_function(name: str, arguments: Sequence[Value]) -> Value:
