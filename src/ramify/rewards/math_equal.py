@@ -215,23 +215,19 @@ def _form(text: str) -> Form | None:
         return None
 
 
-def _same_related(written: Form, wanted: Form) -> bool:
+def _same_related(*forms: Form) -> bool:
     """Compare answers with names or equations. A name may be left out; different letters make different equations."""
-    if isinstance(written, NamedValue) and isinstance(wanted, NamedValue):
-        names = (written.name, wanted.name)
+    if not any(isinstance(form, Equation) for form in forms):
+        names = [form.name for form in forms if isinstance(form, NamedValue)]
         # A word ("total", "f(x)") describes the value, a letter is one among several, as are "f(2)" and "S_5".
         says_more = any(len(name) > 2 and not name.startswith(("(", "\\")) for name in names)
         are_numbered = all(any(c.isdecimal() for c in name) for name in names)
-        if names[0] == names[1] or (says_more and not are_numbered):
-            return same_form(written.value, wanted.value)
-    elif not isinstance(written, Equation) and not isinstance(wanted, Equation):
-        return same_form(
-            *(form.value if isinstance(form, NamedValue) else form for form in (written, wanted))
-        )
-    left, right = _difference(written), _difference(wanted)
+        if len({*names}) < 2 or (says_more and not are_numbered):
+            return same_form(*(form.value if isinstance(form, NamedValue) else form for form in forms))
+    left, right = map(_difference, forms)
     if left is not None and right is not None:
         return same_up_to_factor(left, right)
-    equation, other = (written, wanted) if isinstance(written, Equation) else (wanted, written)
+    equation, other = forms if isinstance(forms[0], Equation) else forms[::-1]
     if not isinstance(equation, Equation) or equation.stated is None or isinstance(other, Equation):
         return False
     return same_form(equation.stated, other)

@@ -488,15 +488,13 @@ def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
     bare = (text, Fraction(1), None)
     quoted = _QUOTED_UNIT.search(text)
     match = quoted or _PLAIN.search(text)
-    if match is None or not match.start():
+    if match is None or not match.start() or _REMARK.search(match.group()):
         return bare
     before, written, scale = text[: match.start()].strip(), match.group().replace('"', " "), Fraction(1)
     while word := _SCALE.match(written):
         scale, written = scale * _SCALES[word[1].lower()], written[word.end() :]
     if not written.strip():
         return before, scale, None
-    if _REMARK.search(written):
-        return bare
     unit = read_unit(written)
     if unit is None and (quoted or _COUNTED.fullmatch(written)):
         unit = Unit(" ".join(re.findall(r"[^\s.^{}]+", written)).lower().removesuffix("s"))
