@@ -11,6 +11,7 @@ behind. The limit is on CPU time, so a pair gets the same verdict however busy t
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -26,7 +27,6 @@ from ramify.rewards.math_forms import (
     Items,
     NamedValue,
     Text,
-    Unit,
     clean,
     read_form,
 )
@@ -66,6 +66,7 @@ _WARM_UP = (
     (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \end{pmatrix}"),
 )
 """Comparisons that load everything once, so that the forked ones need not."""
+_PERCENT, _ZERO, _ONE = Fraction(1, 100), Number(Fraction(0)), Number(Fraction(1))
 
 
 class Symbolic(StrEnum):
@@ -157,7 +158,8 @@ def _decide(prediction: str, gold: str) -> bool | None:
         left, right = clean(prediction), clean(gold)
         if not left or not right:
             return False
-        if _unspaced(left) == _unspaced(right):
+        # A blank between two numbers stays unless it separates thousands.
+        if _BLANK.sub("", left) == _BLANK.sub("", right):
             return True
         if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
             return same_time
@@ -194,19 +196,11 @@ def _ended_in(outcome: Symbolic, prediction: str, golds: Sequence[str]) -> float
     return float(outcome in outcomes and Symbolic.EQUAL not in outcomes)
 
 
-def _unspaced(text: str) -> str:
-    """Return the text without blanks, but a blank between two numbers stays unless it separates thousands."""
-    return _BLANK.sub("", text) if " " in text else text
-
-
 def _has_balanced_braces(text: str) -> bool:
     """Return True if the braces balance and are not too deep; other texts are no formulas and would only cost time."""
-    depth = 0
-    for brace in re.findall(r"(?<!\\)[{}]", text):
-        depth += 1 if brace == "{" else -1
-        if not 0 <= depth <= _MAX_DEPTH:
-            return False
-    return depth == 0
+    braces = re.findall(r"(?<!\\)[{}]", text)
+    depths = [0, *itertools.accumulate(1 if brace == "{" else -1 for brace in braces)]
+    return depths[-1] == 0 == min(depths) and max(depths) <= _MAX_DEPTH
 
 
 def _has_digit_or_command(text: str) -> bool:
@@ -221,33 +215,22 @@ def _form(text: str) -> Form | None:
         return None
 
 
-def _same_related(written: Form, wanted: Form) -> bool:
+def _same_related(*forms: Form) -> bool:
     """Compare answers with names or equations. A name may be left out; different letters make different equations."""
-    if isinstance(written, NamedValue) and isinstance(wanted, NamedValue):
-        says_more = _is_word(written.name) or _is_word(wanted.name)
-        if written.name == wanted.name or (says_more and not _are_numbered(written.name, wanted.name)):
-            return same_form(written.value, wanted.value)
-    elif not isinstance(written, Equation) and not isinstance(wanted, Equation):
-        return same_form(
-            *(form.value if isinstance(form, NamedValue) else form for form in (written, wanted))
-        )
-    left, right = _difference(written), _difference(wanted)
+    if not any(isinstance(form, Equation) for form in forms):
+        names = [form.name for form in forms if isinstance(form, NamedValue)]
+        # A word ("total", "f(x)") describes the value, a letter is one among several, as are "f(2)" and "S_5".
+        says_more = any(len(name) > 2 and not name.startswith(("(", "\\")) for name in names)
+        are_numbered = all(any(c.isdecimal() for c in name) for name in names)
+        if len({*names}) < 2 or (says_more and not are_numbered):
+            return same_form(*(form.value if isinstance(form, NamedValue) else form for form in forms))
+    left, right = map(_difference, forms)
     if left is not None and right is not None:
         return same_up_to_factor(left, right)
-    equation, other = (written, wanted) if isinstance(written, Equation) else (wanted, written)
+    equation, other = forms if isinstance(forms[0], Equation) else forms[::-1]
     if not isinstance(equation, Equation) or equation.stated is None or isinstance(other, Equation):
         return False
     return same_form(equation.stated, other)
-
-
-def _is_word(name: str) -> bool:
-    """Return True if a name describes the value ("total", "f(x)"), rather than being one letter among several."""
-    return len(name) > 2 and not name.startswith(("(", "\\"))
-
-
-def _are_numbered(*names: str) -> bool:
-    """Return True if each name is one of a numbered series ("f(2)", "S_5")."""
-    return all(any(c.isdecimal() for c in name) for name in names)
 
 
 def _difference(form: Form) -> Term | None:
@@ -269,27 +252,21 @@ def _same_formula(written: Formula, wanted: Formula) -> bool:
     if _is_factored(wanted.term) and _is(written.term, "+"):
         return False
     if left and right:
-        return left.of == right.of and same_value(_times(written.term, left), _times(wanted.term, right))
+        return left.of == right.of and same_value(
+            _times(written.term, left.factor), _times(wanted.term, right.factor)
+        )
+    is_same = same_value(written.term, wanted.term)
     if left and left.of == "%":
         # "10%" equals 0.1. It also equals 10, since a gold of 1 or more hardly ever means a hundredth of itself.
-        value = exact_value(wanted.term)
-        bare = value is not None and abs(value) >= 1 and same_value(written.term, wanted.term)
-        return bare or same_value(_times(written.term, _PERCENT), wanted.term)
+        is_large = abs(exact_value(wanted.term) or _ZERO.value) >= 1
+        return (is_same and is_large) or same_value(_times(written.term, _PERCENT), wanted.term)
     if right and right.of == "%":
-        return same_value(written.term, wanted.term) or same_value(
-            written.term, _times(wanted.term, _PERCENT)
-        )
-    return same_value(written.term, wanted.term)
+        return is_same or same_value(written.term, _times(wanted.term, _PERCENT))
+    return is_same
 
 
-_PERCENT = Unit("%", Fraction(1, 100))
-
-
-def _times(term: Term, unit: Unit) -> Term:
-    return term if unit.factor == 1 else Call("*", (term, Number(unit.factor)))
-
-
-_ZERO = Number(Fraction(0))
+def _times(term: Term, factor: Fraction) -> Term:
+    return term if factor == 1 else Call("*", (term, Number(factor)))
 
 
 def _is_nothing_of(term: Term) -> bool:
@@ -303,28 +280,19 @@ def _is(term: Term, name: str) -> TypeGuard[Call]:
 
 def _is_factored(term: Term) -> bool:
     """Return True if a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
-    factors = term.arguments if _is(term, "*") else (term,)
-    sums = 0
-    for factor in factors:
-        power = 1
-        if _is(factor, "^"):
-            factor, exponent = factor.arguments
-            value = exact_value(exponent)
-            power = int(value) if value is not None and value.denominator == 1 else 0
-        if _is(factor, "+") and symbols_of(factor):
-            if power < 1:
+    sums = Fraction(0)
+    for factor in term.arguments if _is(term, "*") else (term,):
+        base, exponent = factor.arguments if _is(factor, "^") else (factor, _ONE)
+        if _is(base, "+") and symbols_of(base):
+            power = exact_value(exponent)
+            if power is None or power < 1 or power.denominator > 1:
                 return False
             sums += power
     return sums > 1
 
 
-def _same_items(written: Form, wanted: Form) -> bool:
-    if isinstance(written, Formula):
-        written = Items("{}", (written,))
-    if isinstance(wanted, Formula):
-        wanted = Items("{}", (wanted,))
-    if not isinstance(written, Items) or not isinstance(wanted, Items):
-        return False
+def _same_items(*forms: Form) -> bool:
+    written, wanted = (form if isinstance(form, Items) else Items("{}", (form,)) for form in forms)
     if "m" in (written.brackets, wanted.brackets):
         return _same_matrix(written, wanted)
     left, right = written.items, wanted.items

@@ -99,7 +99,6 @@ _REPLACED = [
         (r"\\(?:cdot|times|ast)(?![A-Za-z])", "*"),
         (r"\*\s*\*", "^"),
         (r"\\div(?![A-Za-z])", "/"),
-        (r"\\p?mod(?![A-Za-z])", r"\\bmod"),
         (r"\\degree(?![A-Za-z])|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))", '"degree"'),
         (r"\\%|%", '"%"'),
         (r"(?<=\d)[eE]([+-]?\d+)(?!\w)", r"*10^{\1}"),
@@ -136,8 +135,6 @@ _IN_PROSE = re.compile(
     r"(?:[\s.]*|\s+is (?:the|our|my) [a-z]+[\s.]*)"
 )
 """One formula between math delimiters, with words before it."""
-
-
 _GROUPED = re.compile(
     r'[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?(?=(?: *"[^"]*"| [A-Za-z]{2,}[A-Za-z ]*)?(?: *\^ *\{?[23]\}?)?$)'
 )
@@ -164,7 +161,7 @@ _OWN_NUMBER = re.compile(r"(?<![\^_\d])(?<![\^_]\{)\d")
 _REALS = re.compile(r"\\mathbb\s*\{?R\}?(?:\s*(?:\\setminus|\\backslash|-)\s*\\?\{(.+?)\\?\})?")
 _UNEQUAL = re.compile(r"\s*[A-Za-z]\s*\\ne(?![A-Za-z])")
 _SIZE = re.compile(r"\|\s*[A-Za-z]\s*([+-][^|]*)?\|")
-_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
+_ANGLE_FUNCTION = re.compile("sin|cos|tan|cot|sec|csc")
 _DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
 """Degrees after a number or name inside a formula of angles; after a whole formula they are its unit."""
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -244,7 +241,7 @@ def clean(text: str) -> str:
         text = next(filter(None, prose.group("a", "b", "c", "d")))
     if not text.isascii():
         text = _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text)
-        text = unicodedata.normalize("NFKC", _SUPERSCRIPT.sub(_raised, text)).translate(_CHARACTERS)
+        text = unicodedata.normalize("NFKC", _SUPERSCRIPT.sub(r"^{\g<0>}", text)).translate(_CHARACTERS)
         text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     text = _EMPHASIS.sub(r"\1", text.replace('"', "").replace("`", ""))
     if "\\" in text:
@@ -259,16 +256,10 @@ def clean(text: str) -> str:
     return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
 
 
-def _raised(match: re.Match[str]) -> str:
-    return f"^{{{unicodedata.normalize('NFKC', match.group())}}}"
-
-
 def _repeated(match: re.Match[str]) -> str:
+    r"""Write `0.1\overline{6}` as (16 - 1) / 90."""
     whole, once, again = match.groups()
-    value = Fraction(
-        int(whole + once + again) - int(f"{whole}{once}" or "0"), 10 ** len(once) * (10 ** len(again) - 1)
-    )
-    return f"({value.numerator}/{value.denominator})"
+    return f"(({whole}{once}{again}-0{whole}{once})/{'9' * len(again)}{'0' * len(once)})"
 
 
 def _words(match: re.Match[str]) -> str:
@@ -497,15 +488,13 @@ def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
     bare = (text, Fraction(1), None)
     quoted = _QUOTED_UNIT.search(text)
     match = quoted or _PLAIN.search(text)
-    if match is None or not match.start():
+    if match is None or not match.start() or _REMARK.search(match.group()):
         return bare
     before, written, scale = text[: match.start()].strip(), match.group().replace('"', " "), Fraction(1)
     while word := _SCALE.match(written):
         scale, written = scale * _SCALES[word[1].lower()], written[word.end() :]
     if not written.strip():
         return before, scale, None
-    if _REMARK.search(written):
-        return bare
     unit = read_unit(written)
     if unit is None and (quoted or _COUNTED.fullmatch(written)):
         unit = Unit(" ".join(re.findall(r"[^\s.^{}]+", written)).lower().removesuffix("s"))
@@ -516,7 +505,8 @@ def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
 
 def read_unit(written: str) -> Unit | None:
     """Return the unit that a text spells; None if it is not in the table."""
-    of, factor = [], Fraction(1)
+    of: list[str] = []
+    factor = Fraction(1)
     text = re.sub(r"\bdegrees?\s+(?=[cf])", "°", written, flags=re.IGNORECASE)
     text = re.sub(r"\bmph\b", "mi/h", re.sub(r"\bkm?ph\b|\bkmh\b", "km/h", text))
     for part in re.split(r"/|\bper\b", text):

@@ -61,6 +61,7 @@ _TOKEN = re.compile(
     rf"|(\\[A-Za-z]+|(?:{'|'.join(sorted(WORDS, key=len, reverse=True))})(?![A-Za-z]))|([A-Za-z])|(.))",
     re.DOTALL,
 )
+_FACTOR = re.compile(r"[^\W_]|[({\[\\.]")
 _FIRST_IDEOGRAPH = "\u2e80"
 """From this character on letters are words, not symbols: a date with ideographs is not a product."""
 _GREEK = """
@@ -74,10 +75,9 @@ _DIGITS = frozenset("0123456789")
 _TEN, _TWO = Number(Fraction(10)), Number(Fraction(2))
 _MAX_DEPTH = 40
 _MAX_CHARS = 1000
-_MAX_FACTORIALS = 3
 
-Value: TypeAlias = Fraction | complex
-"""`complex` stands for mpmath's real and complex numbers, which have the same operations."""
+Value: TypeAlias = Any
+"""A `Fraction`, or a real or complex number of mpmath, which has no types."""
 Assignment: TypeAlias = Mapping[str, Fraction]
 _CONSTANTS = frozenset({"pi", "e", "i"})
 _MAX_BITS = 1 << 16
@@ -127,17 +127,14 @@ class _Reader:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise UnreadableError("too deep")
-        terms = [self._signed()]
-        while self.ahead in _SIGNS:
-            terms.append(self._signed())
+        terms: list[Term] = []
+        while not terms or self.ahead in _SIGNS:
+            sign = 1
+            while self.ahead in _SIGNS:
+                sign *= self._signs[self._take()]
+            terms.append(self._product() if sign > 0 else negative(self._product()))
         self._depth -= 1
         return _combined("+", terms)
-
-    def _signed(self) -> Term:
-        sign = 1
-        while self.ahead in _SIGNS:
-            sign *= self._signs[self._take()]
-        return self._product() if sign > 0 else negative(self._product())
 
     def _product(self) -> Term:
         factors = [self._power()]
@@ -145,9 +142,7 @@ class _Reader:
             if self._took("*"):
                 factors.append(self._factor())
             elif self._took("/"):
-                factors.append(inverse(self._factor()))
-            elif self._took("\\bmod"):
-                factors = [Call("mod", (_combined("*", factors), self._factor()))]
+                factors.append(_inverse(self._factor()))
             elif self._starts_factor():
                 if self.ahead[-1] in _DIGITS and self.tokens[self.position - 1][-1] in _DIGITS:
                     raise UnreadableError("two numbers side by side")
@@ -159,18 +154,14 @@ class _Reader:
         return negative(self._power()) if self._took("-") else self._power()
 
     def _starts_factor(self) -> bool:
-        token = self.ahead
-        if token == "|":
+        if self.ahead == "|":
             return not self._in_bars
-        if token in _SIGNS:
-            return False
-        return bool(token) and (token[0].isalnum() or token in "({[" or token[0] == "\\" or len(token) > 1)
+        return self.ahead not in _SIGNS and _FACTOR.match(self.ahead) is not None
 
     def _power(self) -> Term:
         base = self._atom()
-        for _ in range(_MAX_FACTORIALS):
-            if self._took("!"):
-                base = Call("factorial", (base,))
+        while self._took("!"):
+            base = Call("factorial", (base,))
         return Call("^", (base, self._exponent())) if self._took("^") else base
 
     def _exponent(self) -> Term:
@@ -206,7 +197,7 @@ class _Reader:
 
     def _command(self, name: str) -> Term:
         if name == "frac":
-            return Call("*", (self._argument(), inverse(self._argument())))
+            return Call("*", (self._argument(), _inverse(self._argument())))
         if name == "sqrt":
             degree = self._enclosed() if self.ahead == "[" else _TWO
             return Call("root", (degree, self._argument()))
@@ -279,14 +270,13 @@ class _Reader:
         return token
 
 
-def inverse(term: Term) -> Term:
-    """Return 1 / `term`."""
-    return Call("^", (term, MINUS_ONE))
-
-
 def negative(term: Term) -> Term:
     """Return -`term`."""
     return Number(-term.value) if isinstance(term, Number) else Call("*", (MINUS_ONE, term))
+
+
+def _inverse(term: Term) -> Term:
+    return Call("^", (term, MINUS_ONE))
 
 
 def _combined(name: str, parts: Sequence[Term]) -> Term:
@@ -297,24 +287,20 @@ class UndecidedError(ArithmeticError):
     """A value is undefined at the points."""
 
 
-class _TooLargeError(UndecidedError):
-    """A value is too large to compute; the other one may not be."""
-
-
 class Arithmetic:
-    """Exact rational numbers, and numbers of `digits` decimal digits, at most `whole_digits` of them before the point.
+    """Exact rational numbers, and numbers of `digits` decimal digits, fewer of them before the point.
 
     Attributes:
         noise: A safe upper bound of the relative rounding error.
     """
 
-    def __init__(self, digits: int, whole_digits: int) -> None:
+    def __init__(self, digits: int) -> None:
         """Load mpmath only when a value is not rational."""
         self._digits = digits
-        self._most_bits = math.log2(10) * whole_digits
+        self._most_bits = math.log2(10) * (digits - _SPARE)
         self.noise = Fraction(1, 10 ** (digits - 10))
 
-    def value(self, term: Term, assignment: Assignment) -> Value | None:
+    def value(self, term: Term, assignment: Assignment) -> Value:
         """Return the value of a term under an assignment of its symbols; None if it is too large.
 
         Raises:
@@ -322,21 +308,21 @@ class Arithmetic:
         """
         try:
             return self._value(term, assignment)
-        except (_TooLargeError, OverflowError):
+        except OverflowError:
             return None
         except (ZeroDivisionError, ValueError) as error:
             raise UndecidedError("not defined") from error
 
     def is_real(self, value: Value) -> bool:
         """Return True if a value has no imaginary part, apart from rounding."""
-        return value.imag == 0 or abs(value.imag) <= self.noise * max(self.number(1), abs(value))
+        return bool(value.imag == 0 or abs(value.imag) <= self.noise * max(self.number(1), abs(value)))
 
-    def number(self, value: Value) -> Any:  # noqa: ANN401 - mpmath has no types
+    def number(self, value: Value) -> Value:
         """Return a value as mpmath's number."""
         return self._mp.convert(value)
 
     @functools.cached_property
-    def _mp(self) -> Any:  # noqa: ANN401 - as above
+    def _mp(self) -> Any:  # noqa: ANN401 - mpmath has no types
         from mpmath.ctx_mp import MPContext
 
         # A context of our own, whose precision never changes, so threads can share it.
@@ -362,7 +348,7 @@ class Arithmetic:
         else:
             fits = self._mp.mag(value) < self._most_bits
         if not fits:
-            raise _TooLargeError("too large")
+            raise OverflowError("too large")
         return value
 
     def _call(self, name: str, arguments: list[Value]) -> Value:
@@ -373,7 +359,8 @@ class Arithmetic:
             case "^", [base, exponent]:
                 return self._power(base, exponent)
             case "root", [degree, value]:
-                if value.real < 0 and _is_odd(degree) and self.is_real(value):
+                is_odd = isinstance(degree, Fraction) and degree % 2 == 1
+                if is_odd and value.real < 0 and self.is_real(value):
                     return -self._power(-value, 1 / degree)
                 return self._power(value, 1 / degree)
             case "exp", [exponent]:
@@ -382,7 +369,7 @@ class Arithmetic:
                 return self._call("ln", [value]) / self._call("ln", [base])
             case "abs", [value]:
                 return abs(value)
-            case (("factorial" | "binom" | "mod"), _):
+            case (("factorial" | "binom"), _):
                 return _integer_function(name, arguments)
             case "ln", [value] if value == 0:
                 raise UndecidedError("not defined")
@@ -402,10 +389,8 @@ class Arithmetic:
         return number ** self.number(exponent)
 
 
-@functools.cache
-def arithmetic(digits: int) -> Arithmetic:
-    """Return arithmetic for values with fewer digits before the point than all digits: those behind it must tell them apart."""
-    return Arithmetic(digits, digits - _SPARE)
+arithmetic = functools.cache(Arithmetic)
+"""Comparisons share the arithmetic of each precision."""
 
 
 def same_value(left: Term, right: Term) -> bool:
@@ -480,7 +465,7 @@ def _agree(left: Term, right: Term, point: Assignment, *, at_reals: bool) -> boo
         a, b = (coarse.value(term, point) for term in (left, right))
         if isinstance(a, Fraction) and isinstance(b, Fraction):
             return a == b
-        if a is None or b is None:
+        if None in (a, b):
             continue
         if at_reals and not (coarse.is_real(a) and coarse.is_real(b)):
             return True
@@ -489,21 +474,14 @@ def _agree(left: Term, right: Term, point: Assignment, *, at_reals: bool) -> boo
         if difference <= coarse.noise * _LOSS * max(abs(a), abs(b)):
             return True
         a, b = (fine.value(term, point) for term in (left, right))
-        is_known = a is not None and b is not None
-        return is_known and bool(abs(fine.number(a) - fine.number(b)) <= _FALLEN * difference)
+        return None not in (a, b) and bool(abs(fine.number(a) - fine.number(b)) <= _FALLEN * difference)
     return at_reals or left == right
-
-
-def _is_odd(degree: Value) -> bool:
-    return isinstance(degree, Fraction) and degree.denominator == 1 and degree.numerator % 2 == 1
 
 
 def _integer_function(name: str, arguments: Sequence[Value]) -> Value:
     whole = [a.numerator for a in arguments if isinstance(a, Fraction) and a.denominator == 1]
-    if len(whole) != len(arguments) or (name != "mod" and min(whole) < 0):
+    if len(whole) != len(arguments) or min(whole) < 0:
         raise UndecidedError("no whole number")
-    if name == "mod":
-        return Fraction(whole[0] % whole[1])
     if max(whole) > _MAX_FACTORIAL:
-        raise _TooLargeError("too large")
+        raise OverflowError("too large")
     return Fraction(math.factorial(whole[0]) if name == "factorial" else math.comb(*whole))
