@@ -158,6 +158,20 @@ def xml_template() -> str:
     return before + calls + after
 
 
+def write_qwen35_tokenizer(folder: Path) -> Path:
+    """As `write_xml_tokenizer`; the template also opens each thought and leaves out blanks around results, as that of Qwen3.5."""
+    path = write_opening_tokenizer(folder) / "chat_template.jinja"
+    opening = "{{- '<|im_start|>assistant\\n<think>\\n' -}}"
+    before, plain, after = xml_template().rpartition(opening.replace("<think>\\n", ""))
+    assert plain
+    source = before + opening + after
+    assert source.count("+ m.content + '\\n</tool_response>'") == 1
+    path.write_text(
+        source.replace("+ m.content + '\\n</tool_response>'", "+ (m.content | trim) + '\\n</tool_response>'")
+    )
+    return folder
+
+
 def write_opening_tokenizer(folder: Path) -> Path:
     """As `write_hermes_tokenizer`, for Qwen3; the template opens the thought with which each turn of the assistant begins."""
     path = write_hermes_tokenizer(folder, QWEN3) / "chat_template.jinja"

@@ -63,7 +63,8 @@ _ANALYSIS = f"{CHANNEL}analysis{MESSAGE}"
 _COMMENTARY = f"{CHANNEL}commentary{MESSAGE}"
 _FINAL = f"{CHANNEL}final{MESSAGE}"
 _RESULT = (f"{START}{FUNCTIONS}", END)
-_OTHER_ROLES = (FUNCTIONS, "python", "browser", "tool", "user", "system", "developer")
+_OTHER_ROLES = (FUNCTIONS, "user", "system", "developer")
+"""Services take four stop strings; a message of another role is noticed when the turn is read."""
 _NAMES = tuple(token[1:-1] for token in TOKENS)
 _LESS_THAN = r"\\u003c"
 _TOKEN_IN_JSON = re.compile(rf"<(?=(?:{'|'.join(map(re.escape, _NAMES))})>)")
@@ -375,7 +376,7 @@ def read_call_frame(template: ChatTemplate, origin: str) -> CallFrame:
     Raises:
         DataError: The template shows no tools, or writes calls or results in another way.
     """
-    rendered = probed_results(template, origin, ["first"], HARMONY)
+    rendered = probed_results(template, origin, ["ramify_first"], HARMONY)
     before_arguments, arguments, after_call = rendered.partition(HARMONY.probe)
     header = before_arguments.rpartition(_ASSISTANT)[2]
     before, mark, after = after_call.partition("ramify_first")

@@ -187,6 +187,10 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         texts = [self.result_text(self._foreign(result.text, shown)[0]) for result in results]
         return shown.controls.framed_ids(self._frame.pieces(len(texts)), texts)
 
+    def result_text(self, text: str) -> str:
+        """Return a result's text as the template writes it."""
+        return text.strip() if self._frame.trims else text
+
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Parse one whole turn of the policy; a call of a tool that is not in force is read, and gets an error."""
         opened = "<think>" if self.thought_opening else ""
@@ -325,11 +329,13 @@ class ResultFrame:
         before: Up to the first result.
         between: Between two results.
         after: From the last result to where the assistant begins to write.
+        trims: The template leaves out blanks around a result, as that of Qwen3.5 does.
     """
 
     before: str
     between: str
     after: str
+    trims: bool
 
     @property
     def result_end(self) -> str:
@@ -344,7 +350,7 @@ class ResultFrame:
 
 @lru_cache(maxsize=4)
 def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) -> ResultFrame:
-    """Return a template's text around tool results, read from renderings of a call with one result and with two.
+    """Return a template's text around tool results, read from renderings of a call with one result, with two, and with blanks around one.
 
     Args:
         template: The chat template.
@@ -356,20 +362,21 @@ def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) ->
         DataError: The template shows no tools, writes calls or results in another way, or ends turns with another token.
     """
     key = f'model.dialect = "{form.dialect}"'
-    one_result = probed_results(template, origin, ["first"], form)
-    two_results = probed_results(template, origin, ["first", "second"], form)
+    marks = ["ramify_first", "ramify_second"]
+    one_result = probed_results(template, origin, marks[:1], form)
+    two_results = probed_results(template, origin, marks, form)
+    trims = probed_results(template, origin, [f" \n{marks[0]}\n "], form) == one_result
     _, call, after_call = two_results.partition(form.probe)
     if call and not after_call.startswith(end):
         raise DataError(
             f"{origin}: the chat template ends a turn with {after_call.partition(chr(10))[0]!r:.60}, but eos_token in "
             f"tokenizer_config.json is {end!r}. {key} needs them equal"
         )
-    marks = [f"ramify_{name}" for name in ("first", "second")]
     if not call or any(two_results.count(mark) != 1 for mark in marks):
         raise other_form(origin, two_results, form)
     before, _, after_first = after_call.removeprefix(end).partition(marks[0])
     between, _, after = after_first.partition(marks[1])
-    frame = ResultFrame(before, between, after)
+    frame = ResultFrame(before, between, after, trims)
     if not one_result.endswith(form.probe + end + before + marks[0] + after):
         raise DataError(
             f"{origin}: the chat template writes one tool result differently from two, which {key} does not "
@@ -387,8 +394,8 @@ def other_form(origin: str, rendered: str, form: CallForm) -> DataError:
     )
 
 
-def probed_results(template: ChatTemplate, origin: str, names: Sequence[str], form: CallForm) -> str:
-    """Render a call of `ramify_probe` with the text "a" and its results, `ramify_` with these names.
+def probed_results(template: ChatTemplate, origin: str, results: Sequence[str], form: CallForm) -> str:
+    """Render a call of `ramify_probe` with the text "a", and results.
 
     Raises:
         DataError: The template shows no tools, or refuses such a chat.
@@ -402,7 +409,7 @@ def probed_results(template: ChatTemplate, origin: str, names: Sequence[str], fo
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        *({"role": "tool", "name": "ramify_probe", "content": f"ramify_{name}"} for name in names),
+        *({"role": "tool", "name": "ramify_probe", "content": text} for text in results),
     ]
     try:
         return template.render(messages, [_PROBE_TOOL])

@@ -169,7 +169,8 @@ class Llama3Renderer(HermesRenderer):
 
     def result_text(self, text: str) -> str:
         """Return a result's text as the template writes it."""
-        return json.dumps(text, ensure_ascii=False)[1:-1] if self._quotes else text
+        plain = super().result_text(text)
+        return json.dumps(plain, ensure_ascii=False)[1:-1] if self._quotes else plain
 
 
 def _words_begin(turn: str) -> int:
