@@ -142,7 +142,7 @@ def check(
     if begun and not renderer.thought_opening:
         parts = ((Source.POLICY, begun + parts[0][1]), *parts[1:])
     for text in (text for source, text in parts if source is Source.POLICY):
-        _check_text(renderer, text)
+        _check_text(renderer, text, tools)
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
     by_name = renderer.tools_of(tools).by_name
     for number, (source, text) in enumerate(parts):
@@ -155,14 +155,23 @@ def check(
                 raise RowError(UNFIT_ARGUMENTS, f"{call.name} {fault}")
 
 
-def _check_text(renderer: ExampleRenderer, text: str) -> None:
-    if call := renderer.other_calls.search(text):
+def _check_text(renderer: ExampleRenderer, text: str, tools: Sequence[ToolSpec]) -> None:
+    call = renderer.other_calls.search(text)
+    if call is not None and call.start() < _words_end(renderer, text, tools):
         raise RowError("it calls a tool as another dialect does; see model.dialect", call[0])
     # The closing tag is left to the dialect: a string of a call may hold it.
     if renderer.result_tags[0] in text:
         raise RowError(UNBALANCED, f"a result tag has no partner in {_start(text)}")
     if any(end in text for end in renderer.ends):
         raise RowError("an end of turn stands inside; further turns are messages of their own", _start(text))
+
+
+def _words_end(renderer: ExampleRenderer, text: str, tools: Sequence[ToolSpec]) -> int:
+    """Return where the first call of a turn begins, or its end: the arguments of a call may hold anything."""
+    turn = renderer.parse(text + renderer.ends[0], tools)
+    if isinstance(turn, Calls) and all(call.malformed is None for call in turn.calls):
+        return renderer.outline(text, tools).words
+    return len(text)
 
 
 def fewest_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts) -> int:
