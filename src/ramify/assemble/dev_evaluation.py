@@ -57,7 +57,7 @@ def read_dev_problems(
     data = dev_data(config, recipe.data.max_prompt_tokens, recipe.data.instructions)
     problems, notes = build_eval_problems(data, renderer, tools, recipe.model)
     trained = frozenset[str]().union(*map(folded_questions, training))
-    stage = training_stage(recipe.command, recipe.model.dialect, (), training)
+    stage = training_stage(recipe.command, recipe.model.dialect, (), training, recipe.model.folder)
     differing = (f"eval.test: {note}" for note in difference_notes("this run trains", stage, problems, ()))
     return problems, (*notes, *_memory_notes(problems, trained), *differing)
 

@@ -138,7 +138,7 @@ def run_examples(
         names = [spec.name for spec in tools.specs]
         for note in (*reader.notes, *prompt_notes(model.path, model.folder, problems, names)):
             console.note(note)
-        stage = training_stage(recipe.command, model.dialect, names, problems)
+        stage = training_stage(recipe.command, model.dialect, names, problems, model.folder)
         task = make_task(rows, examples)
         run, state = _build(recipe, console, folder, start, manifest, task, stage, dev, ranks, layout)
         with run.recorder.loggers:

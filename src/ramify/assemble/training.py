@@ -113,7 +113,7 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
 
 def _stage_of(recipe: TrainRecipe, task: Task) -> TrainingStage:
     names = tool_names(task.toolbox.shown.environments or {"": task.toolbox.specs})
-    return training_stage(recipe.command, recipe.model.dialect, names, task.problems)
+    return training_stage(recipe.command, recipe.model.dialect, names, task.problems, recipe.model.folder)
 
 
 def build_rl(

@@ -235,28 +235,28 @@ def _of_data(key: str, source: str, notes: list[str]) -> dict[str, FixedText]:
     return by_language
 
 
-def count_fixed_texts(problems: Iterable[Problem]) -> Counter[FixedText]:
-    """Count the fixed texts of prompts.
+def fixed_texts(problems: Iterable[Problem], known: Collection[str] = ()) -> list[FixedText]:
+    """Return the fixed text of each prompt.
 
-    Of prompts without a system message it is the longest whole lines with which at least half of them begin, and that are
-    not all of one of them.
+    A prompt without a system message has one in the user's turn if it begins with one of the texts `known`, or with the lines that
+    most of those other prompts begin with.
     """
-    counts: Counter[FixedText] = Counter()
-    questions: list[str] = []
-    for problem in problems:
-        if problem.messages[0].role == "system":
-            counts[FixedText("system", problem.messages[0].text)] += 1
-        else:
-            questions.append(first_question(problem))
-    if not questions:
-        return counts
-    beginning = _shared_beginning(questions)
-    with_beginning = sum(text.startswith(beginning) for text in questions) if beginning else 0
-    if beginning:
-        counts[FixedText("user", beginning)] = with_beginning
-    if without := len(questions) - with_beginning:
-        counts[FixedText("none", "")] = without
-    return counts
+    texts = [_fixed_text(problem, known) for problem in problems]
+    beginning = _shared_beginning([each for each in texts if isinstance(each, str)])
+
+    def of_question(question: str) -> FixedText:
+        is_shared = beginning and question.startswith(beginning)
+        return FixedText("user", beginning) if is_shared else FixedText("none", "")
+
+    return [of_question(each) if isinstance(each, str) else each for each in texts]
+
+
+def _fixed_text(problem: Problem, known: Collection[str]) -> FixedText | str:
+    """Return the fixed text of a prompt, or the question if nothing is known about its beginning."""
+    if problem.messages[0].role == "system":
+        return FixedText("system", problem.messages[0].text)
+    question = first_question(problem)
+    return next((FixedText("user", text) for text in known if question.startswith(text)), question)
 
 
 def first_question(problem: Problem) -> str:
@@ -265,9 +265,10 @@ def first_question(problem: Problem) -> str:
 
 
 def _shared_beginning(texts: Sequence[str]) -> str:
+    """Return the whole lines with which more than half of different texts begin; "" if they share none."""
     ordered = sorted(set(texts))
     # Whatever more than half of them begin with, the one in the middle does.
-    middle = ordered[len(ordered) // 2]
+    middle = ordered[len(ordered) // 2] if ordered else ""
     end = middle.rfind("\n")
     while len(ordered) > 1 and end > 0:
         beginning = middle[: end + 1]

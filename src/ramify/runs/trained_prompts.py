@@ -8,6 +8,7 @@ without a fixed text. Every copy of a model takes the file over, and each traini
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, Reader, count, each, one_of, part, record, text
 from ramify.core.messages import Problem
-from ramify.data.prompts import FixedText, TextRole, count_fixed_texts, first_question
+from ramify.data.prompts import FixedText, TextRole, fixed_texts
 from ramify.files.durable import read_record
 from ramify.modeling.model_config import TRAINED_PROMPTS, is_adapter_folder, whole_folder
 from ramify.runs.manifest import text_sha256
@@ -38,13 +39,6 @@ class TrainedPrompt:
     examples: int
     text: str
 
-    def is_of(self, problem: Problem) -> bool:
-        """Return True if a problem's prompt has this text."""
-        first = problem.messages[0]
-        if self.role == "system" or first.role == "system":
-            return first.role == self.role and text_sha256(first.text) == self.sha256
-        return self.role == "none" or first_question(problem).startswith(self.text)
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingStage:
@@ -65,6 +59,11 @@ class TrainingStage:
     others: int
 
     @property
+    def user_texts(self) -> tuple[str, ...]:
+        """The texts at the beginning of the user's turn."""
+        return tuple(prompt.text for prompt in self.prompts if prompt.role == "user")
+
+    @property
     def learned(self) -> tuple[TrainedPrompt, ...]:
         """The texts that the run can have taught: each of at least a twentieth of the examples. () if most had rarer ones."""
         total = self.others + sum(prompt.examples for prompt in self.prompts)
@@ -74,10 +73,15 @@ class TrainingStage:
 
 
 def training_stage(
-    command: str, dialect: str, tools: Iterable[str], problems: Iterable[Problem]
+    command: str, dialect: str, tools: Iterable[str], problems: Iterable[Problem], model: Path
 ) -> TrainingStage:
-    """Return the record of a run on these problems."""
-    counts = count_fixed_texts(problems)
+    """Return the record of a run on these problems that starts from the model in a folder.
+
+    Raises:
+        DataError: The model's own file cannot be read.
+    """
+    known = [text for stage in read_stages(model) for text in stage.user_texts]
+    counts = Counter(fixed_texts(problems, known))
     prompts = tuple(
         TrainedPrompt(fixed.role, text_sha256(fixed.text), examples, fixed.text[:_MOST_CHARACTERS])
         for fixed, examples in counts.most_common(_MOST_PROMPTS)
@@ -154,13 +158,21 @@ def difference_notes(
     """Return a note if prompts or tools are other ones than those of a training run; `trained`: who is trained, with the verb."""
     differences = []
     learned = stage.learned
-    new = [problem for problem in problems if not any(prompt.is_of(problem) for prompt in learned)]
+    known = {(prompt.role, prompt.sha256) for prompt in learned}
+    counts = Counter(fixed_texts(problems, stage.user_texts))
+    new = Counter(
+        {
+            fixed: count
+            for fixed, count in counts.items()
+            if (fixed.role, text_sha256(fixed.text)) not in known and fixed.text not in stage.user_texts
+        }
+    )
     if new and learned:
-        ((fixed, _),) = count_fixed_texts(new).most_common(1)
+        ((fixed, _),) = new.most_common(1)
         usual = learned[0]
         more = f" and {len(learned) - 1} more" if len(learned) > 1 else ""
         differences.append(
-            f"{len(new):,} of {len(problems):,} prompts have {fixed}, but {trained} under "
+            f"{new.total():,} of {len(problems):,} prompts have {fixed}, but {trained} under "
             f"{FixedText(usual.role, usual.text)}{more}"
         )
     if stage.tools and tools and stage.tools != tuple(sorted({*tools})[:_MOST_TOOLS]):

@@ -228,20 +228,54 @@ def test_evaluations_in_training_have_the_prompt_of_training_or_say_so(tmp_path,
     )
 
 
-def test_other_prompts_and_tools_than_those_of_training_are_one_note(tmp_path):
-    def problems(*texts):
-        question = Message.of("user", QUESTION)
-        return [Problem(text, (Message.of("system", text), question), ("A",)) for text in texts]
+@pytest.fixture
+def noted(tmp_path):
+    """Trains a model, as far as its record goes, and gives the notes of another run of it: prompts are (system message, question)."""
 
-    def note(problems, tools=("python", "search")):
-        return prompt_notes(tmp_path, tmp_path, problems, tools)
+    def problems(prompts):
+        return [
+            Problem(
+                f"{i}", (*[Message.of("system", system)] * bool(system), Message.of("user", question)), ("A",)
+            )
+            for i, (system, question) in enumerate(prompts)
+        ]
 
-    assert note(problems("Other.")) == ()
-    stage = training_stage("sft", "tags", {"search", "python"}, problems("Mine.", "Mine.", "Yours."))
-    for name, content in with_stage(tmp_path, stage).items():
-        (tmp_path / name).write_bytes(content)
-    assert note(problems("Mine.", "Yours.")) == ()
-    (line,) = note(problems("Mine.", "Other.", "Other."), ("python",))
+    def trained(prompts):
+        stage = training_stage("sft", "tags", {"search", "python"}, problems(prompts), tmp_path)
+        for name, content in with_stage(tmp_path, stage).items():
+            (tmp_path / name).write_bytes(content)
+
+        def notes(prompts, tools=("python", "search")):
+            return prompt_notes(tmp_path, tmp_path, problems(prompts), tools)
+
+        return notes
+
+    return trained
+
+
+def test_other_prompts_and_tools_than_those_of_training_are_one_note(noted, tmp_path):
+    assert prompt_notes(tmp_path, tmp_path, [], ()) == ()
+    notes = noted([("Mine.", "1?"), ("Mine.", "2?"), ("Yours.", "3?")])
+    assert notes([("Mine.", "4?"), ("Yours.", "5?")]) == ()
+    (line,) = notes([("Mine.", "4?"), ("Other.", "4?"), ("Other.", "5?")], ("python",))
     assert line.startswith('2 of 3 prompts have the system message "Other."')
     assert f'but {tmp_path} was trained under the system message "Mine."' in line
     assert f"the tools are python, but {tmp_path} was trained with python, search" in line
+    (tmp_path / "trained_prompts.json").write_text('{"schema": 1, "stages": [{}]}')
+    with pytest.raises(DataError, match=r"trained_prompts\.json: .*delete this file"):
+        notes([])
+
+
+def test_a_text_in_the_users_turn_is_known_again(noted):
+    cold = [("", f"{WORDS}\n{question}") for question in ("Who?", "Where?", "Why?\nAnd when?")]
+    notes = noted(cold)
+    # Of one prompt, or of prompts with one question, it is known too.
+    assert notes(cold[:1]) == notes([cold[2]] * 2) == ()
+    (line,) = notes([("", "Who?"), cold[0]])
+    assert line.startswith("1 of 2 prompts have no fixed text, but")
+    assert "was trained under in the user's turn the text \"You answer step by step." in line
+    notes = noted([cold[0]] * 2)
+    assert notes(cold) == ()
+    notes = noted([("", "Who?"), ("", "Where?")])
+    assert notes(cold)[0].startswith("3 of 3 prompts have in the user's turn the text")
+    assert notes([("", "When?")]) == ()
