@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
-from ramify.config.schema_parts import EnvironmentSection, SandboxSection, ToolsSection
+from ramify.config.schema_parts import EnvironmentSection, SandboxSection, SearchSection, ToolsSection
 from ramify.core.closing import Closable
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
-from ramify.core.protocols import Environment, Json, Sandbox, Tool
+from ramify.core.protocols import Cache, Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import shown
 from ramify.sampler.task import ShownTools, Toolbox
@@ -178,8 +178,12 @@ class _Build:
         cache = None if section.cache is None else build_cache(section.cache)
         self.resources.extend(each for each in (source, model, cache) if each is not None)
         plain = SearchTool(provider, cache, config)
+        others = {
+            name: self._search_of(name, other, offline, cache)
+            for name, other in (section.search_of or {}).items()
+        }
         if browser is None or source is None:
-            self._add("search", plain)
+            self._add("search", _routed(plain, others))
             return
         from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
         from ramify.tools.pages import Pages
@@ -188,9 +192,17 @@ class _Build:
         summary = (
             None if summary_config is None or model is None else PageSummary(model, summary_config, cache)
         )
-        self._add("search", BrowsingSearch(plain, pages, browser, summary))
+        self._add("search", _routed(BrowsingSearch(plain, pages, browser, summary), others))
         if browser.open_page:
             self._add("open_page", OpenPage(pages, browser))
+
+    def _search_of(self, benchmark: str, config: SearchSection, offline: bool, cache: Cache | None) -> Tool:
+        from ramify.tools.search import SearchTool
+
+        provider = build_provider(config, offline, self._note)
+        self.resources.insert(0, provider)
+        self.identities[f"search_of.{benchmark}"] = {"provider": provider.name, **provider.identity}
+        return SearchTool(provider, cache, config)
 
     def _add(self, name: str, tool: Tool) -> None:
         if name in self.tools:
@@ -218,6 +230,12 @@ class _Build:
         self.identities[name] = {"file": str(loaded.path), "sha256": loaded.sha256}
         self.notes.append(f"tool {name}: {config.function} of {loaded.path}, sha256 {loaded.sha256[:16]}")
         return loaded.tool
+
+
+def _routed(usual: Tool, others: Mapping[str, Tool]) -> Tool:
+    from ramify.tools.search_of import SearchByBenchmark
+
+    return SearchByBenchmark(usual, others) if others else usual
 
 
 def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:

@@ -22,7 +22,7 @@ from ramify.config.schema_parts import (
     refuse_unrepeatable,
 )
 from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Switch, Tokens
-from ramify.data.configs import Columns, Dataset
+from ramify.data.configs import Columns, Datasets
 from ramify.engines.configs import (
     EngineConfig,
     LocalEngineConfig,
@@ -43,12 +43,12 @@ class EvalDataSection(Section):
     """Problems to evaluate on; `limit` uses the first ones only.
 
     `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
-    folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` puts a system message about the tools'
+    folder called NAME or a file NAME/test.jsonl needs no "NAME="; or several of these, of each of which `limit` uses the first problems. `instructions` puts a system message about the tools'
     tags in front of each problem that has none; without the key, benchmarks get one and other files do not. `columns` says which
     columns of a file of your own ours are.
     """
 
-    test: Dataset
+    test: Datasets
     columns: Columns = Field(default_factory=dict)
     instructions: Switch | None = None
     limit: PositiveInt | None = None

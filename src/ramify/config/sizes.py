@@ -16,7 +16,7 @@ from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.data.configs import DataFiles, ExampleDataConfig
-from ramify.data.sources import sources
+from ramify.data.sources import named, sources
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
 
@@ -129,7 +129,7 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     """Return the work of a recipe; `problems`: its trees are grown for so many and nothing is trained."""
     if isinstance(recipe, EvalRecipe):
         attempts = recipe.sampling.attempts
-        return _attempts(recipe, Path(recipe.data.test), "problem", f"{attempts} attempts", attempts)
+        return _attempts(recipe, Path(named(recipe.data.test)), "problem", f"{attempts} attempts", attempts)
     if isinstance(recipe, SynthRecipe):
         each = recipe.sampling.direct + recipe.sampling.tools
         hinted = 0 if recipe.hints is None else recipe.hints.per_question

@@ -17,6 +17,9 @@ def _as_text(value: object) -> object:
 Dataset: TypeAlias = Annotated[str, Length(1, 4096), ValueCheck(_as_text, first=True)]
 """A problem file, or a benchmark: "NAME=PLACE", where PLACE is a file, a folder or "hf:org/name"."""
 
+Datasets: TypeAlias = Dataset | Annotated[tuple[Dataset, ...], Length(1, 100)]
+"""One of them, or several."""
+
 DataFiles: TypeAlias = UserPath | Annotated[tuple[UserPath, ...], Length(1, 1000)]
 """A file, a folder of shards, or "hf:org/name[:table][@revision]"; or several of them."""
 

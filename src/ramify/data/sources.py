@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.data.configs import DataFiles
+from ramify.data.configs import DataFiles, Datasets
 from ramify.data.row_files import counting, read_rows
 from ramify.data.tables import HUB_PREFIX, SHARD, fetch, find_tables
 
@@ -40,12 +40,12 @@ class DataRow:
         return f"{self.path} row {self.number} ({counting(self.path)})"
 
 
-def sources(data: DataFiles | str) -> tuple[str, ...]:
+def sources(data: DataFiles | Datasets) -> tuple[str, ...]:
     """Return what a recipe names, one or several."""
     return tuple(map(str, data)) if isinstance(data, tuple) else (str(data),)
 
 
-def named(data: DataFiles | str) -> str:
+def named(data: DataFiles | Datasets) -> str:
     """Return the data as messages name them."""
     first, *others = sources(data)
     return f"{first} and {len(others)} more" if others else first
