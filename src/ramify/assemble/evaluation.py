@@ -74,7 +74,7 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole, *, null: bool = Fa
     sampling = recipe.sampling
 
     async def score_null(phase: Phase) -> Mapping[str, Interval]:
-        limits = sampling.of_trees(1, sampling.top_p)
+        limits = sampling.of_trees(1)
         scores = await null_scores(task, limits, recipe.run.seed, phase, decides=DECIDES[sampling.right_by])
         console.note(null_line(scores))
         return scores

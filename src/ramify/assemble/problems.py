@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.config.other_runs import dialect_notes, training_overlap_notes
@@ -125,25 +126,51 @@ def build_eval_problems(
     Raises:
         DataError: Something cannot be read, or no problem is left.
     """
+    from ramify.data.prompts import read_prompt_texts
+
+    datasets = sources(section.test)
+    every: dict[str, Problem] = {}
+    notes: list[str] = []
+    for dataset in datasets:
+        problems, source_notes, is_benchmark = _read_dataset(section, dataset)
+        if len(datasets) > 1:
+            problems = [_of_benchmark(problem, Path(dataset)) for problem in problems]
+        value = is_benchmark if section.instructions is None else section.instructions
+        texts = read_prompt_texts("data.instructions", value, renderer, model.dialect)
+        shown = texts.in_front(problems, _names(tools))
+        fitting, dropped = _fitting(dataset, shown, renderer, tools, section.max_prompt_tokens)
+        notes += [*texts.notes, *_about(dataset, source_notes), *dropped]
+        if twice := every.keys() & {problem.id for problem in fitting}:
+            raise DataError(
+                f"{dataset}: problem {min(twice)!r} is in another data set of data.test too. Name each of them once"
+            )
+        every |= {problem.id: problem for problem in fitting}
+    fitting = tuple(every.values())
+    # A note about the instructions is the same for all of them.
+    notes = list(dict.fromkeys(notes))
+    return fitting, (*notes, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
+
+
+def _read_dataset(section: EvalDataSection, dataset: str) -> tuple[Sequence[Problem], Sequence[str], bool]:
+    """Return the problems of one data set, notes about it, and True if it is a benchmark."""
     from ramify.data.benchmarks import load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
-    from ramify.data.prompts import read_prompt_texts
 
-    source = named(section.test)
-    benchmark = parse_dataset(section.test)
-    if benchmark is None:
-        loaded = load_problems(section.test, columns=section.columns, split="test", limit=section.limit)
-        source_notes = (*loaded.notes, *duplicate_notes(loaded.problems))
-    else:
+    benchmark = parse_dataset(dataset)
+    if benchmark is not None:
         loaded = load_benchmark(*benchmark, limit=section.limit)
-        source_notes = loaded.notes
-    value = benchmark is not None if section.instructions is None else section.instructions
-    texts = read_prompt_texts("data.instructions", value, renderer, model.dialect)
-    shown = texts.in_front(loaded.problems, _names(tools))
-    fitting, dropped = _fitting(source, shown, renderer, tools, section.max_prompt_tokens)
-    notes = [*texts.notes, *_about(section.test, source_notes)]
-    return fitting, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
+        return loaded.problems, loaded.notes, True
+    loaded = load_problems(dataset, columns=section.columns, split="test", limit=section.limit)
+    return loaded.problems, (*loaded.notes, *duplicate_notes(loaded.problems)), False
+
+
+def _of_benchmark(problem: Problem, path: Path) -> Problem:
+    """Return a problem that has a benchmark, and an id that begins with it: of a file of one's own, the file's name."""
+    if "benchmark" in problem.info:
+        return problem
+    identifier = problem.id if problem.id.startswith(path.stem) else f"{path.stem}/{problem.id}"
+    return replace(problem, id=identifier, info={**problem.info, "benchmark": path.stem})
 
 
 @dataclass(frozen=True, slots=True)

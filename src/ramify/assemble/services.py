@@ -114,7 +114,8 @@ def page_source(config: BrowserConfig) -> "PageSource":
     http = HttpConfig(timeout_seconds=config.page_seconds, in_flight=config.in_flight)
     # Unreadable pages count as failures of the service, so allow many.
     client = http_client("jina", http, key, failures_to_open=64)
-    return JinaPages(client, key=key, base_url=config.url, max_chars=config.max_chars)
+    address = {} if config.url is None else {"base_url": config.url}
+    return JinaPages(client, key=key, max_chars=config.max_chars, **address)
 
 
 def _key(variable: str, offline: bool) -> str:

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
-from ramify.config.schema_parts import EnvironmentSection, SandboxSection, ToolsSection
+from ramify.config.schema_parts import EnvironmentSection, SandboxSection, SearchSection, ToolsSection
 from ramify.core.closing import Closable
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
-from ramify.core.protocols import Environment, Json, Sandbox, Tool
+from ramify.core.protocols import Cache, Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import shown
 from ramify.sampler.task import ShownTools, Toolbox
@@ -189,8 +189,12 @@ class _Build:
         cache = None if section.cache is None else build_cache(section.cache)
         self.resources.extend(each for each in (source, model, cache) if each is not None)
         plain = SearchTool(provider, cache, config)
+        others = {
+            name: self._search_of(name, other, offline, cache)
+            for name, other in (section.search_of or {}).items()
+        }
         if browser is None or source is None:
-            self._add("search", plain)
+            self._add("search", _routed(plain, others))
             return
         from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
         from ramify.tools.pages import Pages
@@ -199,9 +203,17 @@ class _Build:
         summary = (
             None if summary_config is None or model is None else PageSummary(model, summary_config, cache)
         )
-        self._add("search", BrowsingSearch(plain, pages, browser, summary))
+        self._add("search", _routed(BrowsingSearch(plain, pages, browser, summary), others))
         if browser.open_page:
             self._add("open_page", OpenPage(pages, browser))
+
+    def _search_of(self, benchmark: str, config: SearchSection, offline: bool, cache: Cache | None) -> Tool:
+        from ramify.tools.search import SearchTool
+
+        provider = build_provider(config, offline, self._note)
+        self.resources.insert(0, provider)
+        self.identities[f"search_of.{benchmark}"] = {"provider": provider.name, **provider.identity}
+        return SearchTool(provider, cache, config)
 
     def _add(self, name: str, tool: Tool) -> None:
         if name in self.tools:
@@ -251,6 +263,12 @@ def _setup_note(setup: "ProgramSetup", level: int) -> str:
         parts.append(f"{len(setup.versions)} packages of {setup.environment or sys.prefix}")
     when = "once, before programs are forked" if level else "again for each program, at level 0"
     return f"tool python: {', '.join(parts)}: {seconds:.1f} s to load, {when}"
+
+
+def _routed(usual: Tool, others: Mapping[str, Tool]) -> Tool:
+    from ramify.tools.search_of import SearchByBenchmark
+
+    return SearchByBenchmark(usual, others) if others else usual
 
 
 def _open_sandbox(section: SandboxSection, timeout_seconds: float, setup: "ProgramSetup") -> Sandbox:

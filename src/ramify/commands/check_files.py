@@ -27,7 +27,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, longest_sequence, refuse_large_steps, work_of
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
-from ramify.data.sources import require_data
+from ramify.data.sources import require_data, sources
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
@@ -81,7 +81,9 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
 
 def _require_data(recipe: AnyRecipe) -> None:
     if isinstance(recipe, EvalRecipe):
-        require_dataset("data.test", recipe.data.test)
+        for dataset in sources(recipe.data.test):
+            require_dataset("data.test", dataset)
+        _require_searched(recipe)
     elif recipe.data.train is not None:
         require_data("data.train", recipe.data.train)
 
@@ -95,6 +97,20 @@ def _require_instructions(recipe: AnyRecipe) -> None:
             from ramify.data.prompts import require_instructions
 
             require_instructions(key, value)
+
+
+def _require_searched(recipe: EvalRecipe) -> None:
+    """Raise ConfigError if a benchmark of `tools.search_of` is not evaluated: its name may be misspelt."""
+    from ramify.data.benchmarks import parse_dataset
+
+    named = {dataset: parse_dataset(dataset) for dataset in sources(recipe.data.test)}
+    names = {
+        Path(dataset).stem if benchmark is None else benchmark[0] for dataset, benchmark in named.items()
+    }
+    if unknown := sorted((recipe.tools.search_of or {}).keys() - names):
+        raise ConfigError(
+            f"tools.search_of: no data set of data.test is called {unknown[0]}. Add it, or remove the table"
+        )
 
 
 def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:

@@ -16,7 +16,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, loads_weights, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmarks import parse_dataset
-from ramify.data.sources import is_on_hub, named, sources
+from ramify.data.sources import is_on_hub, sources
 from ramify.data.tables import HUB_PREFIX
 from ramify.files.user_code import load_function
 from ramify.modeling.model_path import is_fetched
@@ -140,23 +140,32 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
     if isinstance(recipe, EvalRecipe):
         from ramify.assemble.evaluation import evaluation_problems
 
-        benchmark = parse_dataset(recipe.data.test)
-        if not is_on_hub(recipe.data.test if benchmark is None else benchmark[1]):
-            return evaluation_problems(recipe)
-        notes.append(f"{named(recipe.data.test)}: the rows of the hub were not read")
-        return lambda *_: ((), ())
+        datasets = sources(recipe.data.test)
+        here = tuple(each for each in datasets if not is_on_hub(_place(each)))
+        notes += [f"{each}: the rows of the hub were not read" for each in datasets if each not in here]
+        if not here:
+            return lambda *_: ((), ())
+        test = here if len(here) > 1 else here[0]
+        data = recipe.data.model_copy(update={"test": test})
+        return evaluation_problems(recipe.model_copy(update={"data": data}))
     from ramify.assemble.synthesis import synthesis_questions
 
     return synthesis_questions(recipe, [])
 
 
+def _place(dataset: str) -> str:
+    benchmark = parse_dataset(dataset)
+    return dataset if benchmark is None else benchmark[1]
+
+
 def _check_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
     """Read the files of tools and repair tools that opening them would read."""
     search, cache, repair = recipe.tools.search, recipe.tools.cache, recipe.repair
-    if isinstance(search, LocalSearchConfig | DenseSearchConfig):
-        from ramify.tools.index_folder import check_passages
+    for each in (search, *(recipe.tools.search_of or {}).values()):
+        if isinstance(each, LocalSearchConfig | DenseSearchConfig):
+            from ramify.tools.index_folder import check_passages
 
-        check_passages(search.corpus, search.index if isinstance(search, LocalSearchConfig) else None)
+            check_passages(each.corpus, each.index if isinstance(each, LocalSearchConfig) else None)
     if cache is not None:
         _check_cache(cache.path)
     if repair is not None and repair.cache is not None:

@@ -77,6 +77,15 @@ def _evaluate(options: argparse.Namespace) -> None:
         console.result(
             f"pass@{k} {estimate.value:.3f}  95 % [{estimate.low:.3f}, {estimate.high:.3f}]  n = {estimate.n}"
         )
+    benchmarks = evaluation.values("benchmark")
+    for name in benchmarks if len(benchmarks) > 1 else ():
+        group, width = evaluation.of("benchmark", name), max(map(len, benchmarks))
+        estimates = (f"pass@{k} {group.pass_at(k).value:.3f}" for k in recipe.sampling.k)
+        recall = group.part("evidence_recall")
+        console.result(
+            f"{name:{width}}  {'  '.join(estimates)}  n = {len(group.results)}  calls {group.calls_per_attempt:.1f}"
+            + (f"  evidence recall {recall.value:.3f}" if recall else "")
+        )
     for name, tool in tool_table(evaluation).items():
         if tool["failed"]:
             console.result(

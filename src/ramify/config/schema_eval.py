@@ -42,9 +42,9 @@ from ramify.train.configs import EvaluationConfig
 class EvalDataSection(Section):
     """Problems to evaluate on; `limit` uses the first rows only.
 
-    `test` is a problem file, a list of them, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
-    folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` is as in training, the
-    fixed text in front of each problem that has no system message; without the key it is true for benchmarks. `columns` says which
+    `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
+    folder called NAME or a file NAME/test.jsonl needs no "NAME="; or a list of these, of each of which `limit` uses the first rows. `instructions`
+    is as in training, the fixed text in front of each problem that has no system message; without the key it is true for benchmarks. `columns` says which
     columns of a file of your own ours are.
     """
 

@@ -158,11 +158,17 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
 
 def _attempts(recipe: EvalRecipe | SynthRecipe, file: Data, what: str, tries: str, each: int) -> Work:
     """Return the attempts at all problems or questions as one step, `each` at one."""
-    known = [count for count in (_rows(file), recipe.data.limit) if count is not None]
-    count = min(known, default=None)
+    # The limit of an evaluation holds for each of its data sets.
+    files = sources(file) if isinstance(recipe, EvalRecipe) else (file,)
+    counts = [_fewest(_rows(each), recipe.data.limit) for each in files]
+    count = None if None in counts else sum(filter(None, counts))
     unit = f"each {what} x {tries}" if count is None else f"{count:,} {what}s x {tries}"
     steps = None if count is None else 1
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
+
+
+def _fewest(*counts: int | None) -> int | None:
+    return min((count for count in counts if count is not None), default=None)
 
 
 def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:

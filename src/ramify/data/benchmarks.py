@@ -1,4 +1,4 @@
-"""The fourteen benchmarks of the papers (ARPO, arXiv 2507.19849; AEPO, arXiv 2510.14545), by name."""
+"""The fourteen benchmarks of the papers (ARPO, arXiv 2507.19849; AEPO, arXiv 2510.14545) and BrowseComp-Plus (arXiv 2508.06600)."""
 
 import difflib
 import re
@@ -57,6 +57,8 @@ class Benchmark:
         aliases: Field with more accepted answers.
         gold: Format of an answer.
         attachment: Field with a file or an image that the question needs; rows with one are dropped.
+        evidence: Field with the documents of a corpus that the answer rests on; their ids go to `info`.
+        closing: A request that follows the question.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Benchmark:
     categories: tuple[str, ...] = ("category",)
     gold: GoldForm = "plain"
     attachment: str | None = None
+    evidence: str | None = None
+    closing: str = ""
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -100,6 +104,14 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             Benchmark("hle", "qa", attachment="image"),
             Benchmark("simpleqa", "qa", categories=("topic", "metadata.topic", "category")),
             Benchmark("xbench", "qa"),
+            Benchmark(
+                "browsecomp-plus",
+                "qa",
+                questions=("query", "question"),
+                ids=("query_id", "id"),
+                evidence="evidence_docs",
+                closing='Before you answer, state how sure you are of it in a line such as "Confidence: 80%".',
+            ),
         )
     }
 )
@@ -223,7 +235,7 @@ def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Pr
     if is_sealed(question):
         raise ValueError("the question is encrypted, and the row has no 'canary' with the key")
     language = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
-    info = {
+    info: dict[str, Any] = {
         "benchmark": benchmark.name,
         "task": benchmark.task,
         "level": find_text(values, benchmark.levels),
@@ -232,10 +244,13 @@ def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Pr
         "kind": benchmark.name,
         "row": number,
     }
+    if benchmark.evidence is not None:
+        info |= {"question": question, benchmark.evidence: _document_ids(values, benchmark.evidence)}
     identifier = find_text(values, benchmark.ids) or str(number)
+    shown = f"{question}\n\n{benchmark.closing}" if benchmark.closing else question
     return Problem(
         f"{benchmark.name}/{identifier}",
-        _messages(values, question, conversation),
+        _messages(values, shown, conversation),
         _answers(benchmark, values),
         {key: value for key, value in info.items() if value is not None},
     )
@@ -263,6 +278,23 @@ def _messages(
 def language_of(text: str) -> str:
     """Return "zh" for a text with more Chinese characters than Latin words, else "en"."""
     return "zh" if len(_CHINESE.findall(text)) > len(_LATIN_WORD.findall(text)) else "en"
+
+
+def _document_ids(values: Mapping[str, Any], field: str) -> list[str] | None:
+    """Return the ids of documents, each the id itself or a record with `docid` (or `id`); None if the row has none.
+
+    Raises:
+        ValueError: One has no id.
+    """
+    documents = values.get(field)
+    if not documents:
+        return None
+    if not isinstance(documents, list):
+        raise ValueError(f"field {field!r} must be a list of documents, got {type(documents).__name__}")
+    ids = [each.get("docid", each.get("id")) if isinstance(each, Mapping) else each for each in documents]
+    if any(isinstance(each, bool) or not isinstance(each, str | int) for each in ids):
+        raise ValueError(f"field {field!r} holds a document without a 'docid'")
+    return list(map(str, ids))
 
 
 def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]:

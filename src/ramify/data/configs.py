@@ -18,7 +18,7 @@ Dataset: TypeAlias = Annotated[str, Length(1, 4096), ValueCheck(_as_text, first=
 """A problem file, or a benchmark: "NAME=PLACE", where PLACE is a file, a folder or "hf:org/name"."""
 
 Datasets: TypeAlias = Dataset | Annotated[tuple[Dataset, ...], Length(1, 1000)]
-"""A problem file or a benchmark, or a list of problem files; each file may be a folder of shards or "hf:org/name[:table][@revision]"."""
+"""A problem file or a benchmark, or a list of them; each file may be a folder of shards or "hf:org/name[:table][@revision]"."""
 
 DataFiles: TypeAlias = UserPath | Annotated[tuple[UserPath, ...], Length(1, 1000)]
 """A file, a folder of shards, or "hf:org/name[:table][@revision]"; or several of them."""

@@ -15,7 +15,13 @@ from ramify.core.errors import DataError
 from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
 from ramify.eval.results import GROUPS, AttemptRecord, AttemptTimes, Outcome, TimedCall
-from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
+from ramify.eval.statistics import (
+    Interval,
+    calibration_error,
+    judge_agreement,
+    mean_interval,
+    pass_at_k,
+)
 from ramify.obs.service_counts import service_table
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
@@ -198,7 +204,14 @@ def summarise(
         **_scores(evaluation, ks),
         "not_compared": not_compared(evaluation.attempts),
         "groups": {
-            column: {value: _scores(evaluation.of(column, value), ks) for value in evaluation.values(column)}
+            column: {
+                value: {
+                    **_scores(group := evaluation.of(column, value), ks),
+                    "calls_per_attempt": group.calls_per_attempt,
+                    **_calibration(group),
+                }
+                for value in evaluation.values(column)
+            }
             for column in evaluation.columns
         },
         **({"judge": _judge(evaluation, ks)} if judged or "judge" in evaluation.part_names else {}),
@@ -320,6 +333,15 @@ def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
         **_shares(evaluation, ks),
         "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
     }
+
+
+def _calibration(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the calibration error over the attempts that state how sure they are; nothing if none does."""
+    stated = [attempt for attempt in evaluation.attempts if "confidence" in attempt.parts]
+    if not stated:
+        return {}
+    error = calibration_error([a.parts["confidence"] for a in stated], [a.correct for a in stated])
+    return {"calibration": {"n": len(stated), "error": error}}
 
 
 def _shares(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from ramify.core.json_types import (
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory, Tree
+from ramify.eval.retrieval import retrieval_scores
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.rewards.extract import answer_of
 from ramify.rollout.repair import repairs_of
@@ -84,7 +85,7 @@ class AttemptRecord:
         answer: The extracted answer; "" if there is none.
         correct: Whether the part of the reward that decides is at least 1; partial credit does not count.
         reward: Value of the reward.
-        parts: All parts of the reward.
+        parts: All parts of the reward, and the scores of `retrieval_scores`.
         stop: Why the attempt ended.
         calls: Its tool calls, in order.
         tokens: Its token counts.
@@ -127,7 +128,7 @@ def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> Atte
         answer_of(trajectory),
         reward.parts.get(decides, 0.0) >= 1.0,
         reward.value,
-        dict(reward.parts),
+        {**reward.parts, **retrieval_scores(trajectory)},
         trajectory.stop,
         _calls(trajectory),
         count_tokens(trajectory),

@@ -1,6 +1,6 @@
 """Averages over the rows of a result file, and the figures of the papers' result tables, row by row."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 
 Figures = dict[str, float | str | None]
@@ -21,7 +21,7 @@ class RowAverages:
         self._task, self._compat = task, compat
         self._rows = self._judged = self._valid = self._used = self._used_right = self._judged_right = 0
         self._verdicts = 0.0
-        self._sums: Counter[str] = Counter()
+        self._sums: defaultdict[str, float] = defaultdict(float)
 
     def add(self, scores: Mapping[str, float | str | bool], verdict: float | None = None) -> None:
         """Add a row; `verdict` is a judge's, None if there is none."""

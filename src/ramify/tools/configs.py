@@ -165,7 +165,7 @@ class BrowserConfig(Config):
 
     Attributes:
         source: Fetch pages directly (guarded), or through the Jina reader (with the key in JINA_API_KEY, if set).
-        url: Address of the reader, such as one of your own.
+        url: Address of the reader, such as one of your own; None: https://r.jina.ai.
         open_page: Whether there is a separate tool that opens an address.
         page_seconds: Time limit of one page, from the request to the last byte, with redirects and a second attempt.
         pages_seconds: Time limit for reading all pages of an answer; slower pages are left out.
@@ -180,7 +180,7 @@ class BrowserConfig(Config):
     """
 
     source: Literal["guarded", "jina"] = "guarded"
-    url: ServiceUrl = "https://r.jina.ai"
+    url: ServiceUrl | None = None
     open_page: Switch = False
     page_seconds: Seconds = 20.0
     pages_seconds: Seconds = 30.0
