@@ -57,6 +57,15 @@ advantage_estimator dynamic_filtering remote_rm_url num_episodes
 """
 
 
+PARTS = [part for table in trainers().values() for part in table.release]
+
+
+def page_name(trainer):
+    if trainer == "others":
+        return "coming-from.md"
+    return f"{'from' if trainers()[trainer].release else 'coming-from'}-{trainer.replace('_', '-')}.md"
+
+
 def refusal(*overrides):
     with pytest.raises(ConfigError) as caught:
         override_recipe(TrainRecipe, tomllib.loads(RECIPE), overrides, "r")
@@ -81,22 +90,49 @@ def test_a_row_names_keys_that_exist_and_can_be_reached(trainer, row):
 
 def test_pages_and_table_have_the_same_rows():
     pages = {}
-    for page in DOCS.glob("coming-from*.md"):
-        lines = re.findall(r"^\| (`.*?`) \| (.*?) \|(.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for page in [*DOCS.glob("coming-from*.md"), *DOCS.glob("from-*.md")]:
+        settings = page.read_text(encoding="utf-8").partition("| theirs |")[2]
+        lines = re.findall(r"^\| (`.*?`) \| (.*?) \|(.*) \|$", settings, re.MULTILINE)
         pages[page.name] = [
             OtherName(tuple(re.findall("`(.*?)`", theirs)), tuple(re.findall("`(.*?)`", ours)), note.strip())
             for theirs, ours, note in lines
         ]
-    assert pages == {
-        "coming-from.md" if name == "others" else f"coming-from-{name.replace('_', '-')}.md": [*table.rows]
-        for name, table in trainers().items()
-    }
+    assert pages == {page_name(name): [*table.rows] for name, table in trainers().items()}
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.theirs[:40])
+def test_a_part_of_a_release_has_a_state_and_its_reason_and_names_keys_that_exist(part):
+    assert part.state in ("equal", "better", "different", "not here")
+    assert part.ours != "-" or part.state == "not here"
+    assert part.why or part.state == "equal"
+    # `ramify` commands, links and files are checked by scripts/check_docs.py.
+    for word in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", part.ours):
+        assert any(word in keys for keys in KEYS.values()), word
+
+
+def test_the_parts_of_a_release_stand_on_its_page():
+    for name, table in trainers().items():
+        text = (DOCS / page_name(name)).read_text(encoding="utf-8")
+        for part in table.release:
+            assert f"| {part.theirs} | {part.ours} | {part.state} |" in text
+
+
+def test_each_defect_of_the_release_has_its_row_and_its_switch():
+    text = (
+        (DOCS / "release-defects.md").read_text(encoding="utf-8").partition("## The released arithmetic")[0]
+    )
+    rows = {row[1]: row[2].split(" | ") for row in re.finditer(r"^\| (B\d+) \| (.*) \|$", text, re.MULTILINE)}
+    assert list(rows) == [f"B{number}" for number in range(1, 44)]
+    for cells in rows.values():
+        assert len(cells) == 4
+        assert all(cells)
+        for word in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)", cells[-1]):
+            assert any(word in keys for keys in KEYS.values()), word
 
 
 def test_a_page_has_the_text_of_its_trainer():
     for name, table in trainers().items():
-        page = DOCS / ("coming-from.md" if name == "others" else f"coming-from-{name.replace('_', '-')}.md")
-        text = page.read_text(encoding="utf-8")
+        text = (DOCS / page_name(name)).read_text(encoding="utf-8")
         assert text.startswith(f"# Coming from {table.title}\n")
         assert table.intro in text
 
