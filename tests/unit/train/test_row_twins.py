@@ -116,7 +116,10 @@ def calls_of(row: Row) -> Iterator[Row]:
 def filled(value: Any, like: Any) -> Any:
     """A value of a table's column: each record has the fields of all records of its column."""
     if isinstance(value, dict) and isinstance(like, dict):
-        return {key: filled(value.get(key), like[key]) for key in like}
+        # A table has one order of fields for all rows, which no reader can undo; here each record stays in its own.
+        return {
+            key: filled(value.get(key), like[key]) for key in (*value, *sorted(like.keys() - value.keys()))
+        }
     if isinstance(value, list) and isinstance(like, list) and like:
         return [filled(inner, like[0]) for inner in value]
     return value
@@ -293,6 +296,9 @@ def as_prompt_and_completion(row: Row, draw: random.Random) -> Row | None:
 
 def as_texts_of_dialect(row: Row, draw: random.Random, dialect: str) -> Row:
     """Calls in the dialect's text, and results in its tags, in messages of a tool or of the user."""
+    if dialect == "tags" and "<answer>" in json.dumps(list(calls_of(row))):
+        # No rollout could write it so: the text is refused, where the structured call is written with another spelling.
+        return row
     turns: list[Row] = []
     results: list[str] = []
     for message in [*row["messages"], {"role": "end"}]:
