@@ -97,7 +97,7 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
         (
             "<answer> <search> q </search> </answer>",
             "tags are not balanced",
-            "</search> has no partner",
+            "<search> stands inside <answer>",
         ),
         (
             f"<think> <search> and <python> 1 </python>{R} q </search>{R}</think><answer> 4 </answer>",
