@@ -41,10 +41,21 @@ _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _FENCE: Final = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?:(?:python|py)[0-9.]*+(?:[ \t\r]*+\n|[ \t]++)|\r?\n)", re.IGNORECASE
 )
-_FENCE_LINE: Final = re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE)
-_FENCES_NOTE = (
-    "The program has Markdown fences or text around it. Send the program only, or in one ```python fence."
+_FOREIGN_LINES: Final = (
+    (
+        re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE),
+        "The program has Markdown fences or text around it. Send the program only, or in one ```python fence.",
+    ),
+    (
+        re.compile(r"^[ \t]*+(?:!|%{1,2}+)[a-z]", re.MULTILINE),
+        "Lines that begin with ! or % are commands of a notebook. Send the program without them.",
+    ),
+    (
+        re.compile(r"^>>> ", re.MULTILINE),
+        "The lines begin with the prompts of a console. Send the program without them.",
+    ),
 )
+"""Lines that are no Python, and what is said of them."""
 _MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([^']{1,200}+)'")
 
 _DESCRIPTION = (
@@ -179,9 +190,10 @@ class PythonTool:
         if result.failed_cell is not None:
             return ""
         if error.startswith(("SyntaxError:", "IndentationError:")):
-            # Fences inside a text of three quotes belong to the program.
-            is_fenced = _FENCE_LINE.search(code) and not any(quotes in code for quotes in ('"""', "'''"))
-            return _FENCES_NOTE if is_fenced else ""
+            # Such lines inside a text of three quotes belong to the program.
+            if any(quotes in code for quotes in ('"""', "'''")):
+                return ""
+            return next((note for lines, note in _FOREIGN_LINES if lines.search(code)), "")
         missing = _MISSING_MODULE.match(error)
         # The packages of a remote sandbox are unknown here.
         if missing is None or result.remote:
