@@ -87,6 +87,12 @@ def test_a_judge_that_comes_later_gives_the_figures_of_one_that_was_there(evalua
     assert verdicts[0] == verdicts[1]
     assert "27 answers judged" in (later / "report.html").read_text()
     assert (later / "trees.jsonl").read_bytes() == trees
+    assert main(["score", str(later), "--task", "qa"]) == 0
+    averages = json.loads(capsys.readouterr().out.splitlines()[-1])
+    used = [record for record in read_records(later) if record.calls]
+    assert (averages["n"], averages["llm_equal"]) == (27, pytest.approx(summary["parts"]["judge"]["value"]))
+    assert averages["TE"] == pytest.approx(sum(record.parts["judge"] for record in used) / len(used))
+    assert averages["tool_call"] == pytest.approx(summary["calls_per_attempt"])
     # The evaluation stays one that goes on, and another judge does not mix with the first.
     assert main([*words, "--resume"]) == 0
     resumed = json.loads((later / "summary.json").read_text())["judge"]
@@ -96,6 +102,19 @@ def test_a_judge_that_comes_later_gives_the_figures_of_one_that_was_there(evalua
     assert "another judge, big" in refused(
         "judge", inside, "--url", "http://127.0.0.1:9/v1", "--model", "other"
     )
+
+
+def test_a_judge_of_the_recipe_is_asked_later_about_what_it_left_out(evaluate, capsys):
+    with serve(StandIn(silent=["what is"])) as server:
+        judge_of_run = f'reward.judge={{url="{server.url}/v1",model="big",attempts=1}}'
+        run, _ = evaluate("run", judge_of_run)
+    attempts = ("-s", "judge.attempts=1")
+    half = StandIn(silent=["is 0", "is 1", "is 2"])
+    for service, requests, missing in ((half, 27, 9), (StandIn(), 9, 0), (StandIn(), 0, 0)):
+        capsys.readouterr()
+        assert judge(run, service, "--json", *attempts) == 0
+        figures = printed(capsys)
+        assert (len(service.answers), figures["without_verdict"]) == (requests, missing)
 
 
 def rows_of_the_release():

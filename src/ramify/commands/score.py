@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         type=Path,
         nargs="+",
-        metavar="FILE",
+        metavar="FILE|RUN",
         help="JSON lines or one JSON array of rows: id, response, gold (a text, a number or a list); also result files of ARPO and "
-        "Tool-Star",
+        "Tool-Star; or the folder of an evaluation",
     )
     parser.add_argument("--task", choices=("math", "qa", "reward"), help="how answers are scored")
     parser.add_argument(
@@ -81,7 +81,7 @@ def _golden(path: Path) -> Mapping[str, Any]:
 
 def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) -> Mapping[str, Any]:
     from ramify.commands.output_files import require_output, write_output
-    from ramify.eval.result_rows import is_gold, read_result_rows
+    from ramify.eval.result_rows import is_gold, read_result_rows, read_run_scores
     from ramify.rewards.averages import RowAverages
     from ramify.rewards.responses import row_scores
 
@@ -91,6 +91,14 @@ def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) 
     averages = RowAverages(task, compat)
     written: list[str] = []
     for path in files:
+        if path.is_dir():
+            if compat is not None or task == "reward" or out is not None:
+                raise DataError(
+                    f"{path}: is a run, whose scores are recorded. It takes --task math or qa only"
+                )
+            for recorded, verdict in read_run_scores(path, task):
+                averages.add(recorded, verdict)
+            continue
         for row in read_result_rows(path):
             try:
                 scores = row_scores(row.response, row.gold, task, compat, row.prediction)

@@ -6,6 +6,7 @@ RUN/judge/ or FILE.judged/   manifest.json  verdicts.jsonl; of a file at the end
 """
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from ramify.core.json_types import FieldError, optional, part, truth
 from ramify.eval.compare import Side, read_side
 from ramify.eval.evaluation import summarise, to_csv
 from ramify.eval.page import write_page
-from ramify.eval.results import results_lines, tree_lines
+from ramify.eval.results import AttemptRecord, results_lines, tree_lines
 from ramify.files.durable import locked_folder, make_folder, read_record, replace_file
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.trace import read_problem
@@ -196,12 +197,21 @@ def judge_run(folder: Path, judging: Judging) -> dict[str, Any]:
                 f"{folder}: its recipe has another judge, {inside.get('model')}. Name that model to judge what it left out"
             )
         records = {(attempt.problem, attempt.attempt): attempt for attempt in side.evaluation.attempts}
-        # With a judge of its own, only what that one left out.
-        wanted = {key for key, each in records.items() if inside is None or "judge" not in each.parts}
-        answers = {key: records[key].answer for key in wanted}
-        with judging.claim({"problems": scores["problems"]}):
-            verdicts = judging.judge_all(_of_run(folder, answers), len(wanted))
+        with judging.claim({"problems": scores["problems"], "answers": _digest(records)}):
+            # With a judge of its own, only what that one left out.
+            judged_here = judging.verdicts().keys()
+            answers = {
+                key: each.answer
+                for key, each in records.items()
+                if inside is None or "judge" not in each.parts or key in judged_here
+            }
+            verdicts = judging.judge_all(_of_run(folder, answers), len(answers)) if answers else {}
         return _write_run(side, verdicts, judging.judge)
+
+
+def _digest(records: Mapping[Key, AttemptRecord]) -> str:
+    answers = sorted((*key, record.answer) for key, record in records.items())
+    return hashlib.sha256(json.dumps(answers).encode()).hexdigest()
 
 
 def _of_run(folder: Path, answers: Mapping[Key, str]) -> Iterator[Candidate]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from ramify.core.errors import DataError, RowError
 from ramify.data.row_files import read_text_rows
+from ramify.eval.results import read_records
+from ramify.rewards.responses import REPORTED
 
 _RESPONSES = ("response", "output", "completion", "Full_output")
 _GOLDS = ("gold", "golds", "answer")
@@ -90,6 +92,37 @@ def read_result_rows(path: Path) -> Iterator[ResultRow]:
             question,
             prediction if isinstance(prediction, str) else None,
             None if verdict is None else float(verdict),
+        )
+
+
+def read_run_scores(
+    folder: Path, task: str
+) -> Iterator[tuple[Mapping[str, float | str | bool], float | None]]:
+    """Yield for each attempt of an evaluation its recorded scores, as a row of `ramify score` has them, and its verdict.
+
+    Calls are those that got a result, from recorded events; nothing is read from text.
+
+    Raises:
+        DataError: There is no evaluation, or its reward has not the score that decides.
+    """
+    records = read_records(folder)
+    if not records:
+        raise DataError(f"{folder}: expected the folder of an evaluation, found no attempts in it")
+    decides = "math_equal" if task == "math" else "f1"
+    for record in records:
+        if decides not in record.parts and record.parts:
+            raise DataError(f"{folder}: its reward does not report {decides}. Score a file of its responses")
+        calls = [call.tool for call in record.calls if call.status != "over_limit"]
+        scores = {name: record.parts.get(name, 0.0) for name in REPORTED}
+        yield (
+            {
+                "is_valid_answer": bool(record.answer.strip()),
+                **scores,
+                "python_calls": calls.count("python"),
+                "search_calls": calls.count("search"),
+                "tool_counts": len(calls),
+            },
+            record.parts.get("judge"),
         )
 
 
