@@ -141,7 +141,7 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
         from ramify.assemble.evaluation import evaluation_problems
 
         datasets = sources(recipe.data.test)
-        here = tuple(each for each in datasets if not is_on_hub(_place(each)))
+        here = tuple(each for each in datasets if not is_on_hub(_location(each)))
         notes += [f"{each}: the rows of the hub were not read" for each in datasets if each not in here]
         if not here:
             return lambda *_: ((), ())
@@ -153,7 +153,7 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
     return synthesis_questions(recipe, [])
 
 
-def _place(dataset: str) -> str:
+def _location(dataset: str) -> str:
     benchmark = parse_dataset(dataset)
     return dataset if benchmark is None else benchmark[1]
 
