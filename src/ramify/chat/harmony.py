@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ramify.chat.arguments import json_fault, read_object, text_argument
+from ramify.chat.call_forms import HARMONY, other_form, probed_results
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import AssistantCall, AssistantTurn, Parts, split_at_spans, split_thought
 from ramify.chat.harmony_turn import (
@@ -28,16 +29,8 @@ from ramify.chat.harmony_turn import (
     is_harmony,
     read_messages,
 )
-from ramify.chat.hermes import (
-    HARMONY,
-    NOTHING,
-    TOOL_NAME,
-    UNREADABLE,
-    HermesRenderer,
-    other_form,
-    probed_results,
-    sent_call,
-)
+from ramify.chat.hermes import TOOL_NAME, HermesRenderer
+from ramify.chat.hermes_turn import NOTHING, UNREADABLE, sent_call
 from ramify.chat.renderer import DialectTools
 from ramify.chat.tags import neutralise
 from ramify.chat.template import ChatTemplate

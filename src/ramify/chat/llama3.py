@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ramify.chat.arguments import read_object, text_argument
+from ramify.chat.call_forms import LLAMA3
 from ramify.chat.conversation import (
     AssistantCall,
     AssistantTurn,
@@ -27,15 +28,8 @@ from ramify.chat.conversation import (
     split_thought,
     thought_opened,
 )
-from ramify.chat.hermes import (
-    LLAMA3,
-    NOTHING,
-    UNREADABLE,
-    HermesRenderer,
-    answer_begins,
-    read_call,
-    sent_call,
-)
+from ramify.chat.hermes import HermesRenderer, read_call
+from ramify.chat.hermes_turn import NOTHING, UNREADABLE, answer_begins, sent_call
 from ramify.core.messages import (
     Calls,
     Final,

@@ -18,8 +18,10 @@ from functools import partial
 from typing import Any
 
 from ramify.chat.arguments import read_object
+from ramify.chat.call_forms import QWEN3_XML
 from ramify.chat.conversation import AssistantCall, AssistantTurn
-from ramify.chat.hermes import QWEN3_XML, UNREADABLE, HermesRenderer
+from ramify.chat.hermes import HermesRenderer
+from ramify.chat.hermes_turn import UNREADABLE
 from ramify.core.errors import RowError
 from ramify.core.messages import ToolCall, ToolSpec
 

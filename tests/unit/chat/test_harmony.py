@@ -10,7 +10,8 @@ from hermes_folders import write_hermes_tokenizer
 from ramify.chat.conversation import AssistantCall, AssistantTurn
 from ramify.chat.demonstrations import as_messages, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.harmony import HarmonyRenderer
-from ramify.chat.hermes import UNREADABLE, HermesRenderer
+from ramify.chat.hermes import HermesRenderer
+from ramify.chat.hermes_turn import UNREADABLE
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.core.messages import (

@@ -14,7 +14,8 @@ from hermes_folders import (
 )
 from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import fewest_tokens, most_tokens
-from ramify.chat.hermes import UNREADABLE, HermesRenderer, parse_turn
+from ramify.chat.hermes import HermesRenderer, parse_turn
+from ramify.chat.hermes_turn import UNREADABLE
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (

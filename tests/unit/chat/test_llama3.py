@@ -9,7 +9,8 @@ from hermes_folders import write_hermes_tokenizer
 from llama3_folders import write_llama3_tokenizer
 from ramify.chat.conversation import AssistantCall, AssistantTurn
 from ramify.chat.demonstrations import demonstrate, fewest_tokens, most_tokens, split
-from ramify.chat.hermes import UNREADABLE, HermesRenderer
+from ramify.chat.hermes import HermesRenderer
+from ramify.chat.hermes_turn import UNREADABLE
 from ramify.chat.llama3 import Llama3Renderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError

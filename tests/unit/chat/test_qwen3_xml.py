@@ -6,7 +6,7 @@ import pytest
 
 from hermes_folders import write_hermes_tokenizer, write_xml_tokenizer
 from ramify.chat.conversation import AssistantCall, AssistantTurn
-from ramify.chat.hermes import UNREADABLE
+from ramify.chat.hermes_turn import UNREADABLE
 from ramify.chat.qwen3_xml import Qwen3XmlRenderer, read_call
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError

@@ -7,7 +7,8 @@ import pytest
 
 from hermes_folders import FAMILIES, write_hermes_tokenizer
 from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
-from ramify.chat.hermes import UNREADABLE, HermesRenderer
+from ramify.chat.hermes import HermesRenderer
+from ramify.chat.hermes_turn import UNREADABLE
 from ramify.core.messages import Calls, Final, MalformedTurn, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
