@@ -1,4 +1,4 @@
-"""Writes docs/coming-from*.md from the table of other trainers' names; a test compares the two."""
+"""Writes docs/coming-from*.md and docs/from-*.md from the table of other trainers' names; a test compares the two."""
 
 import sys
 from pathlib import Path
@@ -15,8 +15,11 @@ setting, and the note says why. `critic.**` stands for all keys of a table, `tra
 
 
 def page_name(name: str) -> str:
-    """Return the file of a trainer's page."""
-    return "coming-from.md" if name == INDEX else f"coming-from-{name.replace('_', '-')}.md"
+    """Return the file of a trainer's page; those of the papers' releases have a name of their own."""
+    if name == INDEX:
+        return "coming-from.md"
+    kind = "from" if trainers()[name].release else "coming-from"
+    return f"{kind}-{name.replace('_', '-')}.md"
 
 
 def page(trainer: Trainer) -> str:
@@ -26,9 +29,15 @@ def page(trainer: Trainer) -> str:
         f"| {_code(row.theirs)} | {_code(row.ours) or '-'} | {row.note}".rstrip() + " |"
         for row in trainer.rows
     ]
+    release = ["| release | here | state | what differs |", "| --- | --- | --- | --- |"]
+    release += [
+        f"| {part.theirs} | {part.ours} | {part.state} | {part.why}".rstrip() + " |"
+        for part in trainer.release
+    ]
+    parts = ["\n".join(release), "## Settings"] if trainer.release else []
     note = "<!-- Written by scripts/write_coming_from.py from src/ramify/config/names_of_others.toml. -->"
     return "\n\n".join(
-        [f"# Coming from {trainer.title}", note, trainer.intro, LEGEND, "\n".join(lines) + "\n"]
+        [f"# Coming from {trainer.title}", note, trainer.intro, *parts, LEGEND, "\n".join(lines) + "\n"]
     )
 
 

@@ -62,7 +62,7 @@ def learning(learner, **changes):
         "estimator": GroupRelative("repeat"),
         "correction": None,
         "masks_truncated": False,
-        "wanted": AnnotationRequest(),
+        "request": AnnotationRequest(),
         "problems_per_minibatch": 9,
         "minibatches": 1,
         "temperature": 1.0,

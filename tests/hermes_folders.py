@@ -140,8 +140,13 @@ def write_byte_tokenizer(
 def write_xml_tokenizer(folder: Path) -> Path:
     """As `write_hermes_tokenizer`, for Qwen3; calls are XML, as in the templates of Qwen3-Coder and Qwen3.5."""
     path = write_hermes_tokenizer(folder, QWEN3) / "chat_template.jinja"
-    source = path.read_text()
-    before, start, after = source.partition("'<tool_call>\\n{")
+    path.write_text(xml_template())
+    return folder
+
+
+def xml_template() -> str:
+    """As `template`, for Qwen3, with calls in XML."""
+    before, start, after = template(QWEN3).partition("'<tool_call>\\n{")
     _, end, after = after.partition("'}\\n</tool_call>' -}}")
     assert start
     assert end
@@ -150,7 +155,20 @@ def write_xml_tokenizer(folder: Path) -> Path:
         "{{- '<parameter=' + k + '>\\n' + (v | tojson if v is mapping or (v is sequence and v is not string) else v | string)"
         " + '\\n</parameter>\\n' -}}{%- endfor -%}{{- '</function>\\n</tool_call>' -}}"
     )
-    path.write_text(before + calls + after)
+    return before + calls + after
+
+
+def write_qwen35_tokenizer(folder: Path) -> Path:
+    """As `write_xml_tokenizer`; the template also opens each thought and leaves out blanks around results, as that of Qwen3.5."""
+    path = write_opening_tokenizer(folder) / "chat_template.jinja"
+    opening = "{{- '<|im_start|>assistant\\n<think>\\n' -}}"
+    before, plain, after = xml_template().rpartition(opening.replace("<think>\\n", ""))
+    assert plain
+    source = before + opening + after
+    assert source.count("+ m.content + '\\n</tool_response>'") == 1
+    path.write_text(
+        source.replace("+ m.content + '\\n</tool_response>'", "+ (m.content | trim) + '\\n</tool_response>'")
+    )
     return folder
 
 

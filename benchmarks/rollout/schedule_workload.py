@@ -105,8 +105,11 @@ class _RememberingRenderer(TagRenderer):
         super().__init__(tokenizer)
         self._known = lru_cache(4096)(self._encoded)
 
-    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    def render_results(
+        self, results: Sequence[ToolResult], tools: Sequence[ToolSpec], names: Sequence[str] = ()
+    ) -> tuple[int, ...]:
         """See `TagRenderer.render_results`, which reads the texts only."""
+        del names
         return self._known(tuple(tools), *(result.text for result in results))
 
     def _encoded(self, tools: tuple[ToolSpec, ...], *texts: str) -> tuple[int, ...]:

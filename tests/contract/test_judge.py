@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections import Counter
@@ -74,7 +75,7 @@ class StandIn:
 
 
 def config(**settings):
-    return JudgeConfig(url="http://judge", model="big", **settings)
+    return JudgeConfig(**{"url": "http://judge", "model": "big", "pause_seconds": 0.01, **settings})
 
 
 def judge_all(
@@ -236,21 +237,33 @@ def test_a_judge_that_refuses_the_key_ends_the_run():
     assert judge.counts.judged == 0
 
 
-def test_a_judge_that_cannot_be_reached_ends_the_run():
+def test_a_judge_that_is_down_delays_the_run_until_too_many_failures_in_a_row():
+    """Nothing is lost while it is down: each answer waits, one request at a time goes out, and all get their verdicts."""
+
+    class Restarting(StandIn):
+        refused = 0
+
+        def __call__(self, request):
+            with self.lock:
+                self.refused += 1
+                is_down = 4 < self.refused <= 20
+            return as_json({}, 503) if is_down else super().__call__(request)
+
+    answers = [f"answer {i}" for i in range(12)]
+    stand_in = Restarting()
+    http = {"attempts": 1, "failures_to_open": 100}
+    judgements, judge = judge_all(stand_in, answers, config(in_flight=4, failures_to_stop=20), http)
+    assert [each.correct for each in judgements] == [False] * 12
+    assert (judge.counts.judged, judge.counts.failures) == (12, {})
+    assert stand_in.refused == 12 + 16
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
-        answers = [f"answer {i}" for i in range(20)]
-        error, judge = judge_all(
-            StandIn(),
-            answers,
-            config(in_flight=1),
-            {"failures_to_open": 3, "max_backoff_seconds": 5.0, "attempts": 1},
-            url=url,
-        )
+        settings = config(in_flight=4, failures_to_stop=11)
+        error, judge = judge_all(StandIn(), answers, settings, http, url=url)
     assert isinstance(error, ServiceDownError)
-    assert "judge is down" in str(error)
-    assert judge.counts.failures == {"connection": 3}
+    assert re.search("gave no verdict 1[1-4] times in a row, the last time: connection", str(error))
+    assert judge.counts.judged == 0
 
 
 def test_a_judge_that_never_gives_a_verdict_ends_the_run():
@@ -259,7 +272,7 @@ def test_a_judge_that_never_gives_a_verdict_ends_the_run():
     settings = config(attempts=1, in_flight=1, failures_to_stop=4)
     error, judge = judge_all(stand_in, answers, settings)
     assert isinstance(error, ServiceDownError)
-    assert "the judge big gave no verdict on 4 answers in a row" in str(error)
+    assert "the judge big gave no verdict 4 times in a row" in str(error)
     assert "no_verdict" in str(error)
     assert judge.counts.failures["no_verdict"] >= 4
 
@@ -280,7 +293,7 @@ def test_silence_counts_toward_the_judges_limit_and_not_the_clients(silent):
         answers,
         config(in_flight=1, failures_to_stop=5),
     )
-    assert "gave no verdict on 5 answers in a row" in str(error)
+    assert "gave no verdict 5 times in a row" in str(error)
 
 
 def test_a_verdict_between_failures_lets_the_run_go_on():
@@ -311,7 +324,7 @@ def test_blank_and_equal_answers_in_between_hide_no_dead_judge():
         for answer in ["a", " ", "Paris"] * 3:
             await judge(QUESTION, GOLDS, answer)
 
-    with pytest.raises(ServiceDownError, match="on 3 answers in a row"):
+    with pytest.raises(ServiceDownError, match="3 times in a row"):
         asyncio.run(main())
 
 

@@ -23,7 +23,8 @@ KEYS = {
     for schema in (TrainRecipe, SftRecipe, DpoRecipe, EvalRecipe, SynthRecipe, SelfCriticRecipe)
 }
 ROWS = [(trainer, row) for trainer, table in trainers().items() for row in table.rows]
-# The scripts of ARPO and AEPO, verl's own and TRL's, as design/reference/coming-from.md lists them, and what is close to them.
+# The scripts of ARPO and AEPO, verl's own and TRL's, as design/reference/coming-from.md lists them, what is close to them, and names of
+# LLaMA-Factory, axolotl and OpenRLHF.
 SCRIPT_NAMES = """
 data.train_files data.val_files data.prompt_key data.train_batch_size data.max_prompt_length data.max_response_length
 actor_rollout_ref.model.path actor_rollout_ref.model.enable_gradient_checkpointing actor_rollout_ref.model.use_remove_padding
@@ -49,7 +50,20 @@ vllm_tensor_parallel_size learning_rate num_train_epochs max_steps warmup_ratio 
 max_grad_norm bf16 gradient_checkpointing output_dir save_steps save_total_limit logging_steps report_to run_name eval_steps
 eval_strategy log_completions temperature top_p top_k sync_ref_model cutoff_len template finetuning_type lora_target val_size
 model_name_or_path stage dataset num_epochs lr max_new_tokens
+data.messages_key data.response_key dataset_text_field modules_to_save early_stopping_steps pure_bf16 enable_thinking export_dir
+sequence_len sample_packing train_on_inputs roles_to_train val_set_size adapter lora_target_linear chat_template wandb_project
+rollout_batch_size micro_train_batch_size actor_learning_rate generate_max_len prompt_max_len eps_clip_low_high
+advantage_estimator dynamic_filtering remote_rm_url num_episodes
 """
+
+
+PARTS = [part for table in trainers().values() for part in table.release]
+
+
+def page_name(trainer):
+    if trainer == "others":
+        return "coming-from.md"
+    return f"{'from' if trainers()[trainer].release else 'coming-from'}-{trainer.replace('_', '-')}.md"
 
 
 def refusal(*overrides):
@@ -76,22 +90,49 @@ def test_a_row_names_keys_that_exist_and_can_be_reached(trainer, row):
 
 def test_pages_and_table_have_the_same_rows():
     pages = {}
-    for page in DOCS.glob("coming-from*.md"):
-        lines = re.findall(r"^\| (`.*?`) \| (.*?) \|(.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for page in [*DOCS.glob("coming-from*.md"), *DOCS.glob("from-*.md")]:
+        settings = page.read_text(encoding="utf-8").partition("| theirs |")[2]
+        lines = re.findall(r"^\| (`.*?`) \| (.*?) \|(.*) \|$", settings, re.MULTILINE)
         pages[page.name] = [
             OtherName(tuple(re.findall("`(.*?)`", theirs)), tuple(re.findall("`(.*?)`", ours)), note.strip())
             for theirs, ours, note in lines
         ]
-    assert pages == {
-        "coming-from.md" if name == "others" else f"coming-from-{name.replace('_', '-')}.md": [*table.rows]
-        for name, table in trainers().items()
-    }
+    assert pages == {page_name(name): [*table.rows] for name, table in trainers().items()}
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.theirs[:40])
+def test_a_part_of_a_release_has_a_state_and_its_reason_and_names_keys_that_exist(part):
+    assert part.state in ("equal", "better", "different", "not here")
+    assert part.ours != "-" or part.state == "not here"
+    assert part.why or part.state == "equal"
+    # `ramify` commands, links and files are checked by scripts/check_docs.py.
+    for word in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", part.ours):
+        assert any(word in keys for keys in KEYS.values()), word
+
+
+def test_the_parts_of_a_release_stand_on_its_page():
+    for name, table in trainers().items():
+        text = (DOCS / page_name(name)).read_text(encoding="utf-8")
+        for part in table.release:
+            assert f"| {part.theirs} | {part.ours} | {part.state} |" in text
+
+
+def test_each_defect_of_the_release_has_its_row_and_its_switch():
+    text = (
+        (DOCS / "release-defects.md").read_text(encoding="utf-8").partition("## The released arithmetic")[0]
+    )
+    rows = {row[1]: row[2].split(" | ") for row in re.finditer(r"^\| (B\d+) \| (.*) \|$", text, re.MULTILINE)}
+    assert list(rows) == [f"B{number}" for number in range(1, 44)]
+    for cells in rows.values():
+        assert len(cells) == 4
+        assert all(cells)
+        for word in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)", cells[-1]):
+            assert any(word in keys for keys in KEYS.values()), word
 
 
 def test_a_page_has_the_text_of_its_trainer():
     for name, table in trainers().items():
-        page = DOCS / ("coming-from.md" if name == "others" else f"coming-from-{name.replace('_', '-')}.md")
-        text = page.read_text(encoding="utf-8")
+        text = (DOCS / page_name(name)).read_text(encoding="utf-8")
         assert text.startswith(f"# Coming from {table.title}\n")
         assert table.intro in text
 
@@ -120,6 +161,7 @@ def test_no_name_of_the_scripts_is_unanswered(name):
         ("data.max_response_length=4096", "did you mean rollout.max_tokens? Results of tools count in both."),
         ("rollout.beam_size=2", "did you mean rollout.branching.children? Subtract 1: a beam counts the parent, so beam_size = 2 is children = 1."),
         ("rollout.entropy_weight=0.2", "did you mean rollout.branching.beta? Convert the unit: theirs weighs a sum over 20 tokens divided by ln V, ours a mean in nats, so 0.2 is 0.335."),
+        ("system=a", "did you mean data.instructions? A row's own system message stays."),
         ("algorithm.gamma=1", 'did you mean algorithm.estimator.discount? Only the estimator "turn_level" discounts, by turns.'),
         # Keys with two of ours.
         ("actor_rollout_ref.actor.clip_ratio=0.2", "did you mean algorithm.loss.clip_low and algorithm.loss.clip_high? Set both to it."),

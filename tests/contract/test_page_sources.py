@@ -13,7 +13,8 @@ from ramify.core.errors import ServiceDownError
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import BrowserConfig
-from ramify.tools.pages import GuardedPages, JinaPages, Pages, fault_of
+from ramify.tools.documents import Document
+from ramify.tools.pages import READS_TO_STOP, GuardedPages, JinaPages, Pages, fault_of
 
 pytestmark = pytest.mark.integration
 
@@ -284,6 +285,41 @@ def test_pages_are_remembered_by_address_and_failures_are_not():
     assert cache.keys[0].parameters["max_chars"] == 50_000
 
 
+@pytest.mark.parametrize("works", [None, 3])
+def test_a_source_that_never_reads_a_page_ends_the_run(works):
+    """After `READS_TO_STOP` failures, also of readers that wait no longer; one page that could be read shows that reading works."""
+
+    class Source:
+        name, identity, reads = "guarded", {}, 0
+
+        async def read(self, url):
+            self.reads += 1
+            if self.reads == works:
+                return Document("Laru", TEXT)
+            if self.reads % 2:
+                await asyncio.Event().wait()
+            raise RequestFailedError(FailureKind.CONNECTION, "no route")
+
+        async def close(self):
+            pass
+
+    async def main():
+        pages, outcomes = Pages(Source()), []
+        for _ in range(2 * READS_TO_STOP):
+            try:
+                async with asyncio.timeout(0.001):
+                    await pages.read("http://a.test/x")
+            except (TimeoutError, RequestFailedError) as error:
+                outcomes.append(type(error))
+            except ServiceDownError as error:
+                return len(outcomes), str(error)
+        return len(outcomes), ""
+
+    tried, message = asyncio.run(main())
+    assert tried == (READS_TO_STOP - 1 if works is None else 2 * READS_TO_STOP - 1)
+    assert ("the first 50 page reads all failed (timeout 25, connection 25)" in message) is (works is None)
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -293,8 +329,8 @@ def test_pages_are_remembered_by_address_and_failures_are_not():
         ("word " * 20, None),
         ("a " * 24, "hardly any text"),
         ("Just a moment... " + "word " * 30, "just a moment"),
-        ("Page Not Found " + "word " * 60, "not found"),
-        ("Page Not Found " + "word " * 61, None),
+        ("Page Not Found\n" + "word " * 60, "not found"),
+        ("Page Not Found\n" + "word " * 61, None),
         ("该市的市长是巴多。" * 8, None),
         ("该市" * 5, "hardly any text"),
         ("北京是中华人民共和国的首都。位于华北平原北部。是政治文化中心。", None),
@@ -313,6 +349,11 @@ def test_pages_are_remembered_by_address_and_failures_are_not():
             "not found",
         ),
         ("Not Found\nThe requested URL /a/b was not found on this server. " + "word " * 20, "not found"),
+        ("页面不存在\n" + "很抱歉!您访问的页面不存在或已被删除。请检查网址是否正确。或返回首页。", "页面不存在"),
+        ("404 (band)\n404 are from Oslo. Their first record, 404 Not Found, came out in 2004, and they have toured Europe three times.", None),
+        ("Access Denied (film)\nThe film follows a thief who robs a bank by night. Critics praised it, and it was shown in forty countries.", None),
+        ("HTTP 403\nHTTP 403 is a status code for access that is forbidden. The server understood what it was asked and will not do it.", None),
+        ("Shop\nSorry, you have been blocked. This website uses a security service, and the action just performed triggered it at once.", "you have been blocked"),
         ("403 Forbidden\nThis is a page that only members of the club can open, with a password of their own, at any time.", "forbidden"),
     ],
 )  # fmt: skip

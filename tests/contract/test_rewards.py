@@ -10,6 +10,8 @@ import pytest
 
 from ramify.assemble.reward import build_reward
 from ramify.chat.tags import parse_turn
+from ramify.config.mistakes import form_of
+from ramify.config.schema_parts import RewardSection
 from ramify.core.messages import Calls, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.rewards.configs import (
@@ -34,6 +36,7 @@ SECTIONS = [
         name="parts", own=(OwnPartConfig(path=Path(__file__).with_name("own_reward.py"), function="length"),)
     ),
 ]
+NAMES = {form_of(section)[1][0] for section in get_args(get_args(RewardSection)[0])}
 REWARDS = [build_reward(section).fn for section in SECTIONS]
 REWARDS += [OverlongReward(reward, 20, 18) for reward in REWARDS]
 ENDS = [
@@ -45,6 +48,11 @@ ENDS = [
     ("", StopReason.MALFORMED),
     ("<python> 1 </python>", StopReason.CALLS),
 ]
+
+
+def test_every_reward_of_a_recipe_is_here():
+    # The environment's pays what an environment recorded, so its trees are those of tests/unit/rewards.
+    assert {section.name for section in SECTIONS} == NAMES - {"environment"}
 
 
 def leaf(path, end):

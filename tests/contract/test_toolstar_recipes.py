@@ -13,17 +13,21 @@ from ramify.config.load import read_toml
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
-PYTHON = {  # section 1.3: 5 s; 400 characters
+PYTHON = {  # section 1.3: 5 s; 400 characters; the names that each program starts with
     "tools.python.timeout_seconds": 5,
     "tools.python.max_output_chars": 400,
+    "tools.python.preamble": [
+        *("import numpy as np", "import sympy", "import math", "from sympy import symbols, Eq, solve"),
+        "x, y, z = symbols('x y z')",
+    ],
 }
-SFT = {  # section 3: warm-up ratio 0.1 of 53,971 rows * 3 epochs / 16; gradient clip of the Hugging Face trainer
+SFT = {  # section 3: warm-up ratio 0.1; gradient clip of the Hugging Face trainer
     "data.epochs": 3,
     "data.max_tokens": 15_000,
     "learner.batch_size": 16,
     "learner.optimizer.rate": 7e-6,
     "learner.optimizer.decay": "cosine",
-    "learner.optimizer.warmup_steps": round(0.1 * 53_971 * 3 / 16),
+    "learner.optimizer.warmup_ratio": 0.1,
     "learner.optimizer.decay_from": 0.1,
     "learner.optimizer.max_grad_norm": 1.0,
 }
@@ -51,6 +55,7 @@ DPO = {  # section 5: alpha is twice the rank, LLaMA-Factory's default
     "optimizer.rate": 5e-6,
     "optimizer.decay": "cosine",
     "optimizer.decay_from": 0.1,
+    "optimizer.warmup_ratio": 0.1,
 }
 EVALUATION = {"temperature": 0, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1}  # section 6.1
 CALLS = {"tools.python.max_calls": 3, "tools.search.max_calls": 3, "data.limit": 500}  # sections 1 and 6.1

@@ -74,7 +74,7 @@ def learning(models, algorithm):
         learner,
         estimator=build_estimator(section),
         correction=ImportanceCorrection("sequence", "truncate", 2.0),
-        wanted=AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True),
+        request=AnnotationRequest(old="recompute", entropies=True, ref_logprobs=True),
     )
 
 

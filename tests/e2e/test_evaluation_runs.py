@@ -86,6 +86,27 @@ def test_killed_at_random_points_and_resumed_it_is_the_same_evaluation(task):
     assert len(read_trees(run / "trees.jsonl")) == 48
 
 
+def test_agents_that_know_nothing_are_scored_beside_the_model(task, capsys):
+    folder = task.parent
+    rows = [json.loads(line) for line in (folder / "problems.jsonl").read_text().splitlines()]
+    for row in rows[:3]:
+        row["answer"] = row["prompt"]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", str(task), *words(folder), "--null"]) == 0
+    null = json.loads((folder / "run" / "summary.json").read_text())["null"]
+    assert {name: interval["value"] for name, interval in null.items()} == {
+        "empty": 0,
+        "random": 0,
+        "echo": 0.25,
+    }
+    assert (
+        "agents that know nothing: empty 0.000, random 0.000, echo 0.250. Warning: 25%"
+        in capsys.readouterr().out
+    )
+    assert "Agents that know nothing" in (folder / "run" / "report.html").read_text()
+    assert len(read_records(folder / "run")) == 48
+
+
 def test_what_is_done_is_not_done_again(task, capsys):
     folder = task.parent
     assert main(["eval", str(task), *words(folder), "--resume"]) == 0
@@ -331,3 +352,19 @@ def test_benchmarks_from_files_to_a_summary(task, shared_dir, name):
     assert sum(group["pass_at"]["1"]["n"] for group in summary["groups"]["language"].values()) == 6
     prompt = json.loads((run / "manifest.json").read_text())["scores"]["prompts"]["first"]
     assert "<search>" in prompt
+
+
+def test_a_card_says_what_a_run_was_made_from_and_what_it_scored(task, tmp_path, capsys, refused):
+    folder = task.parent
+    assert main(["eval", str(task), *words(folder)]) == 0
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    manifest = json.loads((folder / "run" / "manifest.json").read_text())
+    capsys.readouterr()
+    assert main(["card", str(folder / "run")]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["scores"]["pass_at"] == summary["pass_at"]
+    assert (card["made_from"], card["made_with"]) == (manifest["scores"], manifest["made_with"])
+    assert card["recipe"]["sampling"]["attempts"] == 4
+    (folder / "run" / "summary.json").unlink()
+    assert "is not finished" in refused("card", folder / "run")
+    assert "no run" in refused("card", tmp_path)

@@ -16,6 +16,12 @@ from ramify.eval.results import read_records
 from ramify.obs.trace import read_trees
 
 FORMLESS = "That isn't correct."
+PATIENT = (
+    "reward.judge.http={attempts=1,in_flight=16}",
+    "reward.judge.pause_seconds=0.001",
+    "reward.judge.failures_to_stop=1000",
+)
+"""A judge that is down fails answer by answer, without a pause."""
 
 
 class StandIn:
@@ -101,7 +107,7 @@ def test_a_judge_that_is_down_is_told_and_asked_again_on_resume(task, capsys):
     stand_in = StandIn()
     run = task.parent / "run"
     with serve(stand_in) as server:
-        arguments = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
+        arguments = words(task.parent, server.url, *PATIENT)
         stand_in.down = True
         assert main(["eval", str(task), *arguments]) == 0
         assert "without a verdict: server 27" in capsys.readouterr().out
@@ -130,7 +136,7 @@ def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
         arguments = words(
             task.parent,
             server.url,
-            "reward.judge.http={attempts=1,in_flight=16}",
+            *PATIENT,
             "sampling.right_by='judge'",
         )
         stand_in.down = True
@@ -153,9 +159,9 @@ def test_too_many_answers_without_a_verdict_stop_the_evaluation(task, refused):
     stand_in = StandIn()
     stand_in.down = True
     with serve(stand_in) as server:
-        arguments = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
-        message = refused("eval", task, *arguments, "-s", "reward.judge.failures_to_stop=5")
-    assert "the judge big gave no verdict on 5 answers in a row, the last time: server" in message
+        arguments = words(task.parent, server.url, *PATIENT, "reward.judge.failures_to_stop=5")
+        message = refused("eval", task, *arguments)
+    assert "the judge big gave no verdict 5 times in a row, the last time: server" in message
     assert not (task.parent / "run" / "summary.json").exists()
 
 
@@ -181,7 +187,7 @@ def test_another_address_is_the_same_judge_and_another_file_another_reward(task,
     part = f'reward.own=[{{path="{own}",function="one",weight=0.0}}]'
     for _ in range(2):
         with serve(StandIn()) as server:
-            arguments = words(task.parent, server.url, part)
+            arguments = words(task.parent, server.url, *PATIENT, part)
             assert (
                 main(["eval", str(task), "--resume", *arguments, "-s", "price={input=1.0,output=2.0}"]) == 0
             )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from file_limits import file_size_limit
 from ramify.cli import main
@@ -187,10 +187,51 @@ def test_an_adapter_is_merged_into_its_base(tmp_path, model_folder, refused):
     require_as_peft_merges(tmp_path / "out", wrapped)
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("Paris").input_ids
     assert "a whole model, expected" in refused("merge", "lora", model_folder, "--out", tmp_path / "other")
+    assert (
+        "adapter_config.json is missing, expected the folder of an adapter (adapter_config.json); adapter below"
+        in refused("merge", "lora", tmp_path, "--out", tmp_path / "other")
+    )
+    shutil.copytree(model_folder, tmp_path / "bare")
+    (tmp_path / "bare" / "generation_config.json").unlink()
+    for base, out in ((model_folder, tmp_path / "out"), (tmp_path / "bare", tmp_path / "out2")):
+        record = json.loads((adapter / "adapter_config.json").read_text())
+        (adapter / "adapter_config.json").write_text(
+            json.dumps(record | {"base_model_name_or_path": str(base)})
+        )
+        if not out.exists():
+            merged("lora", adapter, "--out", out)
+        ends = GenerationConfig.from_pretrained(out).eos_token_id
+        assert ends == AutoTokenizer.from_pretrained(out).eos_token_id
     other = write_small_model(tmp_path / "small")
     record = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(record | {"base_model_name_or_path": str(other)}))
     assert "their product is not" in refused("merge", "lora", adapter, "--out", tmp_path / "other")
+
+
+def test_a_base_of_the_hub_is_the_one_in_its_cache(tmp_path, model_folder, refused, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    wrapped = peft_model(model_folder)
+    adapter = tmp_path / "adapter"
+    wrapped.save_pretrained(adapter)
+    record = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(record | {"base_model_name_or_path": "org/tiny"}))
+    assert "a model of the hub into its cache" in refused("merge", "lora", adapter, "--out", tmp_path / "out")
+    repo = tmp_path / "hub" / "models--org--tiny"
+    commit = "5" * 40
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(commit)
+    shutil.copytree(model_folder, repo / "snapshots" / commit)
+    merged("lora", adapter, "--out", tmp_path / "out")
+    require_as_peft_merges(tmp_path / "out", wrapped)
+
+
+def test_an_adapter_in_a_pickle_is_not_read(tmp_path, model_folder, refused):
+    adapter = tmp_path / "adapter"
+    peft_model(model_folder).save_pretrained(adapter)
+    torch.save(load_file(adapter / "adapter_model.safetensors"), adapter / "adapter_model.bin")
+    (adapter / "adapter_model.safetensors").unlink()
+    line = refused("merge", "lora", adapter, "--out", tmp_path / "out")
+    assert "adapter_model.bin is a pickle, which is never read" in line
 
 
 def test_ranks_of_the_settings_are_those_of_the_weights(tmp_path, model_folder, refused):

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from e2e_runs import DPO, SELFCRITIC, SFT, TRAIN, ramify, write_task
+from ramify.core.protocols import Event
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey, make_tree
 from ramify.data.order import DataCursor
 from ramify.learner.guard import GuardState
-from ramify.obs.metrics import read_metrics
+from ramify.obs.metrics import TimingLog, read_metrics
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import Batch
@@ -48,10 +49,24 @@ def fallen():
     return metrics
 
 
+def browsed():
+    """Return the metrics of a step whose searches read pages."""
+    log = TimingLog()
+    counts = {
+        "pages/ok": 3,
+        "pages/timeout": 1,
+        "summaries/ok": 1,
+        "cache/page/hits": 2,
+        "cache/search/misses": 1,
+    }
+    log.emit(Event("tool/search", (1, 0), "n", 0.1, {"services": counts}))
+    return log.service_metrics()
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory, caller):
     """Names that small runs write, and those of two functions about what small runs do not meet."""
-    names = {*tree_metrics(judged()), *fallen()}
+    names = {*tree_metrics(judged()), *fallen(), *browsed()}
     refusing = SELFCRITIC.replace("[engine]", "dynamic_sampling = {{ max_attempts = 2 }}\n[engine]")
     texts = {
         "sft": SFT,
@@ -61,7 +76,7 @@ def written(tmp_path_factory, caller):
     }
     for command, text in texts.items():
         task = write_task(tmp_path_factory.mktemp(command), caller, text)
-        dev = f"eval={{test={str(task.parent / 'problems.jsonl')!r}, every=1, limit=2}}"
+        dev = f"eval={{test={str(task.parent / 'problems.jsonl')!r}, every=1, limit=2, null=true}}"
         settings = {"train": ("-s", "run.steps=2"), "selfcritic": ("-s", dev)}.get(command, ())
         status, _, err = ramify(command, task, *settings)
         assert status == 0, err

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import DPO, overrides, pairs, write_lines, write_task
+from chat_service import chat_service
+from e2e_runs import DPO, SYNTH, overrides, pairs, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -62,7 +63,7 @@ def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(t
 def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     recipe = Path(__file__).parents[2] / "recipes" / "dpo_toolstar_7b.toml"
     run = task.parent / "run"
-    # Three epochs of 112 pairs are 21 steps, one more than the recipe warms up for; its cosine begins after two of them.
+    # Three epochs of 112 pairs are 21 steps: a tenth of them, rounded up, are 3 of warm-up; the cosine begins after 2.1.
     data = write_lines(task.parent / "many.jsonl", [*pairs()] * 14)
     settings = (f"model.path={model_folder}", f"data.train={data}", f"run.dir={run}")
     words = overrides(*settings)
@@ -70,10 +71,39 @@ def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     first, second = rows_of(task)
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert second["margin"] > 0
-    assert (first["lr_factor"], second["lr_factor"]) == pytest.approx((1 / 20, 2 / 20))
+    assert (first["lr_factor"], second["lr_factor"]) == pytest.approx((1 / 3, 2 / 3))
     written = json.loads((run / "checkpoints" / "step-000002" / "adapter_config.json").read_text())
     assert (written["r"], written["lora_alpha"]) == (8, 16)
     assert "down_proj" in written["target_modules"]
+
+
+def test_pairs_of_a_services_answers_are_trained_on(tmp_path, model_folder, capsys):
+    problems = [{"prompt": f"the capital of France, {n} ?", "answer": "Paris"} for n in range(4)]
+    recipe = write_task(tmp_path / "synth", model_folder, SYNTH.replace("[hints]\n", ""), problems=problems)
+    run, out = recipe.parent / "run", tmp_path / "pairs.jsonl"
+
+    def model(messages, body):
+        answer = "Paris" if body["seed"] % 2 else "Rome"
+        return f"<think> {body['seed'] % 7} </think><answer> \\boxed{{{answer}}} </answer>"
+
+    with chat_service(model) as server:
+        engine = f'engine={{name="openai",api="chat",url="{server.url}/v1",model="m"}}'
+        assert main(["synth", str(recipe), *overrides(engine)]) == 0
+    assert main(["pairs", str(run), "--out", str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert rows
+    assert {row["exact_ids"] for row in rows} == {False}
+    assert all(row["chosen"].endswith("\\boxed{Paris} </answer>") for row in rows)
+    assert f"{len(rows)} pairs hold texts of a service" in capsys.readouterr().out
+    task = write_task(tmp_path / "dpo", model_folder, DPO)
+    settings = overrides(
+        f"data.train={out}",
+        f"learner.batch_size={len(rows)}",
+        "data.max_tokens=300",
+        "learner.token_budget=600",
+    )
+    assert main(["dpo", str(task), *settings, "--max-steps", "2"]) == 0
+    assert [row["step"] for row in rows_of(task)] == [1, 2]
 
 
 def test_a_dry_run_and_doctor_know_the_recipe(task, capsys):

@@ -298,7 +298,7 @@ def test_the_recipe_that_ships_on_a_tiny_model_and_its_run_as_a_model(tmp_path, 
         "preflight.allow_zero_variance": "true",
         "selfcritic.steps": 1,
         "selfcritic.problems": 4,
-        "dpo.optimizer.warmup_steps": 1,
+        "dpo.optimizer.warmup_ratio": 0.5,
     }
     assert main(["selfcritic", str(shipped_recipes() / "toolstar_selfcritic.toml"), *overrides(small)]) == 0
     first, second = cycles_of(folder / "run")

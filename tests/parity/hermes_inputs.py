@@ -1,4 +1,4 @@
-"""Conversations in the hermes dialect that tests/parity compares with the `renderers` package."""
+"""Conversations with calls that tests/parity compares with the `renderers` package."""
 
 import json
 
@@ -35,6 +35,26 @@ CONVERSATIONS = (
         "answer": "\\boxed{7}",
     },
 )  # fmt: skip
+
+
+SINGLE_CALLS = (
+    {
+        "question": "tea?",
+        "rounds": [
+            {"thought": "", "calls": [("price", 'green "tea"\n\u00e9')], "results": ["\n7 > 6.\n\n"]},
+            {"thought": "", "calls": [("search", "cup")], "results": ['none "x" \\frac']},
+        ],
+        "answer": "\\boxed{7}",
+    },
+)
+"""For Llama 3, whose template takes no thought and a single call a turn."""
+
+
+THOUGHTFUL = tuple(
+    {**each, "rounds": [turn | {"thought": turn["thought"] or "Hm."} for turn in each["rounds"]]}
+    for each in CONVERSATIONS[1:]
+)
+"""For Qwen3.5, whose prompt ends with the line break of an opened thought: a whole render merges it with that of an empty thought."""
 
 
 def call_text(name: str, query: str) -> str:

@@ -1,5 +1,6 @@
 """Make tests/parity/renderers_ids.json: the token ids that the `renderers` package (0.1.12) gives the conversations of
-hermes_inputs.py, with the Qwen3 tokenizer of tests/hermes_folders.py.
+hermes_inputs.py, with the Qwen3 tokenizer of tests/hermes_folders.py; and of the dialects of Llama 3 and Qwen3.5 the ids behind the
+prompt, whose words differ between the package and the templates of these tests.
 
     python -m venv DIR; DIR/bin/pip install renderers==0.1.12 httpx tokenizers
     PYTHONPATH=tests DIR/bin/python tests/parity/make_renderers_ids.py
@@ -12,11 +13,14 @@ import tempfile
 from pathlib import Path
 
 import renderers
-from hermes_inputs import CONVERSATIONS, TOOLS
+from hermes_inputs import CONVERSATIONS, SINGLE_CALLS, THOUGHTFUL, TOOLS
+from renderers.llama_3 import Llama3Renderer
 from renderers.qwen3 import Qwen3Renderer
+from renderers.qwen35 import Qwen35Renderer
 from tokenizers import Tokenizer
 
-from hermes_folders import QWEN3, write_hermes_tokenizer
+from hermes_folders import QWEN3, write_hermes_tokenizer, write_qwen35_tokenizer
+from llama3_folders import write_llama3_tokenizer
 
 
 class Bare:
@@ -34,8 +38,9 @@ class Bare:
     def decode(self, ids: list[int], **_: object) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    def convert_tokens_to_ids(self, token: str) -> int | None:
-        return self._tokenizer.token_to_id(token)
+    def convert_tokens_to_ids(self, token: str) -> int:
+        # Tokens of pictures, which these tokenizers lack and no text needs.
+        return self._tokenizer.token_to_id(token) or 0
 
 
 def messages_of(conversation: dict) -> list[dict]:
@@ -54,6 +59,18 @@ def messages_of(conversation: dict) -> list[dict]:
     return messages
 
 
+def behind_prompt(renderer: object, conversation: dict) -> list[int]:
+    """The ids of the calls and the results, without those of the prompt."""
+    messages = messages_of(conversation)
+    size = next(index for index, message in enumerate(messages) if message["role"] == "assistant")
+    prompt, whole = (
+        list(renderer.render_ids(part, tools=TOOLS, add_generation_prompt=True))
+        for part in (messages[:size], messages)
+    )
+    assert whole[: len(prompt)] == prompt
+    return whole[len(prompt) :]
+
+
 def main() -> None:
     """Write the file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +79,15 @@ def main() -> None:
             list(renderer.render_ids(messages_of(each), tools=TOOLS, add_generation_prompt=True))
             for each in CONVERSATIONS
         ]
-    recorded = {"renderers": renderers.__version__, "ids": ids}
+    behind: dict[str, list[list[int]]] = {}
+    for dialect, renderer_class, write, conversations in (
+        ("llama3", Llama3Renderer, write_llama3_tokenizer, SINGLE_CALLS),
+        ("qwen3_xml", Qwen35Renderer, write_qwen35_tokenizer, THOUGHTFUL),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            renderer = renderer_class(Bare(write(Path(folder))))
+            behind[dialect] = [behind_prompt(renderer, each) for each in conversations]
+    recorded = {"renderers": renderers.__version__, "ids": ids, "behind_prompt": behind}
     Path(__file__).with_name("renderers_ids.json").write_text(json.dumps(recorded) + "\n")
 
 

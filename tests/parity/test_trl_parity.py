@@ -33,7 +33,7 @@ from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.algos.ops import STD_FLOOR
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.assemble.algorithm import build_estimator, build_objective, wanted_annotations
+from ramify.assemble.algorithm import annotation_request, build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.messages import Message, Problem
 from ramify.core.records import Reward, ScoredTree
@@ -174,7 +174,7 @@ def learning_for(learner, section, temperature):
         estimator=build_estimator(section),
         correction=section.correction,
         masks_truncated=section.truncated == "mask",
-        wanted=wanted_annotations(section),
+        request=annotation_request(section),
         problems_per_minibatch=len(groups()),
         minibatches=1,
         temperature=temperature,

@@ -51,10 +51,10 @@ def build_agent(
     hands_over: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> "AgentParts":
-    """The agent of training, evaluation and data synthesis; `model` is called for the local engine only.
+    """Build the agent of training, evaluation and data synthesis; `model` is called for the local engine only.
 
-    `rewriters` are the user's own, asked after the repair tools. `note` receives what an engine finds out about its service. With `hands_over` the engine gets its weights from a
-    publisher.
+    The user's `rewriters` take their turn after the repair tools. `note` receives what an engine learns about its service.
+    With `hands_over` the engine gets its weights from a publisher.
 
     Raises:
         ConfigError: `all_entropies` is set, and the engine has no exact entropies.
@@ -74,8 +74,8 @@ def build_agent(
     )
     environment = toolbox.environment
     if repairs is not None:
-        environment, ours = build_repairs(repairs, environment, built, renderer, limits, run.seed)
-        rewriters = (*ours, *rewriters)
+        environment, repair_tools = build_repairs(repairs, environment, built, renderer, limits, run.seed)
+        rewriters = (*repair_tools, *rewriters)
     return AgentParts(
         engine=built,
         renderer=renderer,
@@ -105,7 +105,7 @@ def _engine(
     *,
     hands_over: bool,
 ) -> Engine:
-    """Build an engine: the only place that asks of which class its Config is."""
+    """Build an engine. No other place asks of which class an engine's Config is."""
     match config:
         case LocalEngineConfig():
             from ramify.engines.local import LocalEngine
@@ -152,7 +152,7 @@ def _openai(
 
 
 def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
-    """The branching rule; `vocab_size` is for the `seed_compat_*` rules, which divide by its logarithm.
+    """Build the branching rule; `vocab_size` is for the `seed_compat_*` rules, which divide by its logarithm.
 
     Raises:
         ConfigError: `rate_from` is not the folder of a run.

@@ -64,7 +64,7 @@ def build_objective(section: AlgorithmSection) -> "Objective":
     return Objective(loss, tuple(penalties), weighting)
 
 
-def wanted_annotations(section: AlgorithmSection) -> "AnnotationRequest":
+def annotation_request(section: AlgorithmSection) -> "AnnotationRequest":
     """Return the values that the annotation pass must compute; none if the engine provides all that are needed."""
     from ramify.learner.learning import AnnotationRequest
 
@@ -88,7 +88,7 @@ def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) ->
         estimator=build_estimator(algorithm),
         correction=algorithm.correction,
         masks_truncated=algorithm.truncated == "mask",
-        wanted=wanted_annotations(algorithm),
+        request=annotation_request(algorithm),
         problems_per_minibatch=recipe.learner.problems_per_minibatch,
         minibatches=minibatches,
         temperature=recipe.rollout.temperature,

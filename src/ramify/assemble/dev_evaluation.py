@@ -52,11 +52,14 @@ def read_dev_problems(
         DataError: They cannot be read, or none is left.
     """
     from ramify.data.overlap import folded_questions
+    from ramify.runs.trained_prompts import difference_notes, training_stage
 
-    data = dev_data(config, recipe.data.max_prompt_tokens)
+    data = dev_data(config, recipe.data.max_prompt_tokens, recipe.data.instructions)
     problems, notes = build_eval_problems(data, renderer, tools, recipe.model)
     trained = frozenset[str]().union(*map(folded_questions, training))
-    return problems, (*notes, *_memory_notes(problems, trained))
+    stage = training_stage(recipe.command, recipe.model.dialect, (), training, recipe.model.folder)
+    differing = (f"eval.test: {note}" for note in difference_notes("this run trains", stage, problems, ()))
+    return problems, (*notes, *_memory_notes(problems, trained), *differing)
 
 
 def examples_dev_problems(recipe: EvalRecipe, train: DataFiles) -> ProblemReader:

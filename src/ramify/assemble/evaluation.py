@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent
 from ramify.assemble.model import build_model
-from ramify.assemble.problems import build_eval_problems
+from ramify.assemble.problems import build_eval_problems, tool_names
 from ramify.assemble.reward import build_reward
 from ramify.assemble.task import ProblemReader, answering_identity, group_size, open_task
 from ramify.chat.renderer import ChatRenderer
@@ -14,8 +14,10 @@ from ramify.config.other_runs import record_of
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.messages import Problem, ToolSpec
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.run import EvalPlan, evaluate_plan
-from ramify.obs.console import RunConsole
+from ramify.eval.null_agents import null_line, null_scores
+from ramify.eval.run import DECIDES, EvalPlan, evaluate_plan
+from ramify.eval.statistics import Interval
+from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import ScoreName
 from ramify.runs.checkpoint_files import check_model_folder
@@ -30,8 +32,12 @@ REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
 """Scores that every evaluation reports, whichever of them decides."""
 
 
-def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
+def run_eval(
+    recipe: EvalRecipe, console: RunConsole, *, resume: bool = False, null: bool = False
+) -> Evaluation:
     """Evaluate and write the results into `run.dir`; `resume` continues an evaluation in that folder.
+
+    With `null` agents that know nothing are scored beside the model.
 
     Raises:
         UserError: The recipe, the data, the machine or the folder is wrong.
@@ -43,11 +49,13 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
     with EVALUATION.claim(recipe.run.dir, resume):
-        return evaluate_plan(build_evaluation(recipe, console), console, resume=resume)
+        return evaluate_plan(build_evaluation(recipe, console, null=null), console, resume=resume)
 
 
-def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
+def build_evaluation(recipe: EvalRecipe, console: RunConsole, *, null: bool = False) -> EvalPlan:
     """Open the task of an evaluation; its engine is built once there is something to do.
+
+    With `null` agents that know nothing are scored too.
 
     Raises:
         UserError: The recipe, the data or the machine is wrong.
@@ -64,6 +72,13 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
         computes=computes,
     )
     sampling = recipe.sampling
+
+    async def score_null(phase: Phase) -> Mapping[str, Interval]:
+        limits = sampling.of_trees(1)
+        scores = await null_scores(task, limits, recipe.run.seed, phase, decides=DECIDES[sampling.right_by])
+        console.note(null_line(scores))
+        return scores
+
     return EvalPlan(
         folder=recipe.run.dir,
         recipe=record_of(recipe),
@@ -78,6 +93,7 @@ def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
         seed=recipe.run.seed,
         price=recipe.price,
         group_size=group_size(recipe.run, recipe.engine),
+        null_scores=score_null if null else None,
     )
 
 
@@ -87,7 +103,11 @@ def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
     def read(
         renderer: ChatRenderer, shown: Mapping[str, Sequence[ToolSpec]]
     ) -> tuple[Sequence[Problem], Sequence[str]]:
-        return build_eval_problems(recipe.data, renderer, shown[""], recipe.model)
+        from ramify.runs.trained_prompts import prompt_notes
+
+        model = recipe.model
+        problems, notes = build_eval_problems(recipe.data, renderer, shown[""], model)
+        return problems, (*notes, *prompt_notes(model.path, model.folder, problems, tool_names(shown)))
 
     return read
 

@@ -15,16 +15,19 @@ from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, longest_sequence, note_long_warmup, num_steps, refuse_large_steps
 from ramify.data.order import ProblemOrder
+from ramify.data.prompts import instructions_place, read_prompt_texts
 from ramify.data.sources import data_files, named
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
+from ramify.runs.manifest import data_sha256
 from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import Start, begin_run, make_manifest, restore, starting_point
 from ramify.runs.run_folder import RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
+from ramify.runs.trained_prompts import TrainingStage, prompt_notes, training_stage
 from ramify.sampler.task import ShownTools
 from ramify.train.examples import ExampleReader, RenderedExample, RowRenderer
 from ramify.train.row_memory import prepare_rows
@@ -86,10 +89,12 @@ def open_examples(
     renderer = renderer_for(recipe.model.dialect, tokenizer)
     renderer.check_tools(tools.specs)
     rows = RowRenderer(renderer, tools.specs)
+    texts = read_prompt_texts("data.instructions", recipe.data.instructions, renderer, recipe.model.dialect)
     reader = ExampleReader(
         recipe.data,
         rows,
         note,
+        texts=texts,
         pairs=isinstance(recipe, DpoRecipe),
         may_end_in_call=recipe.environment is not None,
     )
@@ -113,6 +118,8 @@ def run_examples(
     with claim_run_folder(recipe.run.dir, setup.recipe, resume) as folder:
         start = starting_point(folder, setup, console)
         own: dict[str, Any] = {"tools": dict(tools.identities)}
+        if (text_file := instructions_place(recipe.data.instructions)) is not None:
+            own["instructions"] = data_sha256(text_file)
         dev = open_dev_task(recipe, console)
         if dev is not None:
             own |= dev.made_from
@@ -127,10 +134,13 @@ def run_examples(
             console.note(f"reading {named(recipe.data.train)}, {size / 1e6:,.0f} MB")
         examples = tuple(reader)
         reader.require_usable()
-        for note in reader.notes:
+        model, problems = recipe.model, [example.problem for example in examples]
+        names = [spec.name for spec in tools.specs]
+        for note in (*reader.notes, *prompt_notes(model.path, model.folder, problems, names)):
             console.note(note)
+        stage = training_stage(recipe.command, model.dialect, names, problems, model.folder)
         task = make_task(rows, examples)
-        run, state = _build(recipe, console, folder, start, manifest, task, dev, ranks, layout)
+        run, state = _build(recipe, console, folder, start, manifest, task, stage, dev, ranks, layout)
         with run.recorder.loggers:
             return train_on_examples(run, state, max_steps)
 
@@ -142,6 +152,7 @@ def _build(
     start: Start,
     manifest: Mapping[str, Any],
     task: SupervisedTask,
+    stage: TrainingStage,
     dev: DevTask | None,
     ranks: Ranks,
     layout: Layout,
@@ -181,7 +192,7 @@ def _build(
     learner, state = restore(start, make_learner)
     update = task.make_update(learner)
     setup = training_setup(recipe)
-    saver = begin_run(folder, setup, start, state, learner, total, manifest)
+    saver = begin_run(folder, setup, start, state, learner, total, manifest, stage)
     recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
     evaluation = None if dev is None else dev.build(learner, plan, total, recorder, console)
     # Now that an engine's slots and a reference model have their memory.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.config.other_runs import dialect_notes, training_overlap_notes
@@ -12,7 +13,7 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.data.configs import DataFiles
 from ramify.data.problems import control_notes
-from ramify.data.sources import named
+from ramify.data.sources import Data, named, sources
 from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import EnvironmentRewardConfig
 
@@ -38,8 +39,8 @@ def build_problems(
     Raises:
         DataError: Something cannot be read, a row names no environment of the recipe, or no problem is left.
     """
-    from ramify.data.benchmarks import instructed
     from ramify.data.problems import ENVIRONMENT, numbered_problems
+    from ramify.data.prompts import read_prompt_texts
 
     notes: list[str] = []
     problems: Sequence[Problem]
@@ -47,13 +48,14 @@ def build_problems(
     if recipe.data.train is None:
         problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
-        problems = _read_rows(recipe, recipe.data.train, notes)[: recipe.data.limit]
+        problems = _read_rows(recipe, recipe.data.train, notes)
+    texts = read_prompt_texts("data.instructions", recipe.data.instructions, renderer, recipe.model.dialect)
+    notes += texts.notes
     usable: dict[str, Problem] = {}
     for name, tools in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
-        if recipe.data.instructions:
-            own = list(instructed(own, _names(tools), recipe.model.dialect))
         if own:
+            own = list(texts.in_front(own, _names(tools)))
             fitting, too_long = _fitting(source, own, renderer, tools, recipe.data.max_prompt_tokens)
             usable |= {problem.id: problem for problem in fitting}
             notes += too_long
@@ -62,6 +64,11 @@ def build_problems(
 
 def _names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
     return tuple(spec.name for spec in tools)
+
+
+def tool_names(shown: Mapping[str, Sequence[ToolSpec]]) -> frozenset[str]:
+    """Return the names of the tools that the prompts of any environment show."""
+    return frozenset(spec.name for tools in shown.values() for spec in tools)
 
 
 def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequence[Problem]:
@@ -76,12 +83,15 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
     reward = recipe.reward
     is_paid = isinstance(reward, EnvironmentRewardConfig) and reward.judge is None
     path = named(data)
-    loaded = load_problems(data, bare=is_paid, columns=recipe.data.columns, weights=recipe.data.weights)
+    section = recipe.data
+    loaded = load_problems(
+        data, bare=is_paid, columns=section.columns, weights=section.weights, limit=section.limit
+    )
     problems = loaded.problems
     # The environments' own problems have no text that could be there twice.
     unique = [] if recipe.data.weights else [problem for problem in problems if problem.answer]
     duplicates = duplicate_notes(unique)
-    notes += [f"{path}: {note}" for note in (*loaded.notes, *duplicates)]
+    notes += _about(data, (*loaded.notes, *duplicates))
     names = recipe.environments
     for problem in problems:
         name = problem.info.get(ENVIRONMENT)
@@ -94,6 +104,12 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
         problems, dropped = _without(path, problems, recipe.data.exclude)
         notes.append(f"{path}: {dropped}")
     return problems
+
+
+def _about(data: Data, notes: Sequence[str]) -> list[str]:
+    """Return notes about data, each with their name; a note about one of several files has that file's already."""
+    names = tuple(f"{source}: " for source in sources(data))
+    return [note if note.startswith(names) else f"{named(data)}: {note}" for note in notes]
 
 
 def build_eval_problems(
@@ -110,23 +126,51 @@ def build_eval_problems(
     Raises:
         DataError: Something cannot be read, or no problem is left.
     """
-    from ramify.data.benchmarks import instructed, load_benchmark, parse_dataset
+    from ramify.data.prompts import read_prompt_texts
+
+    datasets = sources(section.test)
+    every: dict[str, Problem] = {}
+    notes: list[str] = []
+    for dataset in datasets:
+        problems, source_notes, is_benchmark = _read_dataset(section, dataset)
+        if len(datasets) > 1:
+            problems = [_of_benchmark(problem, Path(dataset)) for problem in problems]
+        value = is_benchmark if section.instructions is None else section.instructions
+        texts = read_prompt_texts("data.instructions", value, renderer, model.dialect)
+        shown = texts.in_front(problems, _names(tools))
+        fitting, dropped = _fitting(dataset, shown, renderer, tools, section.max_prompt_tokens)
+        notes += [*texts.notes, *_about(dataset, source_notes), *dropped]
+        if twice := every.keys() & {problem.id for problem in fitting}:
+            raise DataError(
+                f"{dataset}: problem {min(twice)!r} is in another data set of data.test too. Name each of them once"
+            )
+        every |= {problem.id: problem for problem in fitting}
+    fitting = tuple(every.values())
+    # A note about the instructions is the same for all of them.
+    notes = list(dict.fromkeys(notes))
+    return fitting, (*notes, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
+
+
+def _read_dataset(section: EvalDataSection, dataset: str) -> tuple[Sequence[Problem], Sequence[str], bool]:
+    """Return the problems of one data set, notes about it, and True if it is a benchmark."""
+    from ramify.data.benchmarks import load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
-    named = parse_dataset(section.test)
-    if named is None:
-        loaded = load_problems(section.test, columns=section.columns, split="test")
-        problems = loaded.problems[: section.limit]
-        source_notes = (*loaded.notes, *duplicate_notes(problems))
-    else:
-        loaded = load_benchmark(*named, limit=section.limit)
-        problems, source_notes = loaded.problems, loaded.notes
-    wants = named is not None if section.instructions is None else section.instructions
-    shown = instructed(problems, _names(tools), model.dialect) if wants else problems
-    fitting, dropped = _fitting(section.test, shown, renderer, tools, section.max_prompt_tokens)
-    notes = [f"{section.test}: {note}" for note in source_notes]
-    return fitting, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
+    benchmark = parse_dataset(dataset)
+    if benchmark is not None:
+        loaded = load_benchmark(*benchmark, limit=section.limit)
+        return loaded.problems, loaded.notes, True
+    loaded = load_problems(dataset, columns=section.columns, split="test", limit=section.limit)
+    return loaded.problems, (*loaded.notes, *duplicate_notes(loaded.problems)), False
+
+
+def _of_benchmark(problem: Problem, path: Path) -> Problem:
+    """Return a problem that has a benchmark, and an id that begins with it: of a file of one's own, the file's name."""
+    if "benchmark" in problem.info:
+        return problem
+    identifier = problem.id if problem.id.startswith(path.stem) else f"{path.stem}/{problem.id}"
+    return replace(problem, id=identifier, info={**problem.info, "benchmark": path.stem})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +199,24 @@ def build_questions(
     Raises:
         DataError: Something cannot be read, or no question is left.
     """
-    from ramify.data.benchmarks import instructed
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
+    from ramify.data.prompts import PromptTexts, read_prompt_texts
 
-    loaded = load_problems(section.train, columns=section.columns)
+    loaded = load_problems(section.train, columns=section.columns, limit=section.limit)
     source = named(section.train)
-    questions = loaded.problems[: section.limit]
-    notes = [f"{source}: {note}" for note in (*loaded.notes, *duplicate_notes(questions))]
+    questions = loaded.problems
+    notes = _about(section.train, (*loaded.notes, *duplicate_notes(questions)))
+    texts = read_prompt_texts("data.instructions", section.instructions, renderer, dialect)
+    notes += texts.notes
     direct = questions
     if section.instructions:
         bare = [
             replace(problem, messages=tuple(each for each in problem.messages if each.role != "system"))
             for problem in questions
         ]
-        direct = instructed(bare, (), dialect)
-        questions = instructed(questions, _names(tools), dialect)
+        direct = PromptTexts(dialect, own=True).in_front(bare, ())
+    questions = texts.in_front(questions, _names(tools))
     fitting, dropped = _fitting(source, questions, renderer, tools, section.max_prompt_tokens)
     short = {problem.id for problem in fitting}
     direct = tuple(problem for problem in direct if problem.id in short)

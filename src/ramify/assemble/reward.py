@@ -49,7 +49,7 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
     judge: Judge | None = None
     resources: tuple[Closable, ...] = ()
     if section.judge is not None:
-        judge, resources = _judge(section.judge)
+        judge, resources = build_judge(section.judge)
         identities["judge"] = dict(judge.identity)
         parts.append(WeightedPart(JudgePart(judge.score), section.judge.weight))
     if not parts:
@@ -90,7 +90,13 @@ def _base(
             assert_never(config)
 
 
-def _judge(config: JudgeConfig) -> "tuple[Judge, tuple[Closable, ...]]":
+def build_judge(config: JudgeConfig) -> "tuple[Judge, tuple[Closable, ...]]":
+    """Return the judge, and what whoever uses it closes.
+
+    Raises:
+        MachineError: The environment variable with its key is not set.
+        DataError: Its cache cannot be used.
+    """
     from ramify.rewards.judge import Judge
 
     # One key decides when a judge that is down stops the run, however many requests are pending together.

@@ -6,7 +6,7 @@ from typing import Any
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent
 from ramify.assemble.model import build_model
-from ramify.assemble.problems import build_questions
+from ramify.assemble.problems import build_questions, tool_names
 from ramify.assemble.reward import build_reward
 from ramify.assemble.task import ProblemReader, answering_identity, group_size, open_task
 from ramify.chat.renderer import ChatRenderer
@@ -93,9 +93,13 @@ def synthesis_questions(recipe: SynthRecipe, direct: list[Problem]) -> ProblemRe
     def read(
         renderer: ChatRenderer, shown: Mapping[str, Sequence[ToolSpec]]
     ) -> tuple[Sequence[Problem], Sequence[str]]:
+        from ramify.runs.trained_prompts import prompt_notes
+
         questions = build_questions(recipe.data, renderer, shown[""], recipe.model.dialect)
         direct.extend(questions.direct)
-        return questions.with_tools, questions.notes
+        model, problems = recipe.model, questions.with_tools
+        differing = prompt_notes(model.path, model.folder, problems, tool_names(shown))
+        return problems, (*questions.notes, *differing)
 
     return read
 

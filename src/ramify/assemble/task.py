@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ramify.assemble.agent import build_agent, build_brancher, open_repairs
 from ramify.assemble.algorithm import build_shaping
 from ramify.assemble.model import build_tokenizer
-from ramify.assemble.problems import build_problems
+from ramify.assemble.problems import build_problems, tool_names
 from ramify.assemble.reward import build_reward
 from ramify.assemble.tools import build_tools
 from ramify.chat.renderers import renderer_for
@@ -117,8 +117,15 @@ def training_problems(recipe: TrainRecipe) -> ProblemReader:
     def read(
         renderer: "ChatRenderer", shown: Mapping[str, Sequence[ToolSpec]]
     ) -> tuple[Sequence[Problem], Sequence[str]]:
+        from ramify.runs.trained_prompts import prompt_notes
+
         problems, notes = build_problems(recipe, renderer, shown)
-        return problems, (*dialect_notes(recipe.model), *notes)
+        model, tools = recipe.model, tool_names(shown)
+        return problems, (
+            *dialect_notes(model),
+            *prompt_notes(model.path, model.folder, problems, tools),
+            *notes,
+        )
 
     return read
 

@@ -3,20 +3,25 @@
 import hashlib
 import json
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
-from ramify.config.schema_parts import EnvironmentSection, SandboxSection, ToolsSection
+from ramify.config.schema_parts import EnvironmentSection, SandboxSection, SearchSection, ToolsSection
 from ramify.core.closing import Closable
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
-from ramify.core.protocols import Environment, Json, Sandbox, Tool
+from ramify.core.protocols import Cache, Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import shown
 from ramify.sampler.task import ShownTools, Toolbox
 from ramify.tools.configs import OpenEnvConfig, OwnEnvironmentConfig, OwnToolConfig, PythonConfig
 from ramify.tools.server_tools import MAX_DESCRIPTION
+
+if TYPE_CHECKING:
+    from ramify.sandbox.program_setup import ProgramSetup
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -184,8 +189,12 @@ class _Build:
         cache = None if section.cache is None else build_cache(section.cache)
         self.resources.extend(each for each in (source, model, cache) if each is not None)
         plain = SearchTool(provider, cache, config)
+        others = {
+            name: self._search_of(name, other, offline, cache)
+            for name, other in (section.search_of or {}).items()
+        }
         if browser is None or source is None:
-            self._add("search", plain)
+            self._add("search", _routed(plain, others))
             return
         from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
         from ramify.tools.pages import Pages
@@ -194,9 +203,17 @@ class _Build:
         summary = (
             None if summary_config is None or model is None else PageSummary(model, summary_config, cache)
         )
-        self._add("search", BrowsingSearch(plain, pages, browser, summary))
+        self._add("search", _routed(BrowsingSearch(plain, pages, browser, summary), others))
         if browser.open_page:
             self._add("open_page", OpenPage(pages, browser))
+
+    def _search_of(self, benchmark: str, config: SearchSection, offline: bool, cache: Cache | None) -> Tool:
+        from ramify.tools.search import SearchTool
+
+        provider = build_provider(config, offline, self._note)
+        self.resources.insert(0, provider)
+        self.identities[f"search_of.{benchmark}"] = {"provider": provider.name, **provider.identity}
+        return SearchTool(provider, cache, config)
 
     def _add(self, name: str, tool: Tool) -> None:
         if name in self.tools:
@@ -207,12 +224,22 @@ class _Build:
 
     def python(self, config: PythonConfig, sandbox: SandboxSection) -> None:
         """Add the Python tool and its sandbox."""
-        from ramify.tools.python import PythonTool
+        from ramify.tools.python import PythonTool, setup_of
 
-        opened = _open_sandbox(sandbox, config.timeout_seconds)
+        setup = setup_of(config)
+        opened = _open_sandbox(sandbox, config.timeout_seconds, setup)
         self.resources.append(opened)
-        self.identities["python"] = {"sandbox_level": opened.level}
-        self._add("python", PythonTool(opened, config))
+        identity: dict[str, Json] = {"sandbox_level": opened.level}
+        if setup.versions:
+            identity["environment"] = setup.environment or sys.prefix
+            identity["packages"] = dict(setup.versions)
+        self.identities["python"] = identity
+        if setup.preamble:
+            sha256 = hashlib.sha256(setup.preamble.encode()).hexdigest()
+            self.identities["python.preamble"] = {"sha256": sha256}
+        if sandbox.url is None and (setup.preamble or setup.paths):
+            self.notes.append(_setup_note(setup, opened.level))
+        self._add("python", PythonTool(opened, config, setup))
 
     def own(self, config: OwnToolConfig) -> Tool:
         """Add a tool of the user's own."""
@@ -226,11 +253,29 @@ class _Build:
         return loaded.tool
 
 
-def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
+def _setup_note(setup: "ProgramSetup", level: int) -> str:
+    """Try a setup; return a line on its contents and its cost."""
+    from ramify.sandbox.levels import try_setup
+
+    seconds = try_setup(level, setup)
+    parts = [f"preamble of {len(setup.preamble.splitlines())} lines"] if setup.preamble else []
+    if setup.paths:
+        parts.append(f"{len(setup.versions)} packages of {setup.environment or sys.prefix}")
+    when = "once, before programs are forked" if level else "again for each program, at level 0"
+    return f"tool python: {', '.join(parts)}: {seconds:.1f} s to load, {when}"
+
+
+def _routed(usual: Tool, others: Mapping[str, Tool]) -> Tool:
+    from ramify.tools.search_of import SearchByBenchmark
+
+    return SearchByBenchmark(usual, others) if others else usual
+
+
+def _open_sandbox(section: SandboxSection, timeout_seconds: float, setup: "ProgramSetup") -> Sandbox:
     if section.url is None:
         from ramify.sandbox.pool import open_sandbox
 
-        return open_sandbox(section.min_level)
+        return open_sandbox(section.min_level, setup=setup)
     from ramify.net.secrets import read_key
     from ramify.tools.python import RemoteSandbox
 
@@ -242,4 +287,5 @@ def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
         base_url=section.url,
         declared_level=section.level or 0,
         headers={"Authorization": f"Bearer {key}"} if key else None,
+        preamble=setup.preamble,
     )

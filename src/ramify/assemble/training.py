@@ -7,6 +7,7 @@ from typing import Any
 from ramify.assemble.algorithm import build_learning, build_objective
 from ramify.assemble.dev_evaluation import read_dev_problems, share_agent
 from ramify.assemble.model import build_model
+from ramify.assemble.problems import tool_names
 from ramify.assemble.task import build_sampler, build_task, group_size, script_identity, task_identity
 from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.other_runs import record_of
@@ -26,6 +27,7 @@ from ramify.runs.recorder import open_recorder
 from ramify.runs.resume import TrainingSetup, begin_run, make_manifest, restore, starting_point
 from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
+from ramify.runs.trained_prompts import TrainingStage, training_stage
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.task import Task
 from ramify.train.loop import TrainingEvaluation
@@ -109,6 +111,11 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
     return {**manifest, "made_with": [{**manifest["made_with"][-1], **level}]}
 
 
+def _stage_of(recipe: TrainRecipe, task: Task) -> TrainingStage:
+    names = tool_names(task.toolbox.shown.environments or {"": task.toolbox.specs})
+    return training_stage(recipe.command, recipe.model.dialect, names, task.problems, recipe.model.folder)
+
+
 def build_rl(
     recipe: TrainRecipe,
     console: RunConsole,
@@ -183,7 +190,7 @@ def build_rl(
     sampler = build_sampler(recipe, task, lambda: engine_model, console, hands_over=True)
     if start.record is not None:
         sampler.agent.brancher.restore(state.branching)
-    saver = begin_run(folder, setup, start, state, learner, steps, manifest)
+    saver = begin_run(folder, setup, start, state, learner, steps, manifest, _stage_of(recipe, task))
     recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
     dtype = recipe.engine.served_dtype or recipe.model.dtype
     publisher = build_publisher(sampler, learner, engine_model, dtype)

@@ -40,7 +40,9 @@ def build_vllm(
 
     section.refuse_model(tokenizer.folder, hands_over=hands_over)
     whole = whole_folder(tokenizer.folder)
-    vocab_size = int(read_model_config(whole)["vocab_size"])
+    config = read_model_config(whole)
+    # Models that also read pictures, such as Qwen3.5, have the sizes of the text's part apart.
+    vocab_size = int((config.get("text_config") or config)["vocab_size"])
     weights = None
     if hands_over:
         weights = WeightsFolder(

@@ -19,6 +19,7 @@ from ramify.cache.writer import Memory, Writer, memory_name
 from ramify.core.errors import DataError, MachineError, ServiceDownError
 from ramify.core.protocols import CacheKey, Json
 from ramify.net.failures import RequestFailedError
+from ramify.runtime.call_clock import count_in_call
 
 _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.05
@@ -151,11 +152,24 @@ class SqliteCache:
         entry = self._memory.get(name)
         if entry is not None and self._is_valid(entry):
             self.counts.memory += 1
+            count_in_call(f"cache/{key.tool}/hits")
             return entry.value if entry.outcome != FAILURE else self._fail(key, entry)
         key_digest = digest(key)
         if (entry := self._find(key_digest)) is not None:
+            count_in_call(f"cache/{key.tool}/hits")
             return self._hit(key, name, entry)
-        return await self._flights.join(key_digest, lambda: self._ask(key, key_digest, make))
+        sends = False
+
+        async def ask() -> Json:
+            nonlocal sends
+            sends = True
+            return await self._ask(key, key_digest, make)
+
+        try:
+            return await self._flights.join(key_digest, ask)
+        finally:
+            # Whoever joins a request in flight sends none.
+            count_in_call(f"cache/{key.tool}/{'misses' if sends else 'hits'}")
 
     def remember(self, key: CacheKey, value: Json) -> Json:
         """Cache an answer; returns it as later reads will see it. The writer thread stores it.

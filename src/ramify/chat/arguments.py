@@ -6,6 +6,7 @@ If a tool's only argument is a text, the tag holds that text as it is, as with t
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
@@ -61,6 +62,21 @@ def expected_arguments(parameters: Mapping[str, Any]) -> str:
         described.append(f"{name} ({' or '.join(kinds)}{'' if name in required else ', optional'})")
     text = ", ".join(described) or "no arguments"
     return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}..."
+
+
+def argument_fault(parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """Return which argument a tool lacks, or a call of it; "" if neither does, or the schema allows arguments that it does not name."""
+    missing = next((name for name in parameters.get("required", ()) if name not in arguments), None)
+    if missing is not None:
+        return f"needs {missing!r:.60}"
+    if "properties" not in parameters or any(parameters.get(key) for key in _ALLOW_OTHERS):
+        return ""
+    other = next((name for name in arguments if name not in parameters["properties"]), None)
+    return "" if other is None else f"has no argument {other!r:.60}"
+
+
+_ALLOW_OTHERS = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref")
+"""Keywords of a schema that may allow arguments which `properties` does not name."""
 
 
 def describe_tools(specs: Sequence[ToolSpec]) -> str:
@@ -131,23 +147,37 @@ def json_fault(content: str, error: Exception) -> str:
     """Return what is wrong with the text that `read_object` did not read."""
     if not isinstance(error, json.JSONDecodeError):
         return str(error)
-    unread = content[error.pos :].strip()
     if not content.strip():
         return "it is empty"
-    if error.msg == "Extra data":
-        what = "a second object" if unread.startswith("{") else "more text"
-        return f"{what} follows the object: {error}"
-    if error.msg.startswith("Unterminated string"):
-        return f"a string is not closed: {error}"
-    if not unread:
-        return f"it ends before the object does: {error}"
-    if unread.startswith("'"):
-        return f"JSON has double quotes, not single ones: {error}"
-    word = next((word for word in _PYTHON_WORDS if unread.startswith(word)), None)
-    return str(error) if word is None else f"JSON writes {_PYTHON_WORDS[word]}, not {word}: {error}"
+    if content.lstrip().startswith(("```", "~~~")):
+        return f"it stands in a Markdown fence: {error}"
+    where = f"{error.msg}\n{content[: error.pos].rstrip()[-1:]}\n{content[error.pos :].strip()}"
+    fault = next((words for pattern, words in _FAULTS if pattern.match(where)), None)
+    return f"{fault}: {error}" if fault else str(error)
 
 
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_FAULTS = [
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"Extra data\n.?\n[}\]\s]*\Z", "a bracket is closed twice"),
+        (r"Extra data\n.?\n\{", "a second object follows the object"),
+        (r"Extra data", "more text follows the object"),
+        (r"Unterminated string", "a string is not closed"),
+        (r".*\n.?\n\Z", "it ends before the object does"),
+        (r".*\n.?\n'", "JSON has double quotes, not single ones"),
+        (r".*\n.?\n[\u2018\u2019\u201c\u201d]", "JSON has straight quotes, not curly ones"),
+        (r"Invalid \\", "a backslash is written twice in JSON"),
+        # Python 3.11 points at the bracket, 3.13 at the comma before it.
+        (r".*\n,\n[}\]]|Illegal trailing comma", "a comma stands before a closing bracket"),
+        (r"Expecting ',' delimiter\n\"\n[^\"}\]]", "a quote in a string needs a backslash"),
+        (r"Expecting ',' delimiter", "a comma or a bracket is missing"),
+        (r".*\n.?\nTrue", "JSON writes true, not True"),
+        (r".*\n.?\nFalse", "JSON writes false, not False"),
+        (r".*\n.?\nNone", "JSON writes null, not None"),
+        (r"Expecting property name.*\n.?\n[A-Za-z_]", "a key has no quotes"),
+    )
+]
+"""What models often get wrong, by Python's message, the character before the place, and the text from there on."""
 
 
 def _plain_object(value: object) -> dict[str, Any]:

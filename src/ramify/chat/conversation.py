@@ -61,6 +61,7 @@ Parts: TypeAlias = tuple[tuple[Source, str], ...]
 
 UNBALANCED = "tags are not balanced"
 UNNAMED_TOOL = "it calls a tool that is neither the recipe's nor the row's"
+UNFIT_ARGUMENTS = "a call's arguments are not its tool's"
 """Reasons for refusing a row that the dialects share."""
 
 

@@ -3,7 +3,16 @@
 from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from ramify.chat.conversation import UNBALANCED, AssistantTurn, CompletionLines, Line, Parts, split_at_spans
+from ramify.chat.arguments import argument_fault
+from ramify.chat.conversation import (
+    UNBALANCED,
+    UNFIT_ARGUMENTS,
+    AssistantTurn,
+    CompletionLines,
+    Line,
+    Parts,
+    split_at_spans,
+)
 from ramify.chat.renderer import ExampleRenderer
 from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
@@ -34,16 +43,15 @@ def _parts(renderer: ExampleRenderer, lines: CompletionLines, tools: Sequence[To
         elif isinstance(line, Message):
             parts.append((Source.PROMPT, line.text))
         else:
-            parts += ((Source.TOOL, text) for text in _unwrapped(line.text, renderer.result_tags))
+            parts += _result_parts(renderer, line.text)
     return tuple(parts)
 
 
-def _unwrapped(text: str, tags: tuple[str, str]) -> list[str]:
-    """Return the results in a text that is nothing but results in tags; else the text."""
-    pieces = split_at_spans(text, *tags)
-    if len(pieces) == 1 or "".join(pieces[::2]).strip():
-        return [text]
-    return [piece.removeprefix("\n").removesuffix("\n") for piece in pieces[1::2]]
+def _result_parts(renderer: ExampleRenderer, text: str) -> Parts:
+    """Return the results in a text that is nothing but results in tags; else the text as one result."""
+    pieces = split_at_spans(text, *renderer.result_tags)
+    is_wrapped = len(pieces) > 1 and not "".join(pieces[::2]).strip()
+    return renderer.split(text) if is_wrapped else ((Source.TOOL, text),)
 
 
 def context_turns(
@@ -89,8 +97,7 @@ def as_messages(
 
 def _turn_messages(renderer: ExampleRenderer, line: Line, tools: Sequence[ToolSpec]) -> list[Message]:
     if isinstance(line, AssistantTurn):
-        text = renderer.demonstrated(line, tools) if line.calls else line.whole_text
-        return [Message.of("assistant", text)]
+        return [Message.of("assistant", renderer.earlier_text(line, tools))]
     return [Message.of("tool", text) for _, text in _parts(renderer, (line,), tools)]
 
 
@@ -120,7 +127,7 @@ def check(
         parts: The parts.
         tools: The tools that the prompt shows.
         may_end_in_call: Allow a call without a result in the last turn, because an environment ends the trajectory there.
-        context: The positions of turns that are not trained on; their calls need not be readable.
+        context: The positions of turns that are not imitated; their calls need not be such that a rollout would run them.
         begun: The text with which the prompt begins the first turn (`begun_turn`).
 
     Raises:
@@ -135,23 +142,36 @@ def check(
     if begun and not renderer.thought_opening:
         parts = ((Source.POLICY, begun + parts[0][1]), *parts[1:])
     for text in (text for source, text in parts if source is Source.POLICY):
-        _check_text(renderer, text)
+        _check_text(renderer, text, tools)
     renderer.check_parts(parts, tools, may_end_in_call=may_end_in_call)
+    by_name = renderer.tools_of(tools).by_name
     for number, (source, text) in enumerate(parts):
         turn = renderer.parse(text + renderer.ends[0], tools) if source is Source.POLICY else None
         for call in turn.calls if isinstance(turn, Calls) and number not in context else ():
             if call.malformed is not None:
                 raise RowError("a call cannot be read", f"{call.malformed} in {_start(text)}")
+            spec = by_name.get(call.name)
+            if spec is not None and (fault := argument_fault(spec.parameters, call.arguments)):
+                raise RowError(UNFIT_ARGUMENTS, f"{call.name} {fault}")
 
 
-def _check_text(renderer: ExampleRenderer, text: str) -> None:
-    if call := renderer.other_calls.search(text):
+def _check_text(renderer: ExampleRenderer, text: str, tools: Sequence[ToolSpec]) -> None:
+    call = renderer.other_calls.search(text)
+    if call is not None and call.start() < _words_end(renderer, text, tools):
         raise RowError("it calls a tool as another dialect does; see model.dialect", call[0])
     # The closing tag is left to the dialect: a string of a call may hold it.
     if renderer.result_tags[0] in text:
         raise RowError(UNBALANCED, f"a result tag has no partner in {_start(text)}")
     if any(end in text for end in renderer.ends):
         raise RowError("an end of turn stands inside; further turns are messages of their own", _start(text))
+
+
+def _words_end(renderer: ExampleRenderer, text: str, tools: Sequence[ToolSpec]) -> int:
+    """Return where the first call of a turn begins, or its end: the arguments of a call may hold anything."""
+    turn = renderer.parse(text + renderer.ends[0], tools)
+    if isinstance(turn, Calls) and all(call.malformed is None for call in turn.calls):
+        return renderer.outline(text, tools).words
+    return len(text)
 
 
 def fewest_tokens(renderer: ExampleRenderer, problem: Problem, parts: Parts) -> int:
@@ -237,6 +257,7 @@ def demonstrate(
                 ends=ends,
                 last=not following,
                 trained=not is_context,
+                turn="".join(steps[number - 1][2]) if number else "",
             )
         )
     return make_tree(problem, key, nodes)
@@ -252,21 +273,22 @@ def _node(
     ends: bool,
     last: bool,
     trained: bool,
+    turn: str,
 ) -> Node:
     path = (*parent.path, 0)
     if source is Source.PROMPT:
         ids = renderer.later_message("\n\n".join(texts), tools)
     else:
-        ids = renderer.tokens(source, texts, tools)
+        ids = renderer.tokens(source, texts, tools, turn)
     if source is Source.POLICY and (ends or renderer.ends_each_turn):
-        ids += (renderer.tokenizer.eos_id,)
+        ids += (renderer.end_id("".join(texts)),)
     stop = StopReason.ANSWERED if last else None
     if source is not Source.POLICY or not trained:
         # The node gets no `results`, because no tool ran.
         return Node(node_id(path), path, parent.id, Source.TOOL, ids, renderer.decode(ids), stop=stop)
     text = renderer.decode(ids)
-    turn = renderer.parse(text, tools)
-    if last and not isinstance(turn, Final):
+    parsed = renderer.parse(text, tools)
+    if last and not isinstance(parsed, Final):
         stop = StopReason.MALFORMED
     return Node(
         node_id(path),
@@ -276,7 +298,7 @@ def _node(
         ids,
         text,
         behavior_logprobs=(0.0,) * len(ids),
-        turn=turn,
+        turn=parsed,
         stop=stop,
     )
 

@@ -64,7 +64,7 @@ UNREADABLE = "tool_call"
 NOTHING = "the turn holds neither a call nor an answer"
 _FORGED = "the turn writes a result itself"
 _RESULT = ("<tool_response>", "</tool_response>")
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
 _OPENING = re.compile(r"<think>|<tool_call>[ \t\n\r]*+")
 _CALL_END = re.compile(r"[ \t\n\r]*+</tool_call>")
@@ -106,7 +106,10 @@ QWEN3_XML = CallForm(
     "<tool_call>\n<function=ramify_probe>\n<parameter=text>\na\n</parameter>\n</function>\n</tool_call>",
     "<tool_call> with <function=..>",
 )
-_FORMS = (HERMES, LLAMA3, QWEN3_XML)
+HARMONY = CallForm(
+    "harmony", '<|message|>{"text": "a"}<|call|>', "<|message|> with JSON in the commentary channel"
+)
+_FORMS = (HERMES, LLAMA3, QWEN3_XML, HARMONY)
 _PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -145,13 +148,18 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         """
         super().__init__(tokenizer)
         self._controls = ControlTokens(tokenizer, self.written_tags)
+        self.result_end = self._read_template()
+
+    def _read_template(self) -> str:
+        """Read the text around results from the template; return the text that marks each result in a context."""
+        tokenizer = self.tokenizer
         self._frame = read_frame(
             tokenizer.template, tokenizer.decode([tokenizer.eos_id]), f"{tokenizer.folder}", self.form
         )
-        self.result_end = self._frame.result_end
+        return self._frame.result_end
 
     def _refusal(self, name: str, others: Collection[str]) -> str:
-        if not _NAME.fullmatch(name) or name == UNREADABLE:
+        if not TOOL_NAME.fullmatch(name) or name == UNREADABLE:
             return f"expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
         return "two tools have this name" if name in others else ""
 
@@ -168,11 +176,20 @@ class HermesRenderer(ExampleRenderer, EndpointRenderer):
         """Return the tag of a result, which the policy may forge; otherwise only the end token ends a turn."""
         return (_RESULT[0],)
 
-    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    def render_results(
+        self,
+        results: Sequence[ToolResult],
+        tools: Sequence[ToolSpec],
+        names: Sequence[str] = (),  # noqa: ARG002 - no result names its tool
+    ) -> tuple[int, ...]:
         """Return the tokens between the end of the turn with the calls and the start of the next turn; no result forges a tag."""
         shown = self.tools_of(tools)
         texts = [self.result_text(self._foreign(result.text, shown)[0]) for result in results]
         return shown.controls.framed_ids(self._frame.pieces(len(texts)), texts)
+
+    def result_text(self, text: str) -> str:
+        """Return a result's text as the template writes it."""
+        return text.strip() if self._frame.trims else text
 
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """Parse one whole turn of the policy; a call of a tool that is not in force is read, and gets an error."""
@@ -312,11 +329,13 @@ class ResultFrame:
         before: Up to the first result.
         between: Between two results.
         after: From the last result to where the assistant begins to write.
+        trims: The template leaves out blanks around a result, as that of Qwen3.5 does.
     """
 
     before: str
     between: str
     after: str
+    trims: bool
 
     @property
     def result_end(self) -> str:
@@ -331,7 +350,7 @@ class ResultFrame:
 
 @lru_cache(maxsize=4)
 def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) -> ResultFrame:
-    """Return a template's text around tool results, read from renderings of a call with one result and with two.
+    """Return a template's text around tool results, read from renderings of a call with one result, with two, and with blanks around one.
 
     Args:
         template: The chat template.
@@ -343,29 +362,21 @@ def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) ->
         DataError: The template shows no tools, writes calls or results in another way, or ends turns with another token.
     """
     key = f'model.dialect = "{form.dialect}"'
-    if "ramify_probe" not in template.render([{"role": "user", "content": "q"}], [_PROBE_TOOL]):
-        raise DataError(
-            f'{origin}: the chat template shows the model no tools, which {key} needs. Use "tags" or another template'
-        )
-    one_result = _rendered_results(template, ["first"], key)
-    two_results = _rendered_results(template, ["first", "second"], key)
+    marks = ["ramify_first", "ramify_second"]
+    one_result = probed_results(template, origin, marks[:1], form)
+    two_results = probed_results(template, origin, marks, form)
+    trims = probed_results(template, origin, [f" \n{marks[0]}\n "], form) == one_result
     _, call, after_call = two_results.partition(form.probe)
     if call and not after_call.startswith(end):
         raise DataError(
             f"{origin}: the chat template ends a turn with {after_call.partition(chr(10))[0]!r:.60}, but eos_token in "
             f"tokenizer_config.json is {end!r}. {key} needs them equal"
         )
-    others = (each.dialect for each in _FORMS if each != form and each.probe in two_results)
-    fitting = next(others, "tags")
-    marks = [f"ramify_{name}" for name in ("first", "second")]
     if not call or any(two_results.count(mark) != 1 for mark in marks):
-        raise DataError(
-            f"{origin}: the chat template does not write calls and results as {key} does "
-            f'({form.words}, then {end}). Use "{fitting}" or another template'
-        )
+        raise other_form(origin, two_results, form)
     before, _, after_first = after_call.removeprefix(end).partition(marks[0])
     between, _, after = after_first.partition(marks[1])
-    frame = ResultFrame(before, between, after)
+    frame = ResultFrame(before, between, after, trims)
     if not one_result.endswith(form.probe + end + before + marks[0] + after):
         raise DataError(
             f"{origin}: the chat template writes one tool result differently from two, which {key} does not "
@@ -374,12 +385,31 @@ def read_frame(template: ChatTemplate, end: str, origin: str, form: CallForm) ->
     return frame
 
 
-def _rendered_results(template: ChatTemplate, names: Sequence[str], key: str) -> str:
+def other_form(origin: str, rendered: str, form: CallForm) -> DataError:
+    """Return the refusal of a template that writes calls or results in another form, as this rendering of them shows."""
+    others = (each.dialect for each in _FORMS if each != form and each.probe in rendered)
+    return DataError(
+        f'{origin}: the chat template does not write calls and results as model.dialect = "{form.dialect}" does '
+        f'({form.words}, then the end of the turn). Use "{next(others, "tags")}" or another template'
+    )
+
+
+def probed_results(template: ChatTemplate, origin: str, results: Sequence[str], form: CallForm) -> str:
+    """Render a call of `ramify_probe` with the text "a", and results.
+
+    Raises:
+        DataError: The template shows no tools, or refuses such a chat.
+    """
+    key = f'model.dialect = "{form.dialect}"'
+    if "ramify_probe" not in template.render([{"role": "user", "content": "q"}], [_PROBE_TOOL]):
+        raise DataError(
+            f'{origin}: the chat template shows the model no tools, which {key} needs. Use "tags" or another template'
+        )
     call = {"type": "function", "function": {"name": "ramify_probe", "arguments": {"text": "a"}}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        *({"role": "tool", "name": "ramify_probe", "content": f"ramify_{name}"} for name in names),
+        *({"role": "tool", "name": "ramify_probe", "content": text} for text in results),
     ]
     try:
         return template.render(messages, [_PROBE_TOOL])

@@ -36,7 +36,6 @@ from ramify.chat.hermes import (
     read_call,
     sent_call,
 )
-from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import (
     Calls,
     Final,
@@ -73,16 +72,11 @@ class Llama3Renderer(HermesRenderer):
     result_tags = _RESULT
     other_calls = re.compile(r"<result>|<function_call>|<function=|<tool_call>|\[TOOL_CALLS\]")
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
-        """Read the text around tool results from the template.
-
-        Raises:
-            DataError: The template shows no tools, or writes calls or results in another way.
-        """
-        super().__init__(tokenizer)
+    def _read_template(self) -> str:
+        result_end = super()._read_template()
         # The released templates write results as JSON text, in quotation marks.
         self._quotes = self._frame.before.endswith('"') and self._frame.after.startswith('"')
-        self.result_end = self._frame.result_end.partition(_HEADER)[0]
+        return result_end.partition(_HEADER)[0]
 
     def stops(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:  # noqa: ARG002 - no call ends a turn
         """Return the token before a role, which the policy may forge; otherwise only the end tokens end a turn."""
@@ -175,7 +169,8 @@ class Llama3Renderer(HermesRenderer):
 
     def result_text(self, text: str) -> str:
         """Return a result's text as the template writes it."""
-        return json.dumps(text, ensure_ascii=False)[1:-1] if self._quotes else text
+        plain = super().result_text(text)
+        return json.dumps(plain, ensure_ascii=False)[1:-1] if self._quotes else plain
 
 
 def _words_begin(turn: str) -> int:

@@ -71,7 +71,7 @@ class ChatRenderer(ABC):
 
     Attributes:
         tokenizer: The model's tokenizer.
-        result_end: The text at the end of each tool result in a context.
+        result_end: A text that stands once with each tool result in a context, mostly at its end.
     """
 
     result_end: str
@@ -123,8 +123,10 @@ class ChatRenderer(ABC):
         """Return the strings that end a turn, besides the end token."""
 
     @abstractmethod
-    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Return the tokens of the tool results that follow a turn."""
+    def render_results(
+        self, results: Sequence[ToolResult], tools: Sequence[ToolSpec], names: Sequence[str] = ()
+    ) -> tuple[int, ...]:
+        """Return the tokens of the tool results that follow a turn; `names` are those of the called tools."""
 
     @abstractmethod
     def parse(self, turn: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
@@ -349,8 +351,26 @@ class ExampleRenderer(ChatRenderer):
         calls = "\n".join(self.call_text(call, tools) for call in turn.calls)
         return followed_by(self.text_before_calls(turn, tools), calls)
 
-    def tokens(self, source: Source, texts: Sequence[str], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Return the tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
+    def end_id(self, text: str) -> int:  # noqa: ARG002 - the same for all turns
+        """Return the token that ends a turn of a demonstration, of which this is the text."""
+        return self.tokenizer.eos_id
+
+    def earlier_text(self, turn: AssistantTurn, tools: Sequence[ToolSpec]) -> str:
+        """Return a turn of an earlier exchange as the text of a message for the chat template.
+
+        Raises:
+            RowError: The dialect cannot write it.
+        """
+        return self.demonstrated(turn, tools) if turn.calls else turn.whole_text
+
+    def tokens(
+        self,
+        source: Source,
+        texts: Sequence[str],
+        tools: Sequence[ToolSpec],
+        turn: str = "",  # noqa: ARG002 - results are alike
+    ) -> tuple[int, ...]:
+        """Return the tokens of a demonstration's turn, in one piece or several, or of the results that follow `turn`."""
         if source is Source.TOOL:
             return self.render_results([ToolResult("", ToolStatus.OK, text) for text in texts], tools)
         return self.insert("".join(texts), tools)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from ramify.chat.harmony import HarmonyRenderer
 from ramify.chat.hermes import HermesRenderer
 from ramify.chat.llama3 import Llama3Renderer
 from ramify.chat.qwen3_xml import Qwen3XmlRenderer
@@ -18,6 +19,7 @@ _RENDERERS: Mapping[Dialect, Callable[[ChatTokenizer], DialectRenderer]] = {
     "hermes": HermesRenderer,
     "llama3": Llama3Renderer,
     "qwen3_xml": Qwen3XmlRenderer,
+    "harmony": HarmonyRenderer,
 }
 
 

@@ -6,10 +6,11 @@ import re
 import warnings
 from collections.abc import Collection, Sequence
 
-from ramify.chat.arguments import describe_tools, text_argument
+from ramify.chat.arguments import argument_fault, describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
     UNBALANCED,
+    UNFIT_ARGUMENTS,
     UNNAMED_TOOL,
     AssistantCall,
     AssistantTurn,
@@ -83,7 +84,12 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
         """Return the strings that end a turn."""
         return stop_strings(tuple(self.tools_of(tools).by_name))
 
-    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    def render_results(
+        self,
+        results: Sequence[ToolResult],
+        tools: Sequence[ToolSpec],
+        names: Sequence[str] = (),  # noqa: ARG002 - no result names its tool
+    ) -> tuple[int, ...]:
         """Return the tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
         shown = self.tools_of(tools)
         ids: list[int] = []
@@ -148,7 +154,8 @@ class TagRenderer(ExampleRenderer, EndpointRenderer):
             arguments = re.sub(rf"<(?=/?(?:{tags})>)", r"\\u003c", call.arguments)
             return f"<{call.name}> {arguments} </{call.name}>"
         if list(arguments) != [only] or not isinstance(arguments[only], str):
-            raise RowError("a call's arguments are not its tool's", f"{call.name} takes one text")
+            fault = argument_fault(by_name[call.name].parameters, arguments) if call.name in by_name else ""
+            raise RowError(UNFIT_ARGUMENTS, f"{call.name} {fault or 'takes one text'}")
         return f"<{call.name}> {arguments[only]} </{call.name}>"
 
     def check_parts(self, parts: Parts, tools: Sequence[ToolSpec], *, may_end_in_call: bool) -> None:

@@ -167,13 +167,29 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     if name != "answer":
         call = ToolCall("0", name, {}, unopened) if unopened else read_call(tools[name], content)
         return Calls((call if call.malformed is None else _cut_call(turn[:position], name, tools) or call,))
-    # A tag inside the answer is text.
-    spoken = _THINK_SPAN.sub("", turn[: max(opening, 0)])
-    open_call = next((tool for tool in tools if f"<{tool}>" in spoken), None)
+    answer_begins = max(opening, 0)
+    spoken, answer = _THINK_SPAN.sub("", turn[:answer_begins]), turn[answer_begins:position]
+    open_call = next((tool for tool in tools if f"<{tool}>" in spoken or _opens_in(answer, tool)), None)
     problem = unopened or (None if content else "it is empty")
     if problem is None and open_call is not None:
         problem = f"<{open_call}> is not closed before it"
     return MalformedTurn(f"the answer cannot be read: {problem}") if problem else Final(content)
+
+
+def _opens_in(answer: str, tool: str) -> bool:
+    """Return True if a tag of the tool opens a call in an answer; a tag that the answer only names is text."""
+    tag = f"<{tool}>"
+    if tag not in answer:
+        return False
+    return not all(_is_named(answer, match.start()) for match in re.finditer(re.escape(tag), answer))
+
+
+def _is_named(text: str, start: int) -> bool:
+    """Return True if the tag at `start` stands in quotes or as a word of a sentence ("Use <search> to look")."""
+    before, last = text[:start][-2:-1], text[:start][-1:]
+    return last in ("`", "'", '"', "(") or (
+        last.isspace() and (before.isalnum() or before in (",", ".", ";", ":"))
+    )
 
 
 def _cut_call(text: str, closed: str, tools: Mapping[str, ToolSpec]) -> ToolCall | None:
@@ -274,7 +290,7 @@ def check_parts(parts: Parts, tools: Collection[str], *, may_end_in_call: bool) 
             continue
         end = 0
         for match in tag.finditer(text):
-            tags.read(match[2], closes=bool(match[1]))
+            tags.read(match[2], closes=bool(match[1]), named=_is_named(text, match.start()))
             end = match.end()
             is_call = match[1] and match[2] not in _RESERVED
             ends = last and (may_end_in_call or match[2] not in known)
@@ -290,11 +306,11 @@ class _OpenTags:
         self._opened: list[str] = []
         self._answered = False
 
-    def read(self, name: str, *, closes: bool) -> None:
-        """Take the next tag."""
+    def read(self, name: str, *, closes: bool, named: bool) -> None:
+        """Take the next tag; `named`: it stands in quotes or in a sentence."""
         shown = f"<{'/' * closes}{name}>"
         in_thought = self._opened[:1] == ["think"]
-        if self._opened == ["answer"] and not closes and name not in _RESERVED:
+        if self._opened == ["answer"] and not closes and named and name not in _RESERVED:
             return
         if in_thought and closes and name == "answer":
             raise RowError(UNBALANCED, "<answer> stands inside <think>")

@@ -27,13 +27,14 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, longest_sequence, refuse_large_steps, work_of
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
-from ramify.data.sources import require_data
+from ramify.data.sources import require_data, sources
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
 from ramify.modeling.weight_files import stored_tensors
 from ramify.runs.loggers import require_loggers
 from ramify.tools.configs import CacheConfig
+from ramify.tools.python import setup_of
 
 _NOT_READ = (
     "rows were not read: add --rows to find rows that cannot be used, prompts that are too long, and tools, rewards, "
@@ -53,7 +54,7 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
         ConfigError: A file is missing or wrong.
     """
     checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
-    checks.append(partial(_require_data, recipe))
+    checks += [partial(_require_data, recipe), partial(_require_instructions, recipe)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
     checks += [partial(require_file, key, path) for key, path in _files_of(recipe, trains)]
@@ -80,9 +81,36 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
 
 def _require_data(recipe: AnyRecipe) -> None:
     if isinstance(recipe, EvalRecipe):
-        require_dataset("data.test", recipe.data.test)
+        for dataset in sources(recipe.data.test):
+            require_dataset("data.test", dataset)
+        _require_searched(recipe)
     elif recipe.data.train is not None:
         require_data("data.train", recipe.data.train)
+
+
+def _require_instructions(recipe: AnyRecipe) -> None:
+    values = {"data.instructions": recipe.data.instructions}
+    if isinstance(recipe, TrainRecipe | SftRecipe) and recipe.eval is not None:
+        values["eval.instructions"] = recipe.eval.instructions
+    for key, value in values.items():
+        if isinstance(value, str):
+            from ramify.data.prompts import require_instructions
+
+            require_instructions(key, value)
+
+
+def _require_searched(recipe: EvalRecipe) -> None:
+    """Raise ConfigError if a benchmark of `tools.search_of` is not evaluated: its name may be misspelt."""
+    from ramify.data.benchmarks import parse_dataset
+
+    named = {dataset: parse_dataset(dataset) for dataset in sources(recipe.data.test)}
+    names = {
+        Path(dataset).stem if benchmark is None else benchmark[0] for dataset, benchmark in named.items()
+    }
+    if unknown := sorted((recipe.tools.search_of or {}).keys() - names):
+        raise ConfigError(
+            f"tools.search_of: no data set of data.test is called {unknown[0]}. Add it, or remove the table"
+        )
 
 
 def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:
@@ -98,7 +126,7 @@ def input_files(key: str, settings: object) -> Iterator[tuple[str, Path]]:
         hints = {name: hint for kind in kinds for name, hint in vars(kind).get("__annotations__", {}).items()}
         for name, value in settings.values().items() if isinstance(settings, Config) else settings:
             path_key = f"{key}.{name}" if key else name
-            if value is not None and InputFile in (hints[name], *get_args(hints[name])):
+            if isinstance(value, Path) and InputFile in (hints[name], *get_args(hints[name])):
                 yield path_key, value
             else:
                 yield from input_files(path_key, value)
@@ -149,13 +177,18 @@ def _require_served(recipe: TrainRecipe | EvalRecipe | SynthRecipe, hands_over: 
 
 
 def _require_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
-    """Raise ConfigError unless there is an environment or at least one tool."""
+    """Raise ConfigError unless there is an environment or a tool, and what programs of the Python tool start with is there."""
     environments = recipe.environments if isinstance(recipe, TrainRecipe) else {}
     tools = recipe.tools
     if not (recipe.environment or environments or tools.search or tools.python or tools.own):
         raise ConfigError(
             "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
         )
+    # A file that is not there is a mistake of its key already.
+    if tools.python is not None and not (
+        isinstance(tools.python.preamble, Path) and not tools.python.preamble.is_file()
+    ):
+        setup_of(tools.python)
 
 
 def _require_cassette(key: str, cache: CacheConfig | None) -> None:
@@ -175,8 +208,8 @@ def require_file(key: str, path: Path) -> None:
         raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
-def require_dataset(key: str, dataset: str) -> None:
-    """Check that the file or folder of a data set exists; a data set of the hub is not checked.
+def require_dataset(key: str, dataset: str | tuple[str, ...]) -> None:
+    """Check that the files and folders of a data set exist; of a data set of the hub only how it is written.
 
     Raises:
         ConfigError: It does not exist.
@@ -186,11 +219,9 @@ def require_dataset(key: str, dataset: str) -> None:
     from ramify.data.tables import HUB_PREFIX
 
     named = parse_dataset(dataset)
-    source = dataset if named is None else named[1]
-    if source.startswith(HUB_PREFIX):
-        return
-    if named is None:
-        require_data(key, source)
+    source = "" if named is None else named[1]
+    if named is None or source.startswith(HUB_PREFIX):
+        require_data(key, source or dataset)
     elif not (Path(source).is_file() or Path(source).is_dir()):
         raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {source}")
 
@@ -276,7 +307,9 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     if options.rows:
         from ramify.commands.check_rows import check_rows
 
-        notes = list(check_rows(recipe, trains=problems is None)) or ["all files were read, and can be used"]
+        notes: list[str] = []
+        unchecked = list(check_rows(recipe, notes.append, trains=problems is None))
+        notes += unchecked or ["all files were read, and can be used"]
     else:
         if problems is None:
             _refuse_few_rows(recipe, work.rows)
@@ -301,7 +334,7 @@ def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:
         from ramify.commands.check_rows import check_rows
 
         # Raises as the run does when it reads the empty file.
-        list(check_rows(recipe))
+        list(check_rows(recipe, lambda _: None))
     if isinstance(recipe, TrainRecipe):
         refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, rows)
     elif isinstance(recipe, SftRecipe | DpoRecipe):

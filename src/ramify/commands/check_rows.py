@@ -4,7 +4,7 @@ A run refuses the same with the same line when it builds its parts. `--dry-run -
 values of weights are left to the run, which reads them when it loads the model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, loads_weights, refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmarks import parse_dataset
-from ramify.data.sources import is_on_hub
+from ramify.data.sources import is_on_hub, sources
 from ramify.data.tables import HUB_PREFIX
 from ramify.files.user_code import load_function
 from ramify.modeling.model_path import is_fetched
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from ramify.assemble.task import ProblemReader
 
 
-def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
+def check_rows(recipe: AnyRecipe, note: Callable[[str], None], *, trains: bool = True) -> Iterator[str]:
     """Check the content of all files; yields a line about each thing that could not be checked.
 
-    `trains` is false for `ramify rollout`, which takes as many problems as there are.
+    Args:
+        recipe: The recipe.
+        note: Gets the run's notes about the data, such as what is repaired or left out.
+        trains: False for `ramify rollout`, which takes as many problems as there are.
 
     Raises:
         UserError: The run would refuse, with the same message.
@@ -53,10 +56,10 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
         check_model_folder(recipe.model.folder)
     if isinstance(recipe, SftRecipe | DpoRecipe):
         if recipe.evaluation is not None:
-            _read_problems(recipe.evaluation, notes)
-        refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe))
+            _read_problems(recipe.evaluation, note, notes)
+        refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe, note))
     else:
-        problems = _read_problems(recipe, notes)
+        problems = _read_problems(recipe, note, notes)
         if trains and isinstance(recipe, TrainRecipe):
             refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, len(problems))
     if loads:
@@ -66,17 +69,21 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
     yield from notes
 
 
-def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
+def _count_examples(recipe: SftRecipe | DpoRecipe, note: Callable[[str], None]) -> int:
     from ramify.assemble.examples import open_examples
     from ramify.assemble.tools import show_tools
 
     _, reader = open_examples(recipe, show_tools(recipe.tools, recipe.environment), lambda _: None)
     count = sum(1 for _ in reader)
     reader.require_usable()
+    for line in reader.notes:
+        note(line)
     return count
 
 
-def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
+def _read_problems(
+    recipe: TrainRecipe | EvalRecipe | SynthRecipe, note: Callable[[str], None], notes: list[str]
+) -> tuple[Problem, ...]:
     from ramify.assemble.dev_evaluation import read_dev_problems
     from ramify.assemble.reward import build_own_parts
     from ramify.assemble.task import read_task
@@ -97,14 +104,17 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
     _check_tools(recipe)
     computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
     files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
+    for line in files.problem_notes:
+        note(line)
     if isinstance(recipe, TrainRecipe) and isinstance(recipe.algorithm.loss, FileLoss):
         recipe.algorithm.loss.build()
     if isinstance(recipe, TrainRecipe) and recipe.eval is not None:
-        if HUB_PREFIX in recipe.eval.test:
+        if any(HUB_PREFIX in source for source in sources(recipe.eval.test)):
             notes.append("eval.test: the rows of the hub were not read")
         else:
-            dev = read_dev_problems(recipe, recipe.eval, files.renderer, shown.specs, files.problems)
-            notes += dev[1]
+            _, dev_notes = read_dev_problems(recipe, recipe.eval, files.renderer, shown.specs, files.problems)
+            for line in dev_notes:
+                note(line)
     if isinstance(recipe, SynthRecipe):
         from ramify.assemble.synthesis import read_hints
 
@@ -130,23 +140,32 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
     if isinstance(recipe, EvalRecipe):
         from ramify.assemble.evaluation import evaluation_problems
 
-        named = parse_dataset(recipe.data.test)
-        if not (recipe.data.test if named is None else named[1]).startswith(HUB_PREFIX):
-            return evaluation_problems(recipe)
-        notes.append(f"{recipe.data.test}: the rows of the hub were not read")
-        return lambda *_: ((), ())
+        datasets = sources(recipe.data.test)
+        here = tuple(each for each in datasets if not is_on_hub(_place(each)))
+        notes += [f"{each}: the rows of the hub were not read" for each in datasets if each not in here]
+        if not here:
+            return lambda *_: ((), ())
+        test = here if len(here) > 1 else here[0]
+        data = recipe.data.model_copy(update={"test": test})
+        return evaluation_problems(recipe.model_copy(update={"data": data}))
     from ramify.assemble.synthesis import synthesis_questions
 
     return synthesis_questions(recipe, [])
 
 
+def _place(dataset: str) -> str:
+    benchmark = parse_dataset(dataset)
+    return dataset if benchmark is None else benchmark[1]
+
+
 def _check_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
     """Read the files of tools and repair tools that opening them would read."""
     search, cache, repair = recipe.tools.search, recipe.tools.cache, recipe.repair
-    if isinstance(search, LocalSearchConfig | DenseSearchConfig):
-        from ramify.tools.index_folder import check_passages
+    for each in (search, *(recipe.tools.search_of or {}).values()):
+        if isinstance(each, LocalSearchConfig | DenseSearchConfig):
+            from ramify.tools.index_folder import check_passages
 
-        check_passages(search.corpus, search.index if isinstance(search, LocalSearchConfig) else None)
+            check_passages(each.corpus, each.index if isinstance(each, LocalSearchConfig) else None)
     if cache is not None:
         _check_cache(cache.path)
     if repair is not None and repair.cache is not None:

@@ -171,7 +171,9 @@ def _on_this_machine(path: Path, recipe: "AnyRecipe", level: int) -> Iterator[Ro
         case _:
             TRAINING.check(recipe.run.dir, resume=True, recipe=record_of(recipe))
     yield "recipe", f"{path} is for ramify {recipe.command}"
-    yield from (("", note) for note in check_rows(recipe))
+    notes: list[str] = []
+    unchecked = list(check_rows(recipe, notes.append))
+    yield from (("", note) for note in (*notes, *unchecked))
     yield from (("work", line) for line in work_of(recipe).in_words)
     yield from _model_rows(path, recipe)
     acting = recipe.evaluation if isinstance(recipe, SftRecipe) else recipe

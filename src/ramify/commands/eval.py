@@ -23,12 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override(parser)
     add_dry_run(parser)
     parser.add_argument("--resume", action="store_true", help="make the attempts that run.dir still lacks")
+    parser.add_argument(
+        "--null", action="store_true", help="also score agents that know nothing: empty, random calls, echo"
+    )
     plain = parser.add_argument_group(
         "without a recipe (all other settings have defaults, which -s can change)"
     )
     plain.add_argument("--model", type=Path, metavar="M", help="a model folder")
     plain.add_argument("--dataset", metavar="D", help="a problem file, or a benchmark: NAME=PLACE")
-    plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N problems only")
+    plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N rows only")
     plain.add_argument("--attempts", type=at_least_one, metavar="N", help="attempts at each problem (1)")
     plain.add_argument("--k", type=_ks, metavar="K,..", help="values of k for pass@k (1, and --attempts)")
     plain.add_argument(
@@ -68,11 +71,20 @@ def _evaluate(options: argparse.Namespace) -> None:
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
-    evaluation = run_eval(recipe, console, resume=options.resume)
+    evaluation = run_eval(recipe, console, resume=options.resume, null=options.null)
     for k in recipe.sampling.k:
         estimate = evaluation.pass_at(k)
         console.result(
             f"pass@{k} {estimate.value:.3f}  95 % [{estimate.low:.3f}, {estimate.high:.3f}]  n = {estimate.n}"
+        )
+    benchmarks = evaluation.values("benchmark")
+    for name in benchmarks if len(benchmarks) > 1 else ():
+        group, width = evaluation.of("benchmark", name), max(map(len, benchmarks))
+        estimates = (f"pass@{k} {group.pass_at(k).value:.3f}" for k in recipe.sampling.k)
+        recall = group.part("evidence_recall")
+        console.result(
+            f"{name:{width}}  {'  '.join(estimates)}  n = {len(group.results)}  calls {group.calls_per_attempt:.1f}"
+            + (f"  evidence recall {recall.value:.3f}" if recall else "")
         )
     for name, tool in tool_table(evaluation).items():
         if tool["failed"]:
@@ -136,7 +148,7 @@ def _default_evaluation(
         model: A model folder.
         dataset: The value of `data.test`.
         out: The value of `run.dir`; by default runs/eval/MODEL-DATASET.
-        limit: Evaluate the first `limit` problems only.
+        limit: Evaluate the first `limit` rows only.
         attempts: Attempts at each problem.
         ks: Values of k.
         engine: The engine's table.
@@ -198,6 +210,7 @@ def _compare(options: argparse.Namespace) -> None:
         or options.overrides
         or options.resume
         or options.dry_run
+        or options.null
         or options.rows
         or flags
     ):

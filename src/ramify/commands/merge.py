@@ -131,6 +131,7 @@ def _merge_lora(options: argparse.Namespace) -> None:
     from ramify.commands.output_files import new_output_folder
     from ramify.core.errors import DataError
     from ramify.modeling.model_config import (
+        ADAPTER_SETTINGS,
         ADAPTER_WEIGHTS,
         is_adapter_folder,
         read_object_file,
@@ -141,7 +142,10 @@ def _merge_lora(options: argparse.Namespace) -> None:
     adapter = options.adapter
     base = whole_folder(adapter)
     if not is_adapter_folder(adapter):
-        raise DataError(f"{adapter}: a whole model, expected the folder of an adapter (adapter_config.json)")
+        other = "a whole model" if (adapter / "config.json").is_file() else f"{ADAPTER_SETTINGS} is missing"
+        below = sorted(file.parent.name for file in adapter.glob(f"*/{ADAPTER_SETTINGS}"))
+        hint = f"; {below[0]} below it is one" if below else ""
+        raise DataError(f"{adapter}: {other}, expected the folder of an adapter ({ADAPTER_SETTINGS}){hint}")
     config = base / "config.json"
     dtype = options.dtype or _dtype_of(config, read_object_file(config))
     console = RunConsole()
@@ -206,7 +210,7 @@ def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConso
     from ramify.core.errors import MachineError
     from ramify.files.durable import naming
     from ramify.modeling.load import DTYPES
-    from ramify.modeling.plain_folder import write_settings, write_weights
+    from ramify.modeling.plain_folder import GENERATION, generation_defaults, write_settings, write_weights
     from ramify.runs.manifest import file_sha256, made_with
 
     kind = DTYPES[dtype]
@@ -219,6 +223,9 @@ def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConso
     with console.phase("tensors", len(conversion.names)) as phase:
         write_weights(folder, conversion.weights, conversion.names, kind, phase.advance)
     copied = write_settings(folder, conversion.config, dtype, conversion.settings)
+    if GENERATION not in copied:
+        with naming(folder / GENERATION):
+            (folder / GENERATION).write_bytes(generation_defaults(conversion.config, _end_of_turn(folder)))
     if not any(name.startswith("tokenizer") for name in copied):
         console.note("no tokenizer was found to copy; copy the files of the model that was trained")
     with console.phase("checksums", len(conversion.made_from)) as phase:
@@ -235,3 +242,14 @@ def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConso
     }
     with naming(folder / RECORD):
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="ascii")
+
+
+def _end_of_turn(folder: Path) -> int | None:
+    """Return the token that ends a turn; None without a tokenizer, or with one that ramify cannot read."""
+    from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.core.errors import DataError
+
+    try:
+        return ChatTokenizer(folder).eos_id
+    except DataError:
+        return None

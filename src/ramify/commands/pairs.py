@@ -56,7 +56,13 @@ def run(options: argparse.Namespace) -> None:
     if not chosen.count:
         raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
     write_pairs(options.out, pair_rows(_trees(files), chosen, decode))
-    RunConsole().result(f"{chosen.line()}: {options.out}")
+    console = RunConsole()
+    if chosen.num_encoded:
+        console.note(
+            f"{chosen.num_encoded} pairs hold texts of a service: their tokens were encoded, not sampled (exact_ids = false in their rows). "
+            "DPO trains on them; RL does not train on such trees."
+        )
+    console.result(f"{chosen.line()}: {options.out}")
 
 
 def _files(source: Path) -> list[Path]:

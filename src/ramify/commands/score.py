@@ -1,26 +1,13 @@
 """`ramify score`: score a file of responses, or check the scores against test vectors from the papers' code."""
 
 import argparse
-import codecs
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
-from ramify.core.json_text import parse_json
-
-_RESPONSES = ("response", "output", "completion")
-_GOLDS = ("gold", "golds", "answer")
-_OTHER_FILES = {
-    b"PAR1": "a parquet file",
-    b"\x1f\x8b": "a gzip file; unpack it",
-    b"(\xb5/\xfd": "a zstd file; unpack it",
-    b"PK\x03\x04": "a zip file; unpack it",
-    codecs.BOM_UTF16_LE: "UTF-16 text",
-    codecs.BOM_UTF16_BE: "UTF-16 text",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         type=Path,
         nargs="+",
-        metavar="FILE.jsonl",
-        help="one object a line: id, response, gold (a text, a number or a list)",
+        metavar="FILE",
+        help="JSON lines or one JSON array of rows: id, response, gold (a text, a number or a list); also result files of ARPO and "
+        "Tool-Star",
     )
     parser.add_argument("--task", choices=("math", "qa", "reward"), help="how answers are scored")
     parser.add_argument(
@@ -63,9 +51,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _golden(path: Path) -> Mapping[str, Any]:
     """Results for a file of vectors: counts of those that hold in each mode, and ids of those that fail in any mode."""
+    from ramify.eval.result_rows import read_objects
     from ramify.rewards.golden_vectors import case_of, judge_vector
 
-    vectors = list(_rows(path))
+    vectors = list(read_objects(path))
     keys = ("id", "task", "scorer", "response", "gold", "expected")
     for where, vector in vectors:
         if missing := [key for key in keys if key not in vector]:
@@ -92,72 +81,26 @@ def _golden(path: Path) -> Mapping[str, Any]:
 
 def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) -> Mapping[str, Any]:
     from ramify.commands.output_files import require_output, write_output
-    from ramify.rewards.responses import averages, row_scores
+    from ramify.eval.result_rows import is_gold, read_result_rows
+    from ramify.rewards.averages import RowAverages
+    from ramify.rewards.responses import row_scores
 
     if out is not None:
         require_output("--out", out, files)
     without_gold = 0
-    rows: list[Mapping[str, Any]] = []
+    averages = RowAverages(task, compat)
+    written: list[str] = []
     for path in files:
-        for where, row in _rows(path):
-            response, gold = (_field(where, row, names) for names in (_RESPONSES, _GOLDS))
-            if not isinstance(response, str):
-                raise DataError(f"{where}: expected a text as its response, got {type(response).__name__}")
+        for row in read_result_rows(path):
             try:
-                scores = row_scores(response, gold, task, compat)
+                scores = row_scores(row.response, row.gold, task, compat, row.prediction)
             except (TypeError, IndexError) as error:
-                raise DataError(f"{where}: the released code fails on this gold: {error}") from None
-            rows.append({"id": row.get("id", where), **scores})
-            without_gold += not _is_gold(gold)
+                raise DataError(f"{row.where}: the released code fails on this gold: {error}") from None
+            averages.add(scores, row.verdict)
+            without_gold += not is_gold(row.gold)
+            if out is not None:
+                # ASCII, because ids and answers may contain lone surrogates, which UTF-8 cannot encode.
+                written.append(json.dumps({"id": row.where if row.id is None else row.id, **scores}) + "\n")
     if out is not None:
-        # ASCII, because ids and answers may contain lone surrogates, which UTF-8 cannot encode.
-        write_output("--out", out, "".join(json.dumps(row) + "\n" for row in rows).encode("ascii"))
-    return {**averages(rows), **({"no_gold": without_gold} if without_gold else {})}
-
-
-def _is_gold(gold: object) -> bool:
-    """Return True if an answer can match this gold. Others score 0 always, so their count reveals a broken file."""
-    if isinstance(gold, list):
-        return any(map(_is_gold, gold))
-    return bool(gold.strip()) if isinstance(gold, str) else type(gold) in (int, float)
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of a JSONL file, each with its place for messages."""
-    text = _text(path)
-    if not text.strip():
-        raise DataError(f"{path}: the file is empty; expected a JSONL file, one object a line")
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            row = parse_json(line, unique_keys=True)
-        except ValueError as error:
-            raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected an object, got {type(row).__name__}")
-        yield where, row
-
-
-def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: expected a JSONL file: {error.strerror}") from None
-    for head, kind in _OTHER_FILES.items():
-        if content.startswith(head):
-            raise DataError(f"{path}: expected a JSONL file (UTF-8, one object a line), found {kind}")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: expected a JSONL file (UTF-8, one object a line): byte {error.start} is not UTF-8"
-        ) from None
-
-
-def _field(where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> object:
-    name = next((name for name in names if name in row), None)
-    if name is None:
-        raise DataError(f"{where}: expected one of the keys {', '.join(names)}")
-    return row[name]
+        write_output("--out", out, "".join(written).encode("ascii"))
+    return {**averages.result(), **({"no_gold": without_gold} if without_gold else {})}

@@ -104,7 +104,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: expected a recipe file: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         # Not only syntax errors: also numbers with thousands of digits, and thousands of nested brackets.
-        raise ConfigError(f"{path}: expected TOML: {error}") from None
+        is_foreign = path.suffix in (".yaml", ".yml", ".sh")
+        hint = ". docs/coming-from.md has the keys of other trainers" if is_foreign else ""
+        raise ConfigError(f"{path}: expected TOML: {error}{hint}") from None
 
 
 def resolved(recipe: BaseModel) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 _ALL, _OTHERS = ".**", ".*"
 """End a name that stands for all keys of a table, or for those whose last parts have no row."""
@@ -29,12 +30,30 @@ class OtherName:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleasedPart:
+    """A script, file or table of a paper's release.
+
+    Attributes:
+        theirs: What it is.
+        ours: The command, keys or page that does it here.
+        state: Equal, better, different, or not here.
+        why: What differs; "" if nothing does.
+    """
+
+    theirs: str
+    ours: str
+    state: Literal["equal", "better", "different", "not here"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trainer:
-    """Another trainer: its name, the text in front of its table, and the table."""
+    """Another trainer: its name, the text in front of its tables, the settings, and the parts of a paper's release."""
 
     title: str
     intro: str
     rows: tuple[OtherName, ...]
+    release: tuple[ReleasedPart, ...] = ()
 
 
 @cache
@@ -42,7 +61,12 @@ def trainers() -> Mapping[str, Trainer]:
     """Return the trainers by the name of their page."""
     text = Path(__file__).with_name("names_of_others.toml").read_text(encoding="utf-8")
     return {
-        name: Trainer(table["title"], table["intro"].strip(), tuple(_row(*cells) for cells in table["rows"]))
+        name: Trainer(
+            table["title"],
+            table["intro"].strip(),
+            tuple(_row(*cells) for cells in table["rows"]),
+            tuple(ReleasedPart(*cells) for cells in table.get("release", ())),
+        )
         for name, table in tomllib.loads(text).items()
     }
 

@@ -130,10 +130,15 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
 
 
 def trained_dialect(model: Path) -> str | None:
-    """`model.dialect` of the run that made `model`; None if no run made it, or its recipe cannot be read."""
+    """`model.dialect` of the run that made `model`; None if no run made it, or neither its recipe nor a record in it can be read."""
+    from ramify.runs.trained_prompts import read_stages
+
     section = _recipe_of_run(model).get("model")
     dialect = section.get("dialect") if isinstance(section, dict) else None
-    return dialect if isinstance(dialect, str) else None
+    if isinstance(dialect, str):
+        return dialect
+    stages = read_stages(model) if model.is_dir() else ()
+    return stages[-1].dialect if stages else None
 
 
 def dialect_notes(model: ModelConfig) -> tuple[str, ...]:

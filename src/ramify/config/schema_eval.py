@@ -21,8 +21,8 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
     refuse_unrepeatable,
 )
-from ramify.core.config import PositiveInt, Reserved, Switch, Tokens
-from ramify.data.configs import Columns, Dataset
+from ramify.core.config import PositiveInt, Reserved, Tokens
+from ramify.data.configs import Columns, Datasets, Instructions
 from ramify.engines.configs import (
     EngineConfig,
     LocalEngineConfig,
@@ -32,6 +32,7 @@ from ramify.engines.configs import (
 )
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
+from ramify.rewards.configs import JudgeConfig
 from ramify.rollout.configs import DecodingConfig
 from ramify.runs.configs import RunConfig
 from ramify.sampler.configs import RepairConfig
@@ -39,27 +40,33 @@ from ramify.train.configs import EvaluationConfig
 
 
 class EvalDataSection(Section):
-    """Problems to evaluate on; `limit` uses the first ones only.
+    """Problems to evaluate on; `limit` uses the first rows only.
 
     `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
-    folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` puts a system message about the tools'
-    tags in front of each problem that has none; without the key, benchmarks get one and other files do not. `columns` says which
+    folder called NAME or a file NAME/test.jsonl needs no "NAME="; or a list of these, of each of which `limit` uses the first rows. `instructions`
+    is as in training, the fixed text in front of each problem that has no system message; without the key it is true for benchmarks. `columns` says which
     columns of a file of your own ours are.
     """
 
-    test: Dataset
+    test: Datasets
     columns: Columns = Field(default_factory=dict)
-    instructions: Switch | None = None
+    instructions: Instructions | None = None
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
 
 
-def dev_data(config: EvaluationConfig, max_prompt_tokens: int) -> EvalDataSection:
-    """Return the problems of evaluations during training; `max_prompt_tokens` holds where [eval] does not say it."""
+def dev_data(
+    config: EvaluationConfig, max_prompt_tokens: int, instructions: Instructions | None
+) -> EvalDataSection:
+    """Return the problems of evaluations during training; the other two hold where [eval] does not say them.
+
+    `instructions` are those of training, and hold if they are a text of the user's.
+    """
+    trained = instructions if isinstance(instructions, str) else None
     return EvalDataSection(
         test=config.test,
         columns=config.columns,
-        instructions=config.instructions,
+        instructions=trained if config.instructions is None else config.instructions,
         limit=config.limit,
         max_prompt_tokens=config.max_prompt_tokens or max_prompt_tokens,
     )
@@ -157,3 +164,9 @@ class EvalRecipe(Section):
     def _repairs(self) -> None:
         names = tuple(own.name or own.function for own in self.sampling.rewriters)
         refuse_idle_repairs(self.repair, self.tools, names, has_environment=self.environment is not None)
+
+
+class JudgingSection(Section):
+    """The settings of `ramify judge`: a judge, as in `[reward.judge]`."""
+
+    judge: JudgeConfig

@@ -97,7 +97,7 @@ class SftRecipe(Section):
         # Its sections have been checked one by one.
         return EvalRecipe.model_construct(
             model=self.model,
-            data=dev_data(config, config.max_prompt_tokens),
+            data=dev_data(config, config.max_prompt_tokens, self.data.instructions),
             run=self.run,
             sampling=SamplingSection(**own),
             engine=self.engine,

@@ -96,10 +96,12 @@ SearchSection = Annotated[
 class ToolsSection(Section):
     """The tools that the policy can call; an absent table is an absent tool.
 
-    SFT and DPO show them in prompts as RL does, and call none.
+    SFT and DPO show them in prompts as RL does, and call none. `search_of` has searches of single benchmarks by their name: their
+    problems search there instead, and read no pages.
     """
 
     search: SearchSection | None = None
+    search_of: dict[Name, SearchSection] | None = None
     browser: BrowserConfig | None = None
     python: PythonConfig | None = None
     own: tuple[OwnToolConfig, ...] = ()
@@ -113,6 +115,8 @@ class ToolsSection(Section):
             raise ValueError(
                 "browser: reads the pages that a web search finds; expected such a [tools.search]"
             )
+        if self.search_of and self.search is None:
+            raise ValueError("search_of: takes the place of [tools.search], which is missing")
         if self.cache is not None and self.search is None:
             raise ValueError("cache: there is no search whose answers could be cached. Remove it.")
         idle = [("hedge_seconds", "cache"), ("hedge_seconds", "browser")]
@@ -207,10 +211,15 @@ def refuse_tools_beside(tools: ToolsSection, environment: EnvironmentSection | N
 
 
 def refuse_idle_sandbox(tools: ToolsSection, sandbox: SandboxSection) -> None:
-    """Refuse settings of the sandbox without the Python tool, the only one that uses it (ValueError)."""
+    """Refuse settings of the sandbox without the Python tool, the only one that uses it; and packages for a service (ValueError)."""
     has_tools = tools.search is not None or bool(tools.own)
     if has_tools and tools.python is None and sandbox != SandboxSection():
         raise ValueError("sandbox: only [tools.python] uses it, and the recipe has no such tool. Remove it.")
+    for key in ("packages", "environment"):
+        if sandbox.url is not None and getattr(tools.python, key, None) is not None:
+            raise ValueError(
+                f"tools.python.{key}: has no effect with sandbox.url. Install the packages at the service."
+            )
 
 
 def refuse_compat_reward(model: ModelConfig, reward: RewardSection) -> None:

@@ -22,8 +22,8 @@ from ramify.config.schema_parts import (
     refuse_tools_beside,
     refuse_unrepeatable,
 )
-from ramify.core.config import PositiveInt, Switch, Tokens, Within
-from ramify.data.configs import Columns, DataFiles
+from ramify.core.config import PositiveInt, Tokens, Within
+from ramify.data.configs import Columns, DataFiles, Instructions
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.token_counts import PriceConfig
 from ramify.rollout.configs import DecodingConfig
@@ -36,15 +36,15 @@ Samples = Annotated[int, Within(ge=4, le=4096)]
 
 
 class SynthDataSection(Section):
-    """Questions with their answers, in the files that RL reads, with `columns` as there; `limit` uses the first ones only.
+    """Questions with their answers, in the files that RL reads, with `columns` as there; `limit` uses the first rows only.
 
-    With `instructions` a system message about the tools' tags stands in front of each question that has none, and one about
-    answering without tools when there are none to call. Without it the questions stand as they are, both times.
+    `instructions` is as in training. With it, a system message of ramify's about answering without tools stands before the
+    question when there are none to call. Without it the questions stand as they are, both times.
     """
 
     train: DataFiles
     columns: Columns = Field(default_factory=dict)
-    instructions: Switch = False
+    instructions: Instructions = False
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
 

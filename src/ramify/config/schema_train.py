@@ -26,8 +26,8 @@ from ramify.config.schema_parts import (
     refuse_unrepeatable,
 )
 from ramify.config.schema_rollout import RolloutSection
-from ramify.core.config import PositiveInt, Switch, Tokens
-from ramify.data.configs import Columns, DataFiles, Weights, refuse_uneven_weights
+from ramify.core.config import PositiveInt, Tokens
+from ramify.data.configs import Columns, DataFiles, Instructions, Weights, refuse_uneven_weights
 from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
@@ -51,16 +51,17 @@ class TrainDataSection(Section):
     """Problems to learn from; without `train` the environment brings them, and `run.steps` says how many. Problems whose prompt is longer than `max_prompt_tokens` are dropped and counted.
 
     So are problems whose question is in `exclude`: files, folders of benchmarks, or data sets of the hub
-    ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
+    ("hf:org/name"). `instructions` is the fixed text in front of each question that has no system message: true is ramify's
+    own, about the tools' tags; "from:FILE" that of a data file; a line that ends in .txt or .md a file with it; else it is the text.
     `columns` says which columns of the files ours are, `weights` how often the rows of each of several files come, `limit` uses the
-    first problems only.
+    first rows only.
     """
 
     train: DataFiles | None = None
     columns: Columns = Field(default_factory=dict)
     weights: Weights = ()
     limit: PositiveInt | None = None
-    instructions: Switch = False
+    instructions: Instructions = False
     exclude: Annotated[tuple[Annotated[str, AfterValidator(_usable)], ...], Field(max_length=100)] = ()
     epochs: PositiveInt = 1
     max_prompt_tokens: Tokens

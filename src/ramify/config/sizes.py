@@ -15,8 +15,7 @@ from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
-from ramify.data.configs import DataFiles, ExampleDataConfig
-from ramify.data.sources import sources
+from ramify.data.sources import Data, sources
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
 
@@ -50,7 +49,7 @@ def refuse_large_steps(key: str, per_step: int, available: int) -> None:
 
 def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str, ...]:
     """A note if the learning rate does not reach its peak within the run's `total_steps` optimizer steps."""
-    if optimizer.warmup_steps <= total_steps:
+    if optimizer.warmup(total_steps) <= total_steps:
         return ()
     return (
         f"note: the run ends within the warm-up (learner.optimizer.warmup_steps = {optimizer.warmup_steps}, optimizer steps "
@@ -129,7 +128,7 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     """Return the work of a recipe; `problems`: its trees are grown for so many and nothing is trained."""
     if isinstance(recipe, EvalRecipe):
         attempts = recipe.sampling.attempts
-        return _attempts(recipe, Path(recipe.data.test), "problem", f"{attempts} attempts", attempts)
+        return _attempts(recipe, recipe.data.test, "problem", f"{attempts} attempts", attempts)
     if isinstance(recipe, SynthRecipe):
         each = recipe.sampling.direct + recipe.sampling.tools
         hinted = 0 if recipe.hints is None else recipe.hints.per_question
@@ -157,13 +156,19 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     return Work(steps, unit, per_step, tokens, writes=isinstance(recipe, TrainRecipe), rows=rows)
 
 
-def _attempts(recipe: EvalRecipe | SynthRecipe, file: DataFiles, what: str, tries: str, each: int) -> Work:
+def _attempts(recipe: EvalRecipe | SynthRecipe, file: Data, what: str, tries: str, each: int) -> Work:
     """Return the attempts at all problems or questions as one step, `each` at one."""
-    known = [count for count in (_rows(file), recipe.data.limit) if count is not None]
-    count = min(known, default=None)
+    # The limit of an evaluation holds for each of its data sets.
+    files = sources(file) if isinstance(recipe, EvalRecipe) else (file,)
+    counts = [_fewest(_rows(each), recipe.data.limit) for each in files]
+    count = None if None in counts else sum(filter(None, counts))
     unit = f"each {what} x {tries}" if count is None else f"{count:,} {what}s x {tries}"
     steps = None if count is None else 1
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
+
+
+def _fewest(*counts: int | None) -> int | None:
+    return min((count for count in counts if count is not None), default=None)
 
 
 def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
@@ -173,21 +178,20 @@ def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
     if counts is None:
         return None
     weights = data.weights or (1.0,) * len(counts)
-    if isinstance(data, ExampleDataConfig) and data.limit is not None:
-        # The limit counts rows before they are copied; of problems it counts copies too.
+    if data.limit is not None:
+        # The limit counts rows before they are copied.
         before = [sum(counts[:index]) for index in range(len(counts))]
         counts = [min(count, max(data.limit - first, 0)) for count, first in zip(counts, before, strict=True)]
-    rows = sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
-    return rows if data.limit is None or isinstance(data, ExampleDataConfig) else min(rows, data.limit)
+    return sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
 
 
-def _rows(data: DataFiles | None) -> int | None:
+def _rows(data: Data | None) -> int | None:
     """Count the rows of data files, without looking into them; None where one is no file of a known kind."""
     counts = _row_counts(data)
     return None if counts is None else sum(counts)
 
 
-def _row_counts(data: DataFiles | None) -> list[int] | None:
+def _row_counts(data: Data | None) -> list[int] | None:
     counts = [] if data is None else [_rows_of(Path(source)) for source in sources(data)]
     known = [count for count in counts if count is not None]
     return known if counts and len(known) == len(counts) else None

@@ -10,9 +10,9 @@ from ramify.core.tool_schema import plain_schema
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
-Dialect: TypeAlias = Literal["tags", "hermes", "llama3", "qwen3_xml"]
-"""Forms of calls and answers: the papers' tags, JSON calls as Qwen and Hermes models write them, JSON calls of Llama 3, or calls
-in XML of Qwen3.5 and Qwen3-Coder."""
+Dialect: TypeAlias = Literal["tags", "hermes", "llama3", "qwen3_xml", "harmony"]
+"""Forms of calls and answers: the papers' tags, JSON calls as Qwen and Hermes models write them, JSON calls of Llama 3, calls in
+XML of Qwen3.5 and Qwen3-Coder, or the channels of gpt-oss."""
 
 
 @dataclass(frozen=True, slots=True)

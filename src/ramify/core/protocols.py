@@ -102,8 +102,13 @@ class Renderer(Protocol):
     def insert(self, text: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
 
-    def render_results(self, results: Sequence[ToolResult], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Return the tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
+    def render_results(
+        self, results: Sequence[ToolResult], tools: Sequence[ToolSpec], names: Sequence[str] = ()
+    ) -> tuple[int, ...]:
+        """Return the tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag.
+
+        `names`: Of the called tools, for dialects whose results name them.
+        """
 
     def render_user_turn(
         self, turn: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -365,7 +370,7 @@ class Brancher(Protocol):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide one candidate. `history` holds the decisions on its path, oldest first.
 
-        Their `taken` is always 0, since a decision must not depend on when grants are made.
+        Their `taken` is always 0, since a decision must not depend on when the budget is spent.
         """
 
     def state(self) -> Mapping[str, Json]:

@@ -110,7 +110,7 @@ class Node:
         token_ids: This node's own tokens only. [N]
         behavior_logprobs: Policy nodes: log-probability of each token under the distribution that it was
             sampled from, nats. [N]; empty on other nodes.
-        entropy: Policy nodes: mean entropy of the first k tokens, if it was asked for.
+        entropy: Policy nodes: mean entropy of the first k tokens, if the rollout requested it.
         text: The tokens as text, for people and rewards; never encoded again.
         turn: The policy node that ends a turn: what the dialect read in the whole turn. None on other nodes.
         results: Tool nodes: the answers, in the order of the parent's calls. A leaf at which the environment ended: the
@@ -398,8 +398,8 @@ def make_tree(
     if start not in tree.by_id or any(n.path[: len(first)] != first[: len(n.path)] for n in tree.nodes):
         raise ValueError(f"problem {problem.id!r}: not all nodes lie above or below the start {start!r}")
     for node in tree.nodes:
-        above = node_id(node.path[:-1]) if node.path else None
-        if (node.id, node.parent) != (node_id(node.path), above):
+        parent = node_id(node.path[:-1]) if node.path else None
+        if (node.id, node.parent) != (node_id(node.path), parent):
             raise ValueError(f"node {node.id!r} below {node.parent!r}: its path is {node.path}")
         if (node.parent is None) != (node.source is Source.PROMPT):
             raise ValueError(f"node {node.id!r}: only the prompt has no parent")

@@ -21,7 +21,7 @@ from ramify.core.messages import Message
 from ramify.data import row_files
 from ramify.data.row_columns import find_field, is_missing, is_verl, plain_row
 from ramify.data.row_files import counting
-from ramify.data.row_messages import read_lines
+from ramify.data.row_messages import is_messages_text, read_lines
 from ramify.data.tables import HUB_PREFIX, SUFFIXES, check_file, fetch
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
@@ -108,7 +108,7 @@ def read_question(row: Mapping[str, Any], names: tuple[str, ...] = _ANY_QUESTION
         others = f" (nor {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
         raise ValueError(f"no field {names[0]!r}{others}; found {', '.join(row) or 'none'}")
     key, value = field
-    if isinstance(value, list):
+    if isinstance(value, list) or is_messages_text(value):
         try:
             lines = read_lines(value, key)
         except RowError as error:

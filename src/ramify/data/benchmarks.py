@@ -1,10 +1,11 @@
-"""The fourteen benchmarks of the papers (ARPO, arXiv 2507.19849; AEPO, arXiv 2510.14545), by name."""
+"""The fourteen benchmarks of the papers (ARPO, arXiv 2507.19849; AEPO, arXiv 2510.14545) and BrowseComp-Plus (arXiv 2508.06600)."""
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -21,8 +22,9 @@ from ramify.data.benchmark_files import (
     read_rows,
 )
 from ramify.data.overlap import duplicate_notes
-from ramify.data.problems import ProblemSet, listed
+from ramify.data.problems import ProblemSet, listed, read_messages, repair_boxed, with_system_column
 from ramify.data.row_columns import find_field
+from ramify.data.row_messages import is_messages_text
 from ramify.data.tables import HUB_PREFIX
 
 Task: TypeAlias = Literal["math", "qa"]
@@ -39,6 +41,8 @@ _LANGUAGES = {
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
 LANGUAGES = ("en", "zh")
+_CONVERSATIONS = ("prompt", "question", "problem", "messages", "conversations")
+"""Fields that may hold a list of messages. Beside one, verl's rows have the bare question in `extra_info.question`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class Benchmark:
         aliases: Field with more accepted answers.
         gold: Format of an answer.
         attachment: Field with a file or an image that the question needs; rows with one are dropped.
+        evidence: Field with the documents of a corpus that the answer rests on; their ids go to `info`.
+        closing: A request that follows the question.
     """
 
     name: str
@@ -65,6 +71,8 @@ class Benchmark:
     categories: tuple[str, ...] = ("category",)
     gold: GoldForm = "plain"
     attachment: str | None = None
+    evidence: str | None = None
+    closing: str = ""
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -96,6 +104,14 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             Benchmark("hle", "qa", attachment="image"),
             Benchmark("simpleqa", "qa", categories=("topic", "metadata.topic", "category")),
             Benchmark("xbench", "qa"),
+            Benchmark(
+                "browsecomp-plus",
+                "qa",
+                questions=("query", "question"),
+                ids=("query_id", "id"),
+                evidence="evidence_docs",
+                closing='Before you answer, state how sure you are of it in a line such as "Confidence: 80%".',
+            ),
         )
     }
 )
@@ -117,15 +133,21 @@ def find_named(name: str) -> Benchmark:
     return benchmark
 
 
-def parse_dataset(dataset: str) -> tuple[str, str] | None:
+def parse_dataset(dataset: str | tuple[str, ...]) -> tuple[str, str] | None:
     """Return the benchmark that `dataset` names, and its location; None for a problem file of the user's own.
 
     Args:
-        dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet).
+        dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet); or a list of problem files.
 
     Raises:
-        DataError: NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
+        DataError: A benchmark in a list, NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
     """
+    if isinstance(dataset, tuple):
+        if benchmark := next(filter(None, map(parse_dataset, dataset)), None):
+            raise DataError(
+                f"{'='.join(benchmark)}: expected problem files in a list. Name a benchmark alone"
+            )
+        return None
     name, equals, location = dataset.partition("=")
     if equals and not Path(dataset).exists():
         if not location:
@@ -147,7 +169,7 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
 
 
 def load_benchmark(name: str, location: str | Path, limit: int | None = None) -> ProblemSet:
-    """Read a benchmark; each problem is one user message, the question.
+    """Read a benchmark; each problem is one user message, the question, unless the row has messages of its own.
 
     Ids are "<name>/<id of the row>", or "<name>/<number of the row>" if the row has no id. If rows share an id, the
     later ones get the suffix "#<number>". `info` holds benchmark, task, language ("en" or "zh"), kind (the name), row,
@@ -156,8 +178,7 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
     Args:
         name: One of `BENCHMARKS`, regardless of case.
         location: A folder, a file or "hf:org/name[@revision][:table]" (see `find_benchmark`).
-        limit: Read the first `limit` problems only; at least 1.
-
+        limit: Read the first `limit` rows only.
     Raises:
         DataError: Nothing is found at `location`, or a row is broken; one line with file, row and field.
     """
@@ -167,7 +188,7 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
     taken: set[str] = set()
     renamed: list[int] = []
     attached: list[int] = []
-    for row in read_rows(files):
+    for row in islice(read_rows(files), limit):
         try:
             if benchmark.attachment and find_text(row.values, (benchmark.attachment,)):
                 attached.append(row.number)
@@ -183,8 +204,6 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
             problem = Problem(identifier, problem.messages, problem.answer, problem.info)
         taken.add(identifier)
         problems.append(problem)
-        if len(problems) == limit:
-            break
     if not problems:
         raise DataError(f"{files[0]}: empty; expected at least one row of {benchmark.name} with a question")
     repeated = (f"{benchmark.name}: {note}" for note in duplicate_notes(problems))
@@ -211,27 +230,71 @@ def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Problem:
-    question = read_question(values, benchmark.questions)
+    conversation = _conversation(values)
+    question = read_question(values, benchmark.questions if conversation is None else (conversation[0],))
     if is_sealed(question):
         raise ValueError("the question is encrypted, and the row has no 'canary' with the key")
     language = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
-    is_chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
-    info = {
+    info: dict[str, Any] = {
         "benchmark": benchmark.name,
         "task": benchmark.task,
         "level": find_text(values, benchmark.levels),
         "category": find_text(values, benchmark.categories),
-        "language": _LANGUAGES.get(language.casefold(), "zh" if is_chinese else "en"),
+        "language": _LANGUAGES.get(language.casefold(), language_of(question)),
         "kind": benchmark.name,
         "row": number,
     }
+    if benchmark.evidence is not None:
+        info |= {"question": question, benchmark.evidence: _document_ids(values, benchmark.evidence)}
     identifier = find_text(values, benchmark.ids) or str(number)
+    shown = f"{question}\n\n{benchmark.closing}" if benchmark.closing else question
     return Problem(
         f"{benchmark.name}/{identifier}",
-        (Message.of("user", question),),
+        _messages(values, shown, conversation),
         _answers(benchmark, values),
         {key: value for key, value in info.items() if value is not None},
     )
+
+
+def _conversation(values: Mapping[str, Any]) -> tuple[str, object] | None:
+    """Return the name and the value of the first field that holds a list of messages, which says more than a question."""
+    for field in filter(None, (find_field(values, (name,)) for name in _CONVERSATIONS)):
+        first = field[1][0] if isinstance(field[1], list) and field[1] else None
+        if is_messages_text(field[1]) or (isinstance(first, dict) and not {"role", "from"}.isdisjoint(first)):
+            return field
+    return None
+
+
+def _messages(
+    values: Mapping[str, Any], question: str, conversation: tuple[str, object] | None
+) -> tuple[Message, ...]:
+    messages: tuple[Message, ...] = (Message.of("user", question),)
+    if conversation is not None:
+        stored = read_messages(conversation[1], conversation[0])
+        messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
+    return with_system_column(messages, values)
+
+
+def language_of(text: str) -> str:
+    """Return "zh" for a text with more Chinese characters than Latin words, else "en"."""
+    return "zh" if len(_CHINESE.findall(text)) > len(_LATIN_WORD.findall(text)) else "en"
+
+
+def _document_ids(values: Mapping[str, Any], field: str) -> list[str] | None:
+    """Return the ids of documents, each the id itself or a record with `docid` (or `id`); None if the row has none.
+
+    Raises:
+        ValueError: One has no id.
+    """
+    documents = values.get(field)
+    if not documents:
+        return None
+    if not isinstance(documents, list):
+        raise ValueError(f"field {field!r} must be a list of documents, got {type(documents).__name__}")
+    ids = [each.get("docid", each.get("id")) if isinstance(each, Mapping) else each for each in documents]
+    if any(isinstance(each, bool) or not isinstance(each, str | int) for each in ids):
+        raise ValueError(f"field {field!r} holds a document without a 'docid'")
+    return list(map(str, ids))
 
 
 def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -290,23 +353,3 @@ def instructions(tools: Collection[str], language: str, dialect: str = "tags") -
     # The examples in it are real calls, because models copy placeholders such as "your query here".
     text = (files("ramify.data") / "instructions" / f"{kind}_{known}.txt").read_text(encoding="utf-8")
     return text.strip()
-
-
-def instructed(
-    problems: Sequence[Problem], tools: Collection[str], dialect: str = "tags"
-) -> tuple[Problem, ...]:
-    """Put a system message in front of each problem, in the problem's language (`info["language"]`).
-
-    A problem that already has a system message keeps it.
-    """
-    systems = {
-        language: Message.of("system", instructions(tools, language, dialect)) for language in LANGUAGES
-    }
-
-    def with_system(problem: Problem) -> Problem:
-        if problem.messages[0].role == "system":
-            return problem
-        system = systems.get(str(problem.info.get("language")), systems["en"])
-        return replace(problem, messages=(system, *problem.messages))
-
-    return tuple(map(with_system, problems))

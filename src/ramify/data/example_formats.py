@@ -2,12 +2,12 @@
 
     plain       {prompt, completion}; for pairs {prompt, chosen, rejected}. Each side is a text, or messages, as TRL writes them
     OpenAI      {messages, tools?}; for pairs {chosen, rejected, tools?}, two such lists
-    ShareGPT    {conversations, system?, tools?}; for pairs {conversations, chosen, rejected}
-    alpaca      {instruction, input?, output, system?, history?}; for pairs {instruction, chosen, rejected}
+    ShareGPT    {conversations, tools?}; for pairs {conversations, chosen, rejected}
+    alpaca      {instruction, input?, output, history?}; for pairs {instruction, chosen, rejected}
 
 In a demonstration everything up to the user's message before the first turn that is trained on is the prompt; of a pair, up to
 the user's last message. ShareGPT and alpaca are read as LLaMA-Factory reads them (its data/converter.py). Each list of messages may
-have either form (`row_messages`).
+have either form (`row_messages`), and any row a `system` message in a column of its own.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from ramify.chat.conversation import AssistantTurn, CompletionLines, Line
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message
-from ramify.data.problems import read_messages
-from ramify.data.row_columns import Row, described, meant_column, missing_column
+from ramify.data.problems import read_messages, with_system_column
+from ramify.data.row_columns import Row, described, is_missing, meant_column, missing_column
 from ramify.data.row_messages import is_messages_text, read_lines, text_of
 from ramify.data.row_tools import read_tools
 
@@ -51,13 +51,20 @@ class Reading:
 
 
 def read_row(row: Row, names: Sides) -> Reading:
-    """Read a row by its own format.
+    """Read a row by its own format; a `system` column goes in front of a prompt without a system message.
 
     Raises:
         RowError: It has no known format, or cannot be read.
         ValueError: A message of its prompt cannot be read.
     """
-    present = {name for name, value in row.items() if value is not None}
+    reading = _by_format(row, names)
+    if names == PAIR and any(isinstance(line, Message) for side in reading.sides for line in side):
+        reading = _with_last_exchange(reading)
+    return replace(reading, prompt=with_system_column(reading.prompt, row))
+
+
+def _by_format(row: Row, names: Sides) -> Reading:
+    present = {name for name, value in row.items() if not is_missing(value)}
     tools = read_tools(row.get("tools"))
     if present.issuperset(("prompt", *names)) and not _has_prompt(row[names[0]]):
         return _plain(row, names, tools)
@@ -109,16 +116,27 @@ def _openai(row: Row, columns: Sequence[str], tools: str) -> Reading:
     demonstration = columns == ("messages",)
     sides = [read_lines(row[name], name, tools) for name in columns]
     conversations = [_split_prompt(lines, demonstration=demonstration) for lines in sides]
+    _require_one_prompt(sides)
+    return Reading("OpenAI", conversations[0][0], tuple(spoken for _, spoken in conversations), tools)
+
+
+def _require_one_prompt(sides: Sequence[Sequence[Line]]) -> None:
     if any(lines[: _users(lines)[-1] + 1] != sides[0][: _users(sides[0])[-1] + 1] for lines in sides):
         raise RowError("chosen and rejected have different prompts")
-    return Reading("OpenAI", conversations[0][0], tuple(spoken for _, spoken in conversations), tools)
+
+
+def _with_last_exchange(pair: Reading) -> Reading:
+    """Return a pair whose sides differ in their last exchange only, as one whose earlier exchanges are context."""
+    prompt = [AssistantTurn(line.text) if line.role == "assistant" else line for line in pair.prompt]
+    sides = [(*prompt, *side) for side in pair.sides]
+    _require_one_prompt(sides)
+    conversations = [_split_prompt(lines, demonstration=False) for lines in sides]
+    return replace(pair, prompt=conversations[0][0], sides=tuple(spoken for _, spoken in conversations))
 
 
 def _sharegpt(row: Row, names: Sides, tools: str) -> Reading:
     lines = read_lines(row["conversations"], "conversations", tools)
     prompt, spoken = _split_prompt(lines, demonstration=names == COMPLETION)
-    if prompt[0].role != "system" and row.get("system"):
-        prompt = (Message.of("system", text_of(row["system"], "'system'")), *prompt)
     if names == COMPLETION:
         return Reading("ShareGPT", prompt, (spoken,), tools)
     if spoken and not isinstance(spoken[-1], Message):
@@ -128,8 +146,6 @@ def _sharegpt(row: Row, names: Sides, tools: str) -> Reading:
 
 def _alpaca(row: Row, names: Sides, tools: str) -> Reading:
     lines: list[Line] = []
-    if row.get("system"):
-        lines.append(Message.of("system", text_of(row["system"], "'system'")))
     history = row.get("history") or []
     if not isinstance(history, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in history):
         raise RowError("'history' must be a list of [question, answer]")

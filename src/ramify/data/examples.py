@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -15,7 +14,7 @@ from ramify.data.configs import DataFiles
 from ramify.data.example_formats import PAIR, Format, Sides, read_row
 from ramify.data.problems import listed, read_identifier
 from ramify.data.recorded_pairs import RecordedPair, read_recorded_pair
-from ramify.data.row_columns import with_own_names, without_nulls
+from ramify.data.row_columns import with_own_names
 from ramify.data.sources import DataRow, data_files, read_data
 
 RowName: TypeAlias = int | str
@@ -64,7 +63,7 @@ def read_examples(
     """
     row_of_id: dict[tuple[Path, str], RowName] = {}
     is_one = len(data_files(data)) == 1
-    for row in islice(read_data(data, weights), limit):
+    for row in read_data(data, weights, limit=limit):
         name = row.number if is_one else f"{row.path.name}:{row.number}"
         example: Example | RowError
         try:
@@ -92,8 +91,6 @@ def _read(
     if not isinstance(value, dict):
         raise RowError("not an object", type(value).__name__)
     own = with_own_names(value, columns)
-    if row.path.suffix == ".parquet":
-        own = without_nulls(own)
     reading = read_row(own, names)
     identifier = f"{name}"
     if reading.format == "plain":

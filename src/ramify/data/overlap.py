@@ -102,6 +102,9 @@ def read_questions(locations: Iterable[str]) -> frozenset[str]:
             is_empty = False
             try:
                 folded.add(fold_question(read_question(row.values)))
+                # In alpaca rows it may stand behind a fixed instruction.
+                if row.values.get("instruction") and isinstance(behind := row.values.get("input"), str):
+                    folded.add(fold_question(behind))
             except ValueError as error:
                 raise DataError(f"{row.where}: {error}") from None
         if is_empty:

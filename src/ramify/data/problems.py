@@ -15,9 +15,9 @@ from typing import Any
 from ramify.chat.conversation import Line
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem, ToolResult
-from ramify.data.configs import DataFiles
 from ramify.data.row_columns import (
     Row,
+    as_record,
     find_field,
     is_missing,
     is_verl,
@@ -26,7 +26,7 @@ from ramify.data.row_columns import (
     with_own_names,
 )
 from ramify.data.row_messages import is_messages_text, read_lines, text_of
-from ramify.data.sources import DataRow, Split, named, read_data, source_notes
+from ramify.data.sources import Data, DataRow, Split, named, read_data, source_notes
 
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
@@ -70,12 +70,13 @@ def numbered_problems(count: int, environments: Sequence[str] = ()) -> tuple[Pro
 
 
 def load_problems(
-    data: DataFiles | str,
+    data: Data,
     *,
     bare: bool = False,
     columns: Mapping[str, str] = MappingProxyType({}),
     weights: Sequence[float] = (),
     split: Split = "train",
+    limit: int | None = None,
 ) -> ProblemSet:
     r"""Read rows of a prompt (messages or text), a gold (text, number or a list), optional `id`.
 
@@ -91,6 +92,7 @@ def load_problems(
         columns: By our name for a column the file's.
         weights: For each of the data how often its rows come; copies of a problem have ids of their own.
         split: The part that is read where data have several.
+        limit: Read the first `limit` rows only.
 
     Raises:
         DataError: A file cannot be read or is empty, a row is broken or has no answer, or two rows of a file share an
@@ -99,7 +101,7 @@ def load_problems(
     problems: list[Problem] = []
     row_of_id: dict[str, DataRow] = {}
     counts = _Counts()
-    for row in read_data(data, weights, split):
+    for row in read_data(data, weights, split, limit):
         try:
             problem = _read_problem(row, bare, columns, counts)
             if problem is None:
@@ -148,6 +150,8 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     if prompt is None and not bare:
         raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
+    if not bare:
+        stored = with_system_column(stored, own)
     messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
     counts.repaired += messages != stored
     is_bare = bare and gold is None
@@ -193,8 +197,9 @@ def listed(values: Sequence[object], most: int = 10) -> str:
 
 
 def _golds(name: str, value: object, *, drop_blanks: bool) -> tuple[str, ...]:
-    if isinstance(value, dict) and [key for key in value if not is_missing(value[key])] == ["target"]:
-        name, value = f"{name}.target", value["target"]
+    record = as_record(value)
+    if isinstance(record, dict) and [key for key in record if not is_missing(record[key])] == ["target"]:
+        name, value = f"{name}.target", record["target"]
     values = value if isinstance(value, list) else [value]
     golds = tuple(_gold(gold, name) for gold in values if not is_missing(gold))
     if not golds:
@@ -268,7 +273,7 @@ def _plain(value: object, column: str) -> object:
 
 
 def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
-    """Return the messages of a prompt, which is a list of messages or the text of one from the user.
+    """Return the messages of a prompt, which is a list of messages, one message, or the text of one from the user.
 
     A turn of the assistant at the end is one that the policy continues.
 
@@ -278,12 +283,12 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     if (
         isinstance(value, str)
         and not is_messages_text(value)
-        and (column.casefold() in _PROMPTS[:3] or not value.lstrip().startswith("["))
+        and (column.casefold() in _PROMPTS[:3] or not value.lstrip().startswith(("[", "{")))
     ):
         if not value.strip():
             raise RowError(f"no prompt: {column!r} is blank")
         return (Message.of("user", text_of(value, repr(column))),)
-    if not isinstance(value, list | str) or not value:
+    if not isinstance(value, list | dict | str) or not value:
         raise RowError(f"no prompt: {column!r} must be text or a list of {{role, content}}")
     messages = tuple(_prompt_message(line, column) for line in read_lines(value, column, wrapped=False))
     if all(message.role == "assistant" for message in messages):
@@ -294,6 +299,19 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
             "name the column 'prompt'"
         )
     return messages
+
+
+def with_system_column(messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
+    """Put the column `system` of a row in front of a prompt that has no system message.
+
+    Raises:
+        RowError: It is not text.
+    """
+    value = row.get("system")
+    is_blank = isinstance(value, str) and not value.strip()
+    if is_missing(value) or is_blank or any(message.role == "system" for message in messages):
+        return messages
+    return (Message.of("system", text_of(value, "'system'")), *messages)
 
 
 def _prompt_message(line: Line, column: str) -> Message:

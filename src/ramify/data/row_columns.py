@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ramify.core.errors import RowError
+from ramify.core.json_text import parse_json
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -32,10 +33,21 @@ def without_nulls(value: Any) -> Any:  # noqa: ANN401 - any value of a table
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
+def as_record(value: Any) -> Any:  # noqa: ANN401 - any value of a row
+    """Return a record that a column of texts holds as JSON; any other value as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return parse_json(value, unique_keys=True)
+        except ValueError:
+            return value
+    return value
+
+
 def find_field(row: Row, names: Sequence[str]) -> tuple[str, Any] | None:
     """Return the first of `names` for which the row has a value: the name as the row spells it, and the value; else None.
 
-    Case is ignored where no column has the name's own. "info.level" is the field `level` of the record `info`.
+    Case is ignored where no column has the name's own. "info.level" is the field `level` of the record `info`, also where that is JSON
+    text.
     """
     for name in names:
         if not is_missing(row.get(name)):
@@ -46,7 +58,8 @@ def find_field(row: Row, names: Sequence[str]) -> tuple[str, Any] | None:
                 continue
             if not dot:
                 return key, value
-            below = find_field(value, (inner,)) if isinstance(value, dict) else None
+            record = as_record(value)
+            below = find_field(record, (inner,)) if isinstance(record, dict) else None
             if below is not None:
                 return f"{key}.{below[0]}", below[1]
     return None
@@ -125,7 +138,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
 
     Raises:
-        ValueError: `reward_model` or `extra_info` is not a record.
+        ValueError: `reward_model` or `extra_info` is not a record, nor the JSON text of one.
     """
     reward_model = _record(row, "reward_model")
     extra_info = _record(row, "extra_info")
@@ -138,8 +151,8 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = row.get(key)
-    if value is None:
+    value = as_record(row.get(key))
+    if is_missing(value):
         return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")

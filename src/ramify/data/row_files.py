@@ -1,5 +1,6 @@
-"""The rows of data files: JSON lines, one JSON array, parquet; files are streamed."""
+"""The rows of data files: JSON lines, one JSON array, parquet, tables in text; files are streamed."""
 
+import csv
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ def counting(path: Path) -> str:
     return JSONL_COUNTING if path.suffix == ".jsonl" else ARRAY_COUNTING
 
 
+FILE_KINDS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
+"""What a file of rows may be called."""
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
 MAX_ROW_BYTES = 32 << 20
 """Limit of an example's JSON text: far above what a model's context holds. A larger row is skipped unread."""
 
@@ -38,7 +43,7 @@ _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a .jsonl, .json (one array) or .parquet file with their numbers, from 1 (parquet: from 0).
+    """Yield the rows of a .jsonl, .json (one array), .parquet, .csv or .tsv file with their numbers, from 1 (parquet: from 0).
 
     A row that cannot be read is yielded as its RowError, and reading continues with the next one.
 
@@ -50,10 +55,13 @@ def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
     if path.suffix == ".parquet":
         yield from read_parquet(path)
         return
+    if path.suffix in _DELIMITERS:
+        yield from _read_cells(path)
+        return
     texts = {".jsonl": _lines, ".json": _elements}.get(path.suffix)
     if texts is None:
         raise DataError(
-            f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl, .json (one array) or .parquet"
+            f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl, .json (one array), .parquet, .csv or .tsv"
         )
     for number, text in texts(path):
         yield number, _parsed(text)
@@ -85,10 +93,7 @@ def read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
     # Foreign files: report anything that is wrong with them in one line.
     except Exception as error:  # noqa: BLE001
         raise DataError(f"{path}: not a readable parquet file: {_first_line(error)}") from None
-    for name in columns:
-        if columns.count(name) > 1:
-            raise DataError(f"{path}: two columns are called {name!r}")
-
+    _require_one_of_each(path, columns)
     number, batch = 0, first
     while batch is not None:
         last = number + batch.num_rows - 1
@@ -106,6 +111,38 @@ def read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _read_cells(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a table in text as records of texts; an empty cell is null, and a column without a name is left out.
+
+    Raises:
+        DataError: The quotes or the encoding are wrong, or two columns have one name.
+    """
+    csv.field_size_limit(MAX_ROW_BYTES)
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=_DELIMITERS[path.suffix], strict=True)
+            names = next(rows, [])
+            _require_one_of_each(path, [name for name in names if name])
+            for cells in filter(None, rows):
+                number += 1
+                if len(cells) == len(names):
+                    pairs = zip(names, cells, strict=True)
+                    yield number, {name: cell or None for name, cell in pairs if name}
+                else:
+                    yield number, RowError(f"not {len(names)} cells, as the first line has", f"{len(cells)}")
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} row {number + 1} ({ARRAY_COUNTING}) or after it: cannot be read: {error}"
+        ) from None
+
+
+def _require_one_of_each(path: Path, columns: list[str]) -> None:
+    for name in columns:
+        if columns.count(name) > 1:
+            raise DataError(f"{path}: two columns are called {name!r}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
@@ -227,3 +264,19 @@ class _Array:
         self._number += 1
         self._held.clear()
         self._size = 0
+
+
+def read_text_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a text file of any name, each with its file and number for messages.
+
+    A file that begins with a bracket is one array, any other has a row in each line. A row that cannot be read is yielded as its
+    RowError.
+
+    Raises:
+        DataError: The array breaks off.
+    """
+    with path.open("rb") as file:
+        head = file.read(_CHUNK).removeprefix(BOM_UTF8).lstrip()
+    texts, word = (_elements(path), "row") if head.startswith(b"[") else (_lines(path), "line")
+    for number, text in texts:
+        yield f"{path}, {word} {number}", _parsed(text)

@@ -12,6 +12,7 @@ from ramify.chat.conversation import AssistantCall, AssistantTurn, Line, split_t
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Role, ToolResult, ToolStatus
+from ramify.data.row_columns import as_record
 
 _WEIGHTS = ("weight", "loss", "train")
 _READ = {
@@ -35,10 +36,12 @@ _ROLES = {
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 """Names of a call's arguments: OpenAI's, Llama's, and those of LangChain and Anthropic."""
 _OF_CALL = frozenset({"id", "type", "index", "function"})
-_A_ROLE = re.compile(
-    r"""(['"])(?:role\1\s*:\s*\1(?:system|developer|user|assistant|tool)|from\1\s*:\s*\1(?:system|human|user|gpt|assistant))\1"""
-)
+_A_ROLE = re.compile(rf"""(['"])(?:role|from)\1\s*:\s*\1(?:{"|".join(_ROLES)})\1""")
 """The role of a message in a text, as JSON or Python writes it. Answers that are JSON may have such keys, with other values."""
+_A_TEXT = re.compile(r"(['\"])(?:content|value)\1\s*:")
+_ALONE = ({"role", "content"}, {"from", "value"})
+_FIELDS = {"from", "value"}.union(*_READ.values())
+"""What a message that is JSON text by itself has, and may have."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _WRAPPED = re.compile(r"\s*<(tool_response|result)>.*</\1>\s*", re.DOTALL)
 """A whole message that is results in a dialect's tags."""
@@ -47,10 +50,22 @@ _CALLS = {"tool_response": "</tool_call>", "result": "</"}
 
 
 def is_messages_text(value: object) -> bool:
-    """Return True for a list of messages that was written into a column of texts, in JSON or as Python prints it."""
+    """Return True for a list of messages, or one message, that was written into a column of texts, in JSON or as Python prints it."""
     text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("{"):
+        return text.endswith("}") and _A_ROLE.search(text) is not None and _is_message(as_record(text))
     is_list = text.startswith("[") and text.endswith("]") and text[1:].lstrip().startswith("{")
     return is_list and _A_ROLE.search(text) is not None
+
+
+def _is_message(record: object) -> bool:
+    """Return True for a message alone; an object with other keys may be an answer. Text that is no JSON may be a printed message."""
+    if isinstance(record, str):
+        return _A_TEXT.search(record) is not None
+    fields = (
+        {key for key, value in record.items() if value is not None} if isinstance(record, dict) else set()
+    )
+    return fields <= _FIELDS and any(fields >= needed for needed in _ALONE)
 
 
 def text_of(value: object, where: str) -> str:
@@ -75,7 +90,7 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
     A call directly after a text of the assistant, or after another call, joins its turn.
 
     Args:
-        messages: The list, or its JSON text.
+        messages: The list or one message, or the JSON text of either.
         column: The column that it stands in.
         tools: The row's tools (`row_tools.read_tools`), which say what a null among the arguments of a call means.
         wrapped: A user's message that is nothing but results in a dialect's tags, behind a turn with a call, is a result.
@@ -111,14 +126,15 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
 
 
 def _records(value: object, column: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    if isinstance(value, str) and value.lstrip().startswith("["):
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
             value = parse_json(value, unique_keys=True)
         except ValueError as error:
             raise RowError(f"{column!r} cannot be read", str(error)) from None
-    if not isinstance(value, list) or not value:
+    messages = [value] if isinstance(value, dict) else value
+    if not isinstance(messages, list) or not messages:
         raise RowError(f"{column!r} must be a list of messages")
-    for number, record in enumerate(value, 1):
+    for number, record in enumerate(map(as_record, messages), 1):
         if not isinstance(record, dict):
             raise RowError("a message is not an object", f"message {number} of {column!r}")
         yield number, {key: inner for key, inner in record.items() if inner is not None}
@@ -215,8 +231,9 @@ def _join_calls(lines: list[Line], record: Mapping[str, Any], where: str, tools:
 
 
 def _call(call: object, where: str, tools: str) -> AssistantCall:
-    """Return a call {id?, function: {name, arguments}} or {name, arguments}; the arguments are an object or its JSON text."""
-    function = call.get("function", call) if isinstance(call, dict) else None
+    """Return a call {id?, function: {name, arguments}} or {name, arguments}; each object may be JSON text."""
+    call = as_record(call)
+    function = as_record(call.get("function", call)) if isinstance(call, dict) else None
     if (
         not isinstance(call, dict)
         or not isinstance(function, dict)
@@ -258,7 +275,7 @@ _listed = lru_cache(256)(json.loads)
 
 
 def _declared(value: object, schema: object) -> object:
-    """Return arguments without the nulls that the `datasets` library adds: those that the tool's schema does not allow."""
+    """Return arguments without the nulls that the `datasets` library adds; a null that the schema requires and allows stays."""
     if isinstance(value, list):
         items = schema.get("items") if isinstance(schema, dict) else None
         return [_declared(inner, items) for inner in value]
@@ -266,10 +283,12 @@ def _declared(value: object, schema: object) -> object:
         return value
     properties = schema.get("properties") if isinstance(schema, dict) else None
     schemas = properties if isinstance(properties, dict) else {}
+    required = schema.get("required") if isinstance(schema, dict) else None
+    names = required if isinstance(required, list) else ()
     return {
         key: _declared(inner, schemas.get(key))
         for key, inner in value.items()
-        if inner is not None or _allows_null(schemas.get(key))
+        if inner is not None or (key in names and _allows_null(schemas.get(key)))
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import ToolSpec
+from ramify.data.row_columns import as_record, without_nulls
 from ramify.data.row_messages import text_of
 
 _UNREADABLE = "its tools cannot be read"
@@ -39,8 +40,8 @@ def read_tools(value: object) -> str:
     """Return a row's tools as JSON text, the same for rows with equal tools; "" if there are none.
 
     Args:
-        value: A list of {name, description?, parameters?}, each perhaps as the `function` of another record; or such a list as
-            JSON text; or None.
+        value: A list of {name, description?, parameters?}, each perhaps as the `function` of another record; or None. The list, and
+            each record in it, may be JSON text.
 
     Raises:
         RowError: It is something else.
@@ -50,6 +51,8 @@ def read_tools(value: object) -> str:
             value = parse_json(value) if value.strip() else None
         except ValueError as error:
             raise RowError(_UNREADABLE, str(error)) from None
+    else:
+        value = without_nulls(value)
     if not value:
         return ""
     if not isinstance(value, list):
@@ -63,7 +66,8 @@ def read_tools(value: object) -> str:
 
 
 def _read_tool(tool: object, where: str) -> dict[str, Any]:
-    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    tool = as_record(tool)
+    function = as_record(tool.get("function", tool)) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RowError(_UNREADABLE, f"{where} has no name")
     names = [name for name in _PARAMETERS if function.get(name)]
@@ -74,7 +78,7 @@ def _read_tool(tool: object, where: str) -> dict[str, Any]:
         wrong = unread[0] if unread else f"{names[0]!r} and {names[1]}"
         raise RowError(_UNREADABLE, f"{where} has {wrong!r:.60}, which is not read")
     # False would be a schema that allows no arguments at all; a call without any is meant.
-    parameters = _without_null_properties(function[names[0]]) if names else _NO_ARGUMENTS
+    parameters = _without_null_properties(as_record(function[names[0]])) if names else _NO_ARGUMENTS
     if names and names[0] in _PROPERTIES and isinstance(parameters, dict) and "properties" not in parameters:
         parameters = {"type": "object", "properties": parameters}
     description = function.get("description") or ""

@@ -4,18 +4,22 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.data.configs import DataFiles
-from ramify.data.row_files import counting, read_rows
-from ramify.data.tables import HUB_PREFIX, SHARD, fetch, find_tables
+from ramify.data.row_files import FILE_KINDS, counting, read_rows
+from ramify.data.tables import HUB_PREFIX, SHARD, fetch, find_tables, hub_location
 
 Split: TypeAlias = Literal["train", "test"]
+Data: TypeAlias = DataFiles | str | tuple[str, ...]
+"""What a recipe names."""
 
 _SPLIT = re.compile(r"(?<![^\W_])(train|test|valid|validation|dev|eval)(?![^\W_])", re.IGNORECASE)
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+_HUB_PAGE = re.compile(r"https?:/+(?:huggingface\.co|hf\.co)/datasets/|datasets/")
+"""Before the id in the address of a data set's page, as a path has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +44,23 @@ class DataRow:
         return f"{self.path} row {self.number} ({counting(self.path)})"
 
 
-def sources(data: DataFiles | str) -> tuple[str, ...]:
+def sources(data: Data) -> tuple[str, ...]:
     """Return what a recipe names, one or several."""
     return tuple(map(str, data)) if isinstance(data, tuple) else (str(data),)
 
 
-def named(data: DataFiles | str) -> str:
+def named(data: Data) -> str:
     """Return the data as messages name them."""
     first, *others = sources(data)
     return f"{first} and {len(others)} more" if others else first
 
 
-def is_on_hub(data: DataFiles | str) -> bool:
+def is_on_hub(data: Data) -> bool:
     """Return True if some of the data are fetched from the hub."""
     return any(source.startswith(HUB_PREFIX) for source in sources(data))
 
 
-def data_files(data: DataFiles | str, split: Split = "train") -> tuple[Path, ...]:
+def data_files(data: Data, split: Split = "train") -> tuple[Path, ...]:
     """Return the files of data, in order; what is on the hub is fetched, or was fetched before.
 
     Args:
@@ -69,7 +73,7 @@ def data_files(data: DataFiles | str, split: Split = "train") -> tuple[Path, ...
     return tuple(path for source in sources(data) for path in _files(source, split))
 
 
-def source_notes(data: DataFiles | str, split: Split = "train") -> tuple[str, ...]:
+def source_notes(data: Data, split: Split = "train") -> tuple[str, ...]:
     """Return a note on the revision of each data set of the hub, and on each folder of which not all files are read.
 
     Raises:
@@ -90,14 +94,22 @@ def source_notes(data: DataFiles | str, split: Split = "train") -> tuple[str, ..
 
 
 def read_data(
-    data: DataFiles | str, weights: Sequence[float] = (), split: Split = "train"
+    data: Data,
+    weights: Sequence[float] = (),
+    split: Split = "train",
+    limit: int | None = None,
 ) -> Iterator[DataRow]:
     """Yield the rows of all files in order. A weight of 2 yields two copies, 0.5 one copy of every second row.
+
+    Nothing is read behind the first `limit` rows, which are those of the files, whatever becomes of them.
 
     Raises:
         DataError: As `data_files`, or a file cannot be read from some row on.
     """
-    every = sources(data)
+    return islice(_read_sources(sources(data), weights, split), limit)
+
+
+def _read_sources(every: Sequence[str], weights: Sequence[float], split: Split) -> Iterator[DataRow]:
     for source, weight in zip(every, weights or (1.0,) * len(every), strict=True):
         count = 0
         for path in _files(source, split):
@@ -107,28 +119,35 @@ def read_data(
                 yield DataRow(path, number, value, copies)
 
 
-def require_data(key: str, data: DataFiles | str) -> None:
-    """Check that files and folders are there; a data set of the hub is not checked.
+def require_data(key: str, data: Data) -> None:
+    """Check that files and folders are there; of a data set of the hub only how it is written.
 
     Raises:
         ConfigError: One is not.
     """
     for source in sources(data):
         path = Path(source)
-        if source.startswith(HUB_PREFIX):
-            continue
-        if path.is_dir():
+        if source.startswith(HUB_PREFIX) or path.is_dir():
             try:
-                find_tables(source)
+                (hub_location if source.startswith(HUB_PREFIX) else find_tables)(source)
             except DataError as error:
                 raise ConfigError(f"{key}: {error}") from None
         elif not path.is_file():
             other = "got something else" if path.exists() else "found none"
-            hub = _HUB_ID.fullmatch(source) and not path.parent.exists()
-            hint = f". A data set of the hub is written {HUB_PREFIX}{source}" if hub else ""
-            raise ConfigError(f"{key}: expected a file, {other} at {source}{hint}")
+            raise ConfigError(f"{key}: expected a file, {other} at {source}{_hub_hint(source)}")
         else:
             _require_readable(key, path)
+
+
+def _hub_hint(source: str) -> str:
+    """Return how a data set of the hub is written, if a source that is no file looks like one."""
+    location = HUB_PREFIX + _HUB_PAGE.sub("", source, count=1)
+    try:
+        hub_location(location)
+    except DataError:
+        return ""
+    is_path = Path(source).parent.exists() or Path(source).suffix in FILE_KINDS
+    return "" if is_path else f". A data set of the hub is written {location}"
 
 
 def _require_readable(key: str, path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramify.core.errors import DataError
+from ramify.data.row_files import FILE_KINDS
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -31,7 +32,8 @@ def find_tables(location: str) -> tuple[Path, ...]:
         return (check_file(path),)
     files = sorted(file for depth in ("*", "*/*") for s in SUFFIXES for file in path.glob(f"{depth}{s}"))
     if not files:
-        arrays = ". Name a .json file itself" if any(path.glob("*.json")) else ""
+        others = sorted({file.suffix for file in path.glob("*.*")} & set(FILE_KINDS))
+        arrays = f". Name a {others[0]} file itself" if others else ""
         raise DataError(
             f"{path}: expected .jsonl or .parquet files in this folder or one level below, found none{arrays}"
         )
@@ -46,9 +48,21 @@ def check_file(path: Path) -> Path:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
-    if path.suffix not in SUFFIXES:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
+    if path.suffix not in FILE_KINDS:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected {', '.join(FILE_KINDS)}")
     return path
+
+
+def hub_location(location: str) -> re.Match[str]:
+    """Return the parts of "hf:org/name[:table][@revision]".
+
+    Raises:
+        DataError: It has another form.
+    """
+    match = _HUB_LOCATION.fullmatch(location)
+    if match is None or (match["revision"] and match["last"]):
+        raise DataError(f"{location!r}: expected hf:org/name[:table][@revision]")
+    return match
 
 
 def fetch(location: str, default: str = "test") -> tuple[tuple[Path, ...], tuple[str, ...]]:
@@ -61,9 +75,7 @@ def fetch(location: str, default: str = "test") -> tuple[tuple[Path, ...], tuple
     Raises:
         DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
     """
-    match = _HUB_LOCATION.fullmatch(location)
-    if match is None or (match["revision"] and match["last"]):
-        raise DataError(f"{location!r}: expected hf:org/name[:table][@revision]")
+    match = hub_location(location)
     files, revision = _fetch_table(
         location, match["repo"], match["revision"] or match["last"], (match["table"], default)
     )

@@ -8,13 +8,21 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
 from ramify.eval.results import GROUPS, AttemptRecord, AttemptTimes, Outcome, TimedCall
-from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
+from ramify.eval.statistics import (
+    Interval,
+    calibration_error,
+    judge_agreement,
+    mean_interval,
+    pass_at_k,
+)
+from ramify.obs.service_counts import service_table
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
 from ramify.runtime.call_clock import EventLoopLag
@@ -98,6 +106,21 @@ class Evaluation:
         counts = [sum(call.status != "over_limit" for call in attempt.calls) for attempt in self.attempts]
         return sum(counts) / len(counts)
 
+    @property
+    def by_verdict(self) -> "Evaluation":
+        """The evaluation in which the judge says what is right; an attempt without a verdict is not right."""
+        results = (
+            replace(
+                result,
+                attempts=tuple(
+                    replace(attempt, correct=attempt.parts.get("judge", 0.0) >= 1.0)
+                    for attempt in result.attempts
+                ),
+            )
+            for result in self.results
+        )
+        return replace(self, results=tuple(results))
+
     def _mean(self, values: Sequence[float]) -> Interval:
         return mean_interval(values, self.seed)
 
@@ -155,6 +178,7 @@ def summarise(
     *,
     judged: bool = False,
     helper: TokenUsage | None = None,
+    null: Mapping[str, Interval] = MappingProxyType({}),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
@@ -167,6 +191,7 @@ def summarise(
         price: Price of tokens; None: no cost is given.
         judged: Whether the recipe has a judge.
         helper: What the helper of the repair tools was used in this session; None: nobody is asked.
+        null: The scores of agents that know nothing, by their names.
         notes: Notes about the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
@@ -179,10 +204,18 @@ def summarise(
         **_scores(evaluation, ks),
         "not_compared": not_compared(evaluation.attempts),
         "groups": {
-            column: {value: _scores(evaluation.of(column, value), ks) for value in evaluation.values(column)}
+            column: {
+                value: {
+                    **_scores(group := evaluation.of(column, value), ks),
+                    "calls_per_attempt": group.calls_per_attempt,
+                    **_calibration(group),
+                }
+                for value in evaluation.values(column)
+            }
             for column in evaluation.columns
         },
-        **({"judge": _judge(evaluation.attempts)} if judged else {}),
+        **({"judge": _judge(evaluation, ks)} if judged or "judge" in evaluation.part_names else {}),
+        **({"null": {name: asdict(interval) for name, interval in null.items()}} if null else {}),
         "stops": {reason: stops[reason] for reason in StopReason},
         "tools": tool_table(evaluation),
         "repairs": repair_table(evaluation),
@@ -285,13 +318,37 @@ def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dic
     }
 
 
+def summarise_services(times: Sequence[AttemptTimes]) -> dict[str, Any]:
+    """Return what summary.json says of the services behind tool calls: `services`, or nothing if no call had any."""
+    counts: Counter[str] = Counter()
+    for call in (call for line in times for call in line.calls):
+        counts.update(call.services)
+    table = service_table(counts)
+    return {"services": table} if table else {}
+
+
 def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     parts = {name: evaluation.part(name) for name in evaluation.part_names}
+    return {
+        **_shares(evaluation, ks),
+        "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
+    }
+
+
+def _calibration(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the calibration error over the attempts that state how sure they are; nothing if none does."""
+    stated = [attempt for attempt in evaluation.attempts if "confidence" in attempt.parts]
+    if not stated:
+        return {}
+    error = calibration_error([a.parts["confidence"] for a in stated], [a.correct for a in stated])
+    return {"calibration": {"n": len(stated), "error": error}}
+
+
+def _shares(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     return {
         "pass_at": {str(k): asdict(evaluation.pass_at(k)) for k in ks},
         "mean_at": {str(k): asdict(evaluation.mean_at(k)) for k in ks},
         "majority_at": {str(k): asdict(evaluation.majority_at(k)) for k in ks},
-        "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
     }
 
 
@@ -302,15 +359,17 @@ def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
     }
 
 
-def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
-    """Return the counts of verdicts, and their agreement with the other scores of the same answers."""
-    parts = [attempt.parts for attempt in attempts]
+def _judge(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+    """Return the counts of verdicts, their agreement with the other scores of the same answers, and the shares of right answers by
+    verdict."""
+    parts = [attempt.parts for attempt in evaluation.attempts]
     verdicts = [scores["judge"] for scores in parts if "judge" in scores]
     return {
         "judged": len(verdicts),
         "right": sum(verdict >= 1.0 for verdict in verdicts),
         "without_verdict": len(parts) - len(verdicts),
         "agreement": judge_agreement(parts),
+        **_shares(evaluation.by_verdict, ks),
     }
 
 

@@ -1,6 +1,6 @@
 """The HTML page of an evaluation: summary.json in tables and charts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from ramify.obs.page import (
     render_page,
 )
 
-_MAX_BARS = 14
+_GROUP_PARTS = {"em": "em", "f1": "f1", "judge": "judge", "evidence_recall": "evidence recall"}
+"""Parts in the tables of groups, with their headings."""
+_MAX_BARS = 15
 """Most groups that fit into one bar chart."""
 
 
@@ -35,7 +37,7 @@ def write_page(
     """Write `report.html`: one file without scripts or external resources."""
     scores = manifest["scores"]
     subtitle = (
-        f"{_model_name(summary['model'])} on {scores['data']['test']}: {summary['num_problems']} problems, "
+        f"{_model_name(summary['model'])} on {_datasets(scores['data']['test'])}: {summary['num_problems']} problems, "
         f"{summary['attempts']} independent attempts at each, temperature {scores['sampling']['temperature']:g}, seed "
         f"{scores['seed']}. Intervals are 95 %, over problems."
     )
@@ -46,6 +48,7 @@ def write_page(
             charts=_charts(evaluation),
             tables=(
                 _k_table(summary),
+                *_null_tables(summary),
                 Table(
                     "Parts of the reward, means over problems",
                     ["part", "mean", "low", "high", "problems"],
@@ -59,6 +62,7 @@ def write_page(
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
+        *((_service_section(summary["services"]),) if "services" in summary else ()),
         *((_repair_section(summary["repairs"], summary.get("helper")),) if summary["repairs"] else ()),
         Section(
             "Tokens, time, cost",
@@ -78,12 +82,26 @@ def write_page(
     replace_file(path, page.encode("utf-8", "replace"))
 
 
+def _null_tables(summary: Mapping[str, Any]) -> list[Table]:
+    if "null" not in summary:
+        return []
+    rows = [
+        [name, *(at[key] for key in ("value", "low", "high", "n"))] for name, at in summary["null"].items()
+    ]
+    title = "Agents that know nothing: the share of problems that they get right"
+    return [Table(title, ["agent", "mean", "low", "high", "problems"], rows)]
+
+
 def _model_name(model: Mapping[str, Any]) -> str:
     address = f" at {model['url']}" if "url" in model else ""
     ids = "" if model.get("exact_ids", True) else "; it gives text, not token ids"
     return f"{model['name']}{address}" + (
         f" (tokenizer {model['tokenizer']}{ids})" if "tokenizer" in model else ""
     )
+
+
+def _datasets(test: str | Sequence[str]) -> str:
+    return test if isinstance(test, str) else f"{len(test)} data sets"
 
 
 def shown(interval: Mapping[str, Any]) -> str:
@@ -148,13 +166,22 @@ def _k_table(summary: Mapping[str, Any]) -> Table:
 
 def _group_section(column: str, groups: Mapping[str, Any]) -> Section:
     ks = list(next(iter(groups.values()))["pass_at"])
-    rows = [
-        [value, group["pass_at"][ks[0]]["n"], *(shown(group["pass_at"][k]) for k in ks)]
+    parts = [name for name in _GROUP_PARTS if any(name in group["parts"] for group in groups.values())]
+    is_calibrated = any("calibration" in group for group in groups.values())
+    rows: list[list[str | float | None]] = [
+        [
+            value,
+            group["pass_at"][ks[0]]["n"],
+            *(shown(group["pass_at"][k]) for k in ks),
+            *(shown(group["parts"][name]) if name in group["parts"] else "" for name in parts),
+            group["calls_per_attempt"],
+            *([group["calibration"]["error"] if "calibration" in group else None] if is_calibrated else []),
+        ]
         for value, group in groups.items()
     ]
-    return Section(
-        f"By {column}", tables=(Table("", [column, "problems", *(f"pass@{k}" for k in ks)], rows),)
-    )
+    header = [column, "problems", *(f"pass@{k}" for k in ks), *map(_GROUP_PARTS.get, parts), "calls"]
+    header += ["calibration error"] if is_calibrated else []
+    return Section(f"By {column}", tables=(Table("", [str(name) for name in header], rows),))
 
 
 def _judge_section(judge: Mapping[str, Any]) -> Section:
@@ -167,7 +194,7 @@ def _judge_section(judge: Mapping[str, Any]) -> Section:
         "Agreement between the judge and each score on what is right (F1 counts as right from 0.5 on):"
     )
     header = ["score", "answers", "agree", "kappa", "right for the judge only", "right for the score only"]
-    return Section("Judge", text, tables=(Table("", header, rows),))
+    return Section("Judge", text, tables=(_k_table(judge), Table("", header, rows)))
 
 
 def _repair_section(repairs: Mapping[str, Any], helper: Mapping[str, int] | None) -> Section:
@@ -210,6 +237,14 @@ def _tool_section(tools: Mapping[str, Any]) -> Section:
         "Repeated calls, which the same attempt had made before, are counted in these three as well."
     )
     return Section("Tools", text, tables=(Table("", header, rows),))
+
+
+def _service_section(services: Mapping[str, Mapping[str, int]]) -> Section:
+    rows: list[list[str | int | float | None]] = [
+        [kind, outcome, count] for kind, outcomes in services.items() for outcome, count in outcomes.items()
+    ]
+    text = "Page reads and summaries by outcome, and answers from the cache. Where a page could not be read, the policy got its snippet."
+    return Section("Pages, summaries, cache", text, tables=(Table("", ["what", "outcome", "times"], rows),))
 
 
 def _use_table(summary: Mapping[str, Any], times: Mapping[str, Any]) -> Table:

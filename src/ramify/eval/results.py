@@ -6,7 +6,7 @@ RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -31,6 +31,7 @@ from ramify.core.json_types import (
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory, Tree
+from ramify.eval.retrieval import retrieval_scores
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.rewards.extract import answer_of
 from ramify.rollout.repair import repairs_of
@@ -84,7 +85,7 @@ class AttemptRecord:
         answer: The extracted answer; "" if there is none.
         correct: Whether the part of the reward that decides is at least 1; partial credit does not count.
         reward: Value of the reward.
-        parts: All parts of the reward.
+        parts: All parts of the reward, and the scores of `retrieval_scores`.
         stop: Why the attempt ended.
         calls: Its tool calls, in order.
         tokens: Its token counts.
@@ -127,7 +128,7 @@ def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> Atte
         answer_of(trajectory),
         reward.parts.get(decides, 0.0) >= 1.0,
         reward.value,
-        dict(reward.parts),
+        {**reward.parts, **retrieval_scores(trajectory)},
         trajectory.stop,
         _calls(trajectory),
         count_tokens(trajectory),
@@ -217,11 +218,12 @@ def _read_lines(lines: KeyedLines, read: Reader[T], kind: str) -> tuple[T, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Seconds that a call took in its tool, and seconds that it waited in queues."""
+    """Seconds that a call took in its tool, seconds that it waited in queues, and the outcomes of the services behind it."""
 
     tool: str
     seconds: float
     queued_seconds: float
+    services: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +248,12 @@ def _read_event(value: Any) -> TimedCall | None:  # noqa: ANN401 - any JSON valu
     event = _READ_EVENT(value)
     if not event["kind"].startswith("tool/"):
         return None
-    queued = part(fields=part(queued_seconds=number))(event)["fields"]["queued_seconds"]
-    return TimedCall(event["kind"].removeprefix("tool/"), event["seconds"], queued)
+    fields = part(fields=part(queued_seconds=number))(event)["fields"]
+    # Results of earlier versions have no services.
+    services = mapping(count)(fields.get("services", {}))
+    return TimedCall(
+        event["kind"].removeprefix("tool/"), event["seconds"], fields["queued_seconds"], services
+    )
 
 
 _READ_EVENT = part(kind=text, seconds=number)

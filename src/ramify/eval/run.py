@@ -18,6 +18,7 @@ from ramify.eval.evaluation import (
     make_evaluation,
     not_compared,
     summarise,
+    summarise_services,
     summarise_times,
     to_csv,
 )
@@ -33,6 +34,7 @@ from ramify.eval.results import (
     results_lines,
     tree_lines,
 )
+from ramify.eval.statistics import Interval
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
@@ -46,6 +48,9 @@ from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.recorded import done_in, grow_in_groups, in_groups
 from ramify.sampler.sampler import Sampler, Scoring, sampling
 from ramify.sampler.task import Task
+
+DECIDES: Mapping[Literal["score", "judge"], str] = {"score": "correct", "judge": "judge"}
+"""The part of a reward that says whether an attempt is right, by `right_by`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class EvalPlan:
         seed: Seed of the run.
         price: Price of a million tokens; None: no cost is given.
         group_size: Attempts that must be made together; None: each can be made alone.
+        null_scores: Scores agents that know nothing (`eval.null_agents`); None: nobody asked for them.
     """
 
     folder: Path
@@ -77,6 +83,7 @@ class EvalPlan:
     seed: int
     price: PriceConfig | None = None
     group_size: int | None = None
+    null_scores: Callable[[Phase], Awaitable[Mapping[str, Interval]]] | None = None
 
 
 def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) -> Evaluation:
@@ -87,7 +94,7 @@ def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) 
         RunInterruptedError: Ctrl-C or SIGTERM; finished attempts are saved.
     """
     run = _Run.opened(plan, console, resume)
-    held_up = run.attempt_all()
+    held_up, null = run.attempt_all()
     if held_up.is_noticeable:
         console.note(f"the event loop was blocked for up to {held_up.longest:.2f} s at a time (times.json)")
     problems = [problem.id for problem in plan.task.problems]
@@ -99,7 +106,7 @@ def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) 
             f"answers that count as wrong: {counts['unread']} could not be read as mathematics, the comparison of "
             f"{counts['timeout']} ran out of CPU time"
         )
-    run.write(evaluation, held_up)
+    run.write(evaluation, held_up, null)
     return evaluation
 
 
@@ -159,8 +166,8 @@ class _Run:
             write_manifest(folder, plan.manifest)
         return cls(plan, console, groups, done, unjudged)
 
-    def attempt_all(self) -> EventLoopLag:
-        """Make all attempts that are not done; returns how long the event loop was blocked meanwhile.
+    def attempt_all(self) -> tuple[EventLoopLag, Mapping[str, Interval]]:
+        """Make all attempts that are not done; returns how long the event loop was blocked, and what agents that know nothing score.
 
         Raises:
             RunInterruptedError: Ctrl-C or SIGTERM.
@@ -178,7 +185,14 @@ class _Run:
         with sampling(self.task, open_sampler, after) as session:
             sampler = session.sampler if isinstance(session.sampler, Sampler) else None
             session.stop.run(self._attempt(sampler, groups))
-            return session.loop.delays.take()
+            null = session.stop.run(self._null_scores())
+            return session.loop.delays.take(), null
+
+    async def _null_scores(self) -> Mapping[str, Interval]:
+        if self.plan.null_scores is None:
+            return {}
+        with self.console.phase("agents that know nothing", 3 * len(self.task.problems)) as phase:
+            return await self.plan.null_scores(phase)
 
     async def _attempt(self, sampler: Sampler | None, groups: Sequence[Sequence[TreeRequest]]) -> None:
         if self.unjudged:
@@ -248,7 +262,7 @@ class _Run:
         results_lines(self.folder).update({key: self._record(s).to_json() for key, s in judged.items()})
 
     def _record(self, scored: ScoredTree) -> AttemptRecord:
-        decides = {"score": "correct", "judge": "judge"}[self.plan.right_by]
+        decides = DECIDES[self.plan.right_by]
         (reward,) = scored.rewards
         return record_attempt(scored.tree, reward, decides)
 
@@ -276,7 +290,7 @@ class _Run:
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
-    def write(self, evaluation: Evaluation, held_up: EventLoopLag) -> None:
+    def write(self, evaluation: Evaluation, held_up: EventLoopLag, null: Mapping[str, Interval]) -> None:
         """Sort the results by problem, and write the table, the page and, last, summary.json.
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
@@ -288,13 +302,15 @@ class _Run:
             self.plan.price,
             judged=self.task.reward.judge is not None,
             helper=None if self.task.repairs is None else self.task.repairs.usage,
+            null=null,
             notes=(*self.task.notes, *self.engine_notes),
         )
-        summary = {"model": answered_by(manifest["scores"]), **figures}
+        measured = read_times(self.folder)
+        summary = {"model": answered_by(manifest["scores"]), **figures, **summarise_services(measured)}
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in attempt_lines(self.folder):
             lines.sort(keys)
-        times = summarise_times(read_times(self.folder), held_up)
+        times = summarise_times(measured, held_up)
         if self.task.reward.judge is not None:
             times["judge"] = self.task.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())

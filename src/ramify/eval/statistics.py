@@ -19,6 +19,7 @@ NUM_RESAMPLES = 2000
 _RESAMPLES_AT_ONCE = 100
 _Z = NormalDist().inv_cdf(0.975)
 _MAX_ENUMERATED = 14
+_IN_BIN = 100
 _DRAWS = 20_000
 _DRAWS_AT_ONCE = 500
 Table: TypeAlias = dict[str, float | None]
@@ -200,6 +201,19 @@ def _binomial(fewer: int, n: int) -> float:
     """Return the probability of at most `fewer` or at least n - `fewer` heads among n fair coins."""
     tail = sum(math.comb(n, count) for count in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))
+
+
+def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> float:
+    """Return the root mean square calibration error: bins of 100 answers in the order of their confidence, as HLE's and BrowseComp's
+    graders have it (Hendrycks and others, arXiv 1812.04606); a last bin of fewer joins the one before."""
+    order = np.argsort(np.asarray(confidences), kind="stable")
+    stated, correct = np.asarray(confidences)[order], np.asarray(right, float)[order]
+    edges = [*range(0, max(1, len(stated) // _IN_BIN) * _IN_BIN, _IN_BIN), len(stated)]
+    squares = [
+        (high - low) * float(stated[low:high].mean() - correct[low:high].mean()) ** 2
+        for low, high in itertools.pairwise(edges)
+    ]
+    return math.sqrt(sum(squares) / len(stated))
 
 
 def judge_agreement(parts: Sequence[Mapping[str, float]]) -> dict[str, Table]:

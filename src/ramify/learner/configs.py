@@ -11,27 +11,35 @@ from ramify.core.config import BelowOne, Config, Count, Fraction, LearningRate, 
 class ScheduleConfig(Config):
     """A factor on the learning rates that depends on the step alone.
 
-    The learning rate warms up over `warmup_steps`. From `decay_from` (a share of the run) it decays to `final_rate` (a share
+    The learning rate warms up over `warmup_steps`, or over the share `warmup_ratio` of the run, rounded up as transformers
+    does. From `decay_from` (a share of the run) it decays to `final_rate` (a share
     of the peak) at the end of the run: linearly, or as the first half of a cosine (transformers' `cosine` schedule, where
     `decay_from` is the end of the warm-up). A final rate of 1 keeps it constant.
     """
 
     warmup_steps: Count = 0
+    warmup_ratio: BelowOne | None = None
     decay: Literal["linear", "cosine"] = "linear"
     decay_from: BelowOne = 0.0
     final_rate: Fraction = 1.0
 
     def __post_init__(self) -> None:
+        if self.warmup_ratio is not None and self.is_changed("warmup_steps"):
+            raise ValueError("warmup_ratio: expected this or warmup_steps, got both. Remove one.")
         for key in ("decay_from", "decay"):
             if self.final_rate == 1 and self.is_changed(key):
                 raise ValueError(f"{key}: has no effect without final_rate below 1. Remove it.")
+
+    def warmup(self, total: int) -> int:
+        """Return the steps of the warm-up in a run of `total` steps."""
+        return self.warmup_steps if self.warmup_ratio is None else math.ceil(self.warmup_ratio * total)
 
     def factor(self, step: int, total: int) -> float:
         """Return the factor for step 0 <= step < total."""
         start = self.decay_from * total
         progress = min(max(0.0, step - start) / (total - start), 1.0)
         fallen = progress if self.decay == "linear" else (1 - math.cos(math.pi * progress)) / 2
-        return min(1.0, (step + 1) / max(self.warmup_steps, 1)) * (1 + (self.final_rate - 1) * fallen)
+        return min(1.0, (step + 1) / max(self.warmup(total), 1)) * (1 + (self.final_rate - 1) * fallen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class AnnotationRequest:
     """The per-token values to compute; passes that none of them needs are skipped.
 
     Attributes:
-        old: Whose logprobs are the old ones: "behavior" the engine's, "recompute" the learner's, from a pass.
+        old: Source of the old logprobs: "behavior" takes the engine's, "recompute" those of a pass of the learner.
         entropies: Compute the policy's entropies.
         ref_logprobs: Compute the reference model's logprobs.
     """
@@ -52,7 +52,7 @@ class AnnotationRequest:
 def annotate(
     learner: Learner,
     trees: Sequence[ScoredTree],
-    wanted: AnnotationRequest,
+    request: AnnotationRequest,
     *,
     temperature: float,
     chunk_tokens: int = 1024,
@@ -62,46 +62,46 @@ def annotate(
     Args:
         learner: Holds the policy, with the weights to annotate under, and the reference model.
         trees: The trees of the rollout.
-        wanted: What to compute.
+        request: The values to compute.
         temperature: Temperature of the sampling distribution.
         chunk_tokens: Number of tokens whose logits exist at a time.
 
     Raises:
         ValueError: `ref_logprobs` without a reference model.
     """
-    if wanted == AnnotationRequest():
+    if request == AnnotationRequest():
         return tuple(AnnotatedTree(s.tree, s.rewards, behavior_annotations(s.tree)) for s in trees)
     shares = learner.share_out([counted_once(scored.tree) for scored in trees])
     rows = shares.all_rows
     computed: list[_NodeValues] = [{} for _ in trees]
-    if wanted.old == "recompute" or wanted.entropies:
-        settings = PassSettings(temperature, chunk_tokens, with_entropy=wanted.entropies)
+    if request.old == "recompute" or request.entropies:
+        settings = PassSettings(temperature, chunk_tokens, with_entropy=request.entropies)
         for row, (logprobs, entropies) in zip(rows, learner.forward(shares, settings), strict=True):
-            if wanted.old == "recompute":
-                _keep(computed, row, "old_logprobs", logprobs)
+            if request.old == "recompute":
+                _store_spans(computed, row, "old_logprobs", logprobs)
             if entropies is not None:
-                _keep(computed, row, "entropies", entropies)
-    if wanted.ref_logprobs:
+                _store_spans(computed, row, "entropies", entropies)
+    if request.ref_logprobs:
         settings = PassSettings(temperature, chunk_tokens, with_entropy=False)
-        of_reference = learner.forward(shares, settings, of_reference=True)
-        for row, (logprobs, _) in zip(rows, of_reference, strict=True):
-            _keep(computed, row, "ref_logprobs", logprobs)
+        reference_logprobs = learner.forward(shares, settings, of_reference=True)
+        for row, (logprobs, _) in zip(rows, reference_logprobs, strict=True):
+            _store_spans(computed, row, "ref_logprobs", logprobs)
     return tuple(
-        AnnotatedTree(scored.tree, scored.rewards, _annotations(scored.tree, of_tree, wanted))
+        AnnotatedTree(scored.tree, scored.rewards, _annotations(scored.tree, of_tree, request))
         for scored, of_tree in zip(trees, computed, strict=True)
     )
 
 
-def _keep(computed: Sequence[_NodeValues], row: PackedRow, name: str, values: Floats) -> None:
+def _store_spans(computed: Sequence[_NodeValues], row: PackedRow, name: str, values: Floats) -> None:
     for span in row.spans:
         computed[span.tree].setdefault(span.node, {})[name] = values[span.start : span.stop]
 
 
-def _annotations(tree: Tree, computed: _NodeValues, wanted: AnnotationRequest) -> Annotations:
+def _annotations(tree: Tree, computed: _NodeValues, request: AnnotationRequest) -> Annotations:
     """Decide, here only, which logprobs are the old ones."""
     nodes = behavior_annotations(tree)
-    if wanted.old == "recompute":
-        # A node that a deadline cut before its first token is in no row.
+    if request.old == "recompute":
+        # The passes skip a node that a deadline cut before its first token: its values stay empty.
         nodes = {key: NodeAnnotations(np.empty(0)) for key in nodes}
     return {key: replace(note, **computed.get(key, {})) for key, note in nodes.items()}
 
@@ -115,7 +115,7 @@ class Learning:
         estimator: Turns rewards into advantages.
         correction: Importance weights, if any.
         masks_truncated: Whether trajectories that a limit on tokens or calls cut carry no loss.
-        wanted: What the annotation pass has to compute.
+        request: The values that the annotation pass computes.
         problems_per_minibatch: Number of trees in one optimizer step.
         minibatches: Optimizer steps in a step of the run with a full batch.
         temperature: Temperature of the sampling distribution.
@@ -127,7 +127,7 @@ class Learning:
     estimator: Estimator
     correction: ImportanceCorrection | None
     masks_truncated: bool
-    wanted: AnnotationRequest
+    request: AnnotationRequest
     problems_per_minibatch: int
     minibatches: int
     temperature: float
@@ -139,7 +139,7 @@ class Learning:
 
         Trajectories that do not count are left out, and with them the trees of which nothing is left.
         """
-        annotated = annotate(self.learner, counted_trees(batch), self.wanted, temperature=self.temperature)
+        annotated = annotate(self.learner, counted_trees(batch), self.request, temperature=self.temperature)
         statistics = self.estimator.batch_statistics(annotated)
         return tuple(
             TrainingTree(

@@ -176,7 +176,7 @@ def _target_check(record: Mapping[str, Any], path: Path) -> Callable[[str], bool
     Raises:
         DataError: peft cannot read the settings, or a regular expression may take too long.
     """
-    settings = {
+    settings: dict[str, Any] = {
         key: record.get(key)
         for key in ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
     }

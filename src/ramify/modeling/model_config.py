@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, MachineError
 from ramify.core.json_text import parse_object
 from ramify.files.untrusted import read_small_file
+from ramify.modeling.model_path import is_hub_id, local_folder
 
 PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 """Families whose trees are packed, unless the configuration has a sliding window."""
@@ -25,6 +26,9 @@ ADAPTER_SETTINGS = "adapter_config.json"
 """A folder with this file is an adapter's."""
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+TRAINED_PROMPTS = "trained_prompts.json"
+"""Beside the weights: under which prompts and tools they were trained (`runs.trained_prompts`)."""
 
 _SIZES = {
     "vocab_size": 1 << 24,
@@ -64,7 +68,7 @@ def read_object_file(file: Path) -> dict[str, Any]:
 
 
 def whole_folder(folder: Path) -> Path:
-    """Return the folder of the whole model: `folder` itself, or the base model's folder that an adapter names.
+    """Return the folder of the whole model: `folder` itself, or the base that an adapter names, a folder or an id of the hub.
 
     Raises:
         DataError: The folder is missing, the adapter's settings cannot be read, or its base is missing or an adapter.
@@ -77,23 +81,29 @@ def whole_folder(folder: Path) -> Path:
         return folder
     path = folder / ADAPTER_SETTINGS
     named = read_object_file(path).get("base_model_name_or_path")
-    if not isinstance(named, str) or not _is_folder(named):
+    base = _base_folder(named) if isinstance(named, str) and named else None
+    if base is None:
         raise DataError(
             f"{path}: no model folder at base_model_name_or_path = {named!r:.200}: put the base model there, or a link to "
-            "it (ln -s); a copy of the adapter without state.json may name its new place instead"
+            "it (ln -s), or a model of the hub into its cache; a copy of the adapter without state.json may name its new "
+            "place instead"
         )
-    if is_adapter_folder(Path(named)):
+    if is_adapter_folder(base):
         raise DataError(
             f"{path}: base_model_name_or_path = {named!r} is an adapter. Name a whole model's folder"
         )
-    return Path(named)
+    return base
 
 
-def _is_folder(name: str) -> bool:
+def _base_folder(name: str) -> Path | None:
+    """Return the folder of a base model: one here, or that of an id of the hub in its cache."""
+    path = Path(name)
     try:
-        return bool(name) and Path(name).is_dir()
-    except (OSError, ValueError):  # too long, or contains a null character
-        return False
+        if path.is_dir():
+            return path
+        return local_folder(path) if is_hub_id(path) else None
+    except (OSError, ValueError, MachineError):  # too long, with a null character, or not in the cache
+        return None
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:

@@ -9,14 +9,16 @@ import torch
 
 from ramify.core.errors import DataError
 from ramify.files.untrusted import read_small_file
+from ramify.modeling.model_config import TRAINED_PROMPTS
 from ramify.modeling.tensor_files import TensorHead, all_finite, write_each_tensor
 from ramify.modeling.weight_files import INDEX, SINGLE
 
 FILE_BYTES = 5_000_000_000
 """Largest file of weights, unless one tensor is larger."""
 
+GENERATION = "generation_config.json"
 COMPANIONS = (
-    "generation_config.json",
+    GENERATION,
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -27,8 +29,9 @@ COMPANIONS = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    TRAINED_PROMPTS,
 )
-"""Files that a copy of a model takes over unchanged: the defaults of generation and the tokenizer."""
+"""Files that a copy of a model takes over unchanged: the defaults of generation, the tokenizer, and what it was trained under."""
 
 
 class Weights(Protocol):
@@ -117,6 +120,20 @@ def write_settings(
     for name, file in copies.items():
         (folder / name).write_bytes(read_small_file(file))
     return tuple(copies)
+
+
+def generation_defaults(config: Mapping[str, Any], eos_id: int | None) -> bytes:
+    """Return a `generation_config.json` for a model whose folder has none: the ids of its `config.json`, and where a turn ends.
+
+    Args:
+        config: Content of the model's `config.json`.
+        eos_id: The token that ends a turn, where the model has a tokenizer; ramify reads no other end from this file then.
+    """
+    ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    if eos_id is not None:
+        ids["eos_token_id"] = eos_id
+    named = {name: value for name, value in ids.items() if value is not None}
+    return (json.dumps(named, indent=2) + "\n").encode()
 
 
 def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:

@@ -34,8 +34,14 @@ def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
     """
     if is_adapter_folder(folder):
         if not (folder / ADAPTER_WEIGHTS).is_file():
+            is_pickle = (folder / "adapter_model.bin").is_file()
             raise DataError(
-                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing. Copy it from the folder of its training run"
+                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing"
+                + (
+                    ", and adapter_model.bin is a pickle, which is never read. Load the adapter with peft and save it again"
+                    if is_pickle
+                    else ". Copy it from the folder of its training run"
+                )
             )
         return read_head(folder / ADAPTER_WEIGHTS)
     if (folder / SINGLE).is_file():

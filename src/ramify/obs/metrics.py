@@ -14,6 +14,7 @@ from ramify.core.json_types import number as finite_number
 from ramify.core.protocols import Event
 from ramify.files.durable import append_line, dump_line, parse_line, read_text, replace_lines
 from ramify.files.untrusted import read_small_file
+from ramify.obs.service_counts import service_metrics, service_notes
 
 if TYPE_CHECKING:
     # Its module imports asyncio, which a dry run has no use for.
@@ -141,6 +142,7 @@ class TimingLog:
 
     def __init__(self) -> None:
         self.failed_problems: list[str] = []
+        self._services: Counter[str] = Counter()
         self._events: list[Event] = []
         self._rewritten: Counter[str] = Counter()
         self._failures: dict[str, list[str]] = {}
@@ -148,6 +150,7 @@ class TimingLog:
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
         self._events.append(event)
+        self._services.update(event.fields.get("services", {}))
         # A foreign message may have line breaks; a note is one line.
         reason = " ".join(str(event.fields.get("reason", "")).split())
         if event.kind == "problem/failed":
@@ -159,7 +162,8 @@ class TimingLog:
             self._rewritten[event.kind] += 1
 
     def failure_notes(self) -> tuple[str, ...]:
-        """Return a line for the failed problems, and one for each rewriter and environment method with failures."""
+        """Return a line for the failed problems, one for each rewriter and environment method with failures, and one for pages and
+        for summaries of which more than a tenth failed."""
         notes = []
         if failed := self.failed_problems:
             left_out = len(failed) - _SHOWN
@@ -174,7 +178,14 @@ class TimingLog:
                     f"first: {reasons[0]}"
                 )
             notes.append(f"{what} {name}: {line}")
-        return tuple(notes)
+        return (*notes, *service_notes(self._services))
+
+    def service_metrics(self) -> dict[str, float]:
+        """Return the metrics of pages, summaries and the cache over the events since the last flush."""
+        counts: Counter[str] = Counter()
+        for event in self._events:
+            counts.update(event.fields.get("services", {}))
+        return service_metrics(counts)
 
     def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
         """Remove and return the events of one tree (its step and slot), in the order in which they came."""

@@ -323,11 +323,13 @@ _READ_NODE = record(
     token_entropies=numbers,
     exact_ids=truth,
 )
+read_problem = record(Problem, id=text, messages=each(_READ_MESSAGE), answer=each(text), info=json_object)
+"""Reads the problem of a trace's line."""
 _READ_TREE = record(
     _traced_tree,
     schema=whole,
     key=record(TreeKey, step=count, slot=count, attempt=count),
-    problem=record(Problem, id=text, messages=each(_READ_MESSAGE), answer=each(text), info=json_object),
+    problem=read_problem,
     start=text,
     nodes=each(_READ_NODE),
     decisions=each(

@@ -4,7 +4,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from ramify.rewards.math_text import DENIED
+from ramify.rewards.math_forms import DENIED
 
 _MARKUP = re.compile(r"\\(?:text|math)[a-z]*\s*|\\boxed|\\[ ,;:!()\[\]]|\\q?quad(?![a-z])|[{}$*`\"~]+")
 _CHOICE = re.compile(

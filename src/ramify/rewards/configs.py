@@ -33,7 +33,9 @@ class JudgeConfig(ChatConfig):
         attempts: Most requests for one verdict, if replies do not have the required form.
         in_flight: Most answers that are judged at the same time.
         timeout_seconds: Time limit for one verdict with all its attempts, not counting the wait for a free slot.
-        failures_to_stop: After so many answers in a row without a verdict, the run ends.
+        failures_to_stop: After so many failures in a row, the run ends.
+        pause_seconds: Longest pause between two requests while the service is down; the first is one second, each later one twice
+            as long.
         skip_equal: Accept an answer that equals an accepted one, but for case and blanks, without asking the model.
         cache: A file that stores verdicts.
     """
@@ -45,6 +47,7 @@ class JudgeConfig(ChatConfig):
     in_flight: Reserved = 16
     timeout_seconds: Seconds = 120.0
     failures_to_stop: PositiveInt = 32
+    pause_seconds: Seconds = 30.0
     skip_equal: Switch = False
     cache: UserPath | None = None
 

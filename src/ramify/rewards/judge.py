@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import secrets
 import unicodedata
 from collections import Counter
@@ -20,7 +21,14 @@ from ramify.rewards.judge_prompt import PROMPT_VERSION, judge_messages, marked_v
 JudgeSource: TypeAlias = Literal["asked", "cache", "equal", "blank", "none"]
 """The source of a verdict: the model, the cache, `skip_equal`, or a blank answer; "none": there is no verdict."""
 
+_LOG = logging.getLogger(__name__)
 _TEMPERATURE = 0.0
+_OUTAGES = frozenset((FailureKind.CONNECTION.value, FailureKind.TOO_MANY.value, FailureKind.SERVER.value))
+"""Failures after which all requests wait, since the service may be down."""
+_OUTAGES_TO_SAY = 3
+"""Outages in a row after which the user hears of the wait."""
+_TRIES = 8
+"""Most times that one answer is sent to a service that may be down: an answer that breaks the service must not end the run."""
 _REASON_CHARS = 1000
 _ANSWER_CHARS = 10_000
 """Most characters of the judged answer; the middle of a longer one is cut out."""
@@ -100,7 +108,8 @@ class Judge:
         """Judge through `model`. The caller closes `model` and `cache`."""
         self._model, self._cache, self._config = model, cache, config
         self._slots = asyncio.Semaphore(config.in_flight)
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = self._outages_in_a_row = self._wave = 0
+        self._trial = asyncio.Lock()
         self.counts = JudgeCounts()
 
     @property
@@ -116,6 +125,11 @@ class Judge:
             "skip_equal": self._config.skip_equal,
         }
 
+    @property
+    def in_flight(self) -> int:
+        """Most answers that are judged at the same time."""
+        return self._config.in_flight
+
     async def score(self, problem: Problem, answer: str) -> float | None:
         """Return 1.0 or 0.0 for the answer to a problem, None if there is no verdict; raises as `__call__` does."""
         return (await self(question_of(problem), problem.answer, answer)).value
@@ -124,7 +138,7 @@ class Judge:
         """Judge one answer; it is right if it matches any of `golds`.
 
         Raises:
-            ServiceDownError: The model's service is down or refuses the key, or too many answers in a row got no verdict.
+            ServiceDownError: The model's service refuses the key, or there were too many failures in a row.
         """
         accepted = tuple(dict.fromkeys(gold.strip() for gold in golds if gold.strip()))
         if not accepted:
@@ -134,20 +148,55 @@ class Judge:
         elif self._config.skip_equal and _folded(prediction) in map(_folded, accepted):
             judgement = Judgement(True, "an accepted answer, letter for letter", "equal")
         else:
-            judgement = await self._in_time(
-                question.strip(), accepted, _cut(prediction.strip(), _ANSWER_CHARS)
-            )
+            async with self._slots:
+                judgement = await self._patiently(
+                    question.strip(), accepted, _cut(prediction.strip(), _ANSWER_CHARS)
+                )
         self._count(judgement)
         return judgement
 
+    async def _patiently(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
+        """Ask; after an outage of the service wait and ask again."""
+        for _ in range(_TRIES):
+            judgement = await self._when_up(question, golds, prediction)
+            if judgement.failure not in _OUTAGES:
+                break
+        return judgement
+
+    async def _when_up(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
+        """Ask at once; while the service may be down, ask after a pause, and let no other request through."""
+        while self._outages_in_a_row:
+            async with self._trial:
+                if not self._outages_in_a_row:
+                    break
+                if self._outages_in_a_row == _OUTAGES_TO_SAY:
+                    _LOG.warning(
+                        f"judge {self._model.name}: {self.counts.last_failure}. Waiting for it; {self._config.failures_to_stop} "
+                        "failures in a row end the run."
+                    )
+                await asyncio.sleep(min(self._config.pause_seconds, 2.0 ** (self._outages_in_a_row - 1)))
+                return await self._in_time(question, golds, prediction)
+        return await self._in_time(question, golds, prediction)
+
     async def _in_time(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
-        seconds = self._config.timeout_seconds
-        async with self._slots:
-            try:
-                async with asyncio.timeout(seconds):
-                    return await self._ask(question, golds, prediction)
-            except TimeoutError:
-                return Judgement(None, f"no verdict within {seconds:g} s", "none", "deadline")
+        """Ask within the time limit, and count an outage.
+
+        Requests that were pending together count as one: one short outage fails them all.
+        """
+        seconds, wave = self._config.timeout_seconds, self._wave
+        try:
+            async with asyncio.timeout(seconds):
+                judgement = await self._ask(question, golds, prediction)
+        except TimeoutError:
+            judgement = Judgement(None, f"no verdict within {seconds:g} s", "none", "deadline")
+        if judgement.failure not in _OUTAGES:
+            self._outages_in_a_row = 0
+        elif wave == self._wave:
+            self._wave += 1
+            self._outages_in_a_row += 1
+            self.counts.last_failure = judgement.reason
+            self._fail(judgement)
+        return judgement
 
     async def _ask(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
         """Ask until a reply has the required form; the HTTP client has already retried other failures."""
@@ -216,10 +265,19 @@ class Judge:
             return
         self.counts.failures[judgement.failure] += 1
         self.counts.last_failure = judgement.reason
-        self._failed_in_a_row += judgement.failure != "no_gold"
+        if judgement.failure != "no_gold" and judgement.failure not in _OUTAGES:
+            self._fail(judgement)
+
+    def _fail(self, judgement: Judgement) -> None:
+        """Count a failure toward those in a row.
+
+        Raises:
+            ServiceDownError: There are too many.
+        """
+        self._failed_in_a_row += 1
         if self._failed_in_a_row >= self._config.failures_to_stop:
             raise ServiceDownError(
-                f"the judge {self._model.name} gave no verdict on {self._failed_in_a_row} answers in a row, the last "
+                f"the judge {self._model.name} gave no verdict {self._failed_in_a_row} times in a row, the last "
                 f"time: {judgement.failure}: {judgement.reason}. Check its model and its service"
             )
 

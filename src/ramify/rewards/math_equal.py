@@ -3,7 +3,7 @@ r"""Equality of mathematical answers.
     1/2 = 0.5 = \frac{50}{100}    \{1,-2\} = -2, 1    (3,4] = 3 < x \le 4    10\% = 10%    52_{8} = 52_8    5 \text{ cm} = 5
 
 Signs, the case of symbols, brackets and the order inside brackets matter. Text rules come first, then values at points
-(`math_values`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
+(`math_terms`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
 can read, and comparisons that run out of CPU time, count as unequal; `unread` and `timeout` report them.
 
 That process forks for every comparison, since one may never end, or use up all memory, and none may meet what another left
@@ -11,17 +11,36 @@ behind. The limit is on CPU time, so a pair gets the same verdict however busy t
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from enum import StrEnum
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from ramify.rewards.choices import same_choice
-from ramify.rewards.math_forms import LABEL, Equation, Form, Formula, Items, NamedValue, Text, read_form
-from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
-from ramify.rewards.math_text import Unit, clean
-from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
+from ramify.rewards.math_forms import (
+    LABEL,
+    Equation,
+    Form,
+    Formula,
+    Items,
+    NamedValue,
+    Text,
+    clean,
+    read_form,
+)
+from ramify.rewards.math_terms import (
+    Call,
+    Number,
+    Symbol,
+    Term,
+    exact_value,
+    negative,
+    same_up_to_factor,
+    same_value,
+    symbols_of,
+)
 from ramify.rewards.words import same_clock_time
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 
@@ -47,6 +66,7 @@ _WARM_UP = (
     (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \end{pmatrix}"),
 )
 """Comparisons that load everything once, so that the forked ones need not."""
+_PERCENT, _ZERO, _ONE = Fraction(1, 100), Number(Fraction(0)), Number(Fraction(1))
 
 
 class Symbolic(StrEnum):
@@ -138,7 +158,8 @@ def _decide(prediction: str, gold: str) -> bool | None:
         left, right = clean(prediction), clean(gold)
         if not left or not right:
             return False
-        if _unspaced(left) == _unspaced(right):
+        # A blank between two numbers stays unless it separates thousands.
+        if _BLANK.sub("", left) == _BLANK.sub("", right):
             return True
         if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
             return same_time
@@ -175,19 +196,11 @@ def _ended_in(outcome: Symbolic, prediction: str, golds: Sequence[str]) -> float
     return float(outcome in outcomes and Symbolic.EQUAL not in outcomes)
 
 
-def _unspaced(text: str) -> str:
-    """Return the text without blanks, but a blank between two numbers stays unless it separates thousands."""
-    return _BLANK.sub("", text) if " " in text else text
-
-
 def _has_balanced_braces(text: str) -> bool:
     """Return True if the braces balance and are not too deep; other texts are no formulas and would only cost time."""
-    depth = 0
-    for brace in re.findall(r"(?<!\\)[{}]", text):
-        depth += 1 if brace == "{" else -1
-        if not 0 <= depth <= _MAX_DEPTH:
-            return False
-    return depth == 0
+    braces = re.findall(r"(?<!\\)[{}]", text)
+    depths = [0, *itertools.accumulate(1 if brace == "{" else -1 for brace in braces)]
+    return depths[-1] == 0 == min(depths) and max(depths) <= _MAX_DEPTH
 
 
 def _has_digit_or_command(text: str) -> bool:
@@ -202,40 +215,29 @@ def _form(text: str) -> Form | None:
         return None
 
 
-def _same_related(written: Form, wanted: Form) -> bool:
+def _same_related(*forms: Form) -> bool:
     """Compare answers with names or equations. A name may be left out; different letters make different equations."""
-    if isinstance(written, NamedValue) and isinstance(wanted, NamedValue):
-        says_more = _is_word(written.name) or _is_word(wanted.name)
-        if written.name == wanted.name or (says_more and not _are_numbered(written.name, wanted.name)):
-            return same_form(written.value, wanted.value)
-    elif not isinstance(written, Equation) and not isinstance(wanted, Equation):
-        return same_form(
-            *(form.value if isinstance(form, NamedValue) else form for form in (written, wanted))
-        )
-    left, right = _difference(written), _difference(wanted)
+    if not any(isinstance(form, Equation) for form in forms):
+        names = [form.name for form in forms if isinstance(form, NamedValue)]
+        # A word ("total", "f(x)") describes the value, a letter is one among several, as are "f(2)" and "S_5".
+        says_more = any(len(name) > 2 and not name.startswith(("(", "\\")) for name in names)
+        are_numbered = all(any(c.isdecimal() for c in name) for name in names)
+        if len({*names}) < 2 or (says_more and not are_numbered):
+            return same_form(*(form.value if isinstance(form, NamedValue) else form for form in forms))
+    left, right = map(_difference, forms)
     if left is not None and right is not None:
         return same_up_to_factor(left, right)
-    equation, other = (written, wanted) if isinstance(written, Equation) else (wanted, written)
+    equation, other = forms if isinstance(forms[0], Equation) else forms[::-1]
     if not isinstance(equation, Equation) or equation.stated is None or isinstance(other, Equation):
         return False
     return same_form(equation.stated, other)
-
-
-def _is_word(name: str) -> bool:
-    """Return True if a name describes the value ("total", "f(x)"), rather than being one letter among several."""
-    return len(name) > 2 and not name.startswith(("(", "\\"))
-
-
-def _are_numbered(*names: str) -> bool:
-    """Return True if each name is one of a numbered series ("f(2)", "S_5")."""
-    return all(any(c.isdecimal() for c in name) for name in names)
 
 
 def _difference(form: Form) -> Term | None:
     if isinstance(form, Equation):
         return form.difference
     if isinstance(form, NamedValue) and isinstance(form.value, Formula) and len(form.name) == 1:
-        return Sum((Symbol(form.name), Product((MINUS_ONE, form.value.term))))
+        return Call("+", (Symbol(form.name), negative(form.value.term)))
     return None
 
 
@@ -247,61 +249,50 @@ def _as_text(form: Form) -> str:
 
 def _same_formula(written: Formula, wanted: Formula) -> bool:
     left, right = written.unit, wanted.unit
-    if _is_factored(wanted.term) and isinstance(written.term, Sum):
+    if _is_factored(wanted.term) and _is(written.term, "+"):
         return False
     if left and right:
-        return left.of == right.of and same_value(_times(written.term, left), _times(wanted.term, right))
+        return left.of == right.of and same_value(
+            _times(written.term, left.factor), _times(wanted.term, right.factor)
+        )
+    is_same = same_value(written.term, wanted.term)
     if left and left.of == "%":
         # "10%" equals 0.1. It also equals 10, since a gold of 1 or more hardly ever means a hundredth of itself.
-        value = exact_value(wanted.term)
-        bare = value is not None and abs(value) >= 1 and same_value(written.term, wanted.term)
-        return bare or same_value(_times(written.term, _PERCENT), wanted.term)
+        is_large = abs(exact_value(wanted.term) or _ZERO.value) >= 1
+        return (is_same and is_large) or same_value(_times(written.term, _PERCENT), wanted.term)
     if right and right.of == "%":
-        return same_value(written.term, wanted.term) or same_value(
-            written.term, _times(wanted.term, _PERCENT)
-        )
-    return same_value(written.term, wanted.term)
+        return is_same or same_value(written.term, _times(wanted.term, _PERCENT))
+    return is_same
 
 
-_PERCENT = Unit("%", Fraction(1, 100))
-
-
-def _times(term: Term, unit: Unit) -> Term:
-    return term if unit.factor == 1 else Product((term, Number(unit.factor)))
-
-
-_ZERO = Number(Fraction(0))
+def _times(term: Term, factor: Fraction) -> Term:
+    return term if factor == 1 else Call("*", (term, Number(factor)))
 
 
 def _is_nothing_of(term: Term) -> bool:
     """Return True for letters times a plain 0: "Boeing 0" is not 0."""
-    return isinstance(term, Product) and _ZERO in term.factors and bool(symbols_of(term))
+    return _is(term, "*") and _ZERO in term.arguments and bool(symbols_of(term))
+
+
+def _is(term: Term, name: str) -> TypeGuard[Call]:
+    return isinstance(term, Call) and term.name == name
 
 
 def _is_factored(term: Term) -> bool:
     """Return True if a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
-    factors = term.factors if isinstance(term, Product) else (term,)
-    sums = 0
-    for factor in factors:
-        power = 1
-        if isinstance(factor, Power):
-            exponent = exact_value(factor.exponent)
-            power = int(exponent) if exponent is not None and exponent.denominator == 1 else 0
-            factor = factor.base
-        if isinstance(factor, Sum) and symbols_of(factor):
-            if power < 1:
+    sums = Fraction(0)
+    for factor in term.arguments if _is(term, "*") else (term,):
+        base, exponent = factor.arguments if _is(factor, "^") else (factor, _ONE)
+        if _is(base, "+") and symbols_of(base):
+            power = exact_value(exponent)
+            if power is None or power < 1 or power.denominator > 1:
                 return False
             sums += power
     return sums > 1
 
 
-def _same_items(written: Form, wanted: Form) -> bool:
-    if isinstance(written, Formula):
-        written = Items("{}", (written,))
-    if isinstance(wanted, Formula):
-        wanted = Items("{}", (wanted,))
-    if not isinstance(written, Items) or not isinstance(wanted, Items):
-        return False
+def _same_items(*forms: Form) -> bool:
+    written, wanted = (form if isinstance(form, Items) else Items("{}", (form,)) for form in forms)
     if "m" in (written.brackets, wanted.brackets):
         return _same_matrix(written, wanted)
     left, right = written.items, wanted.items

@@ -1,28 +1,188 @@
-r"""The forms of a mathematical answer: a formula, several ordered or unordered ones, a matrix, an equation, or words."""
+r"""The forms of a mathematical answer: a formula, several ordered or unordered ones, a matrix, an equation, or words.
+
+`clean` removes typesetting: `\left( \dfrac{1}{2} \right)` becomes `(\frac{1}{2})`. The result is a small dialect: commands
+with a meaning, `"words"` for text in a formula, plain brackets, a comma for "and" and a semicolon for "or". A sentence that
+states the answer is reduced to the answer. `read_form` parses this dialect.
+
+`\text{ square centimeters}`, "cm^2" and "sq. cm" are the same unit; 100 cm is 1 m. Text in `\text{..}` after a number is a
+unit unless it is a remark ("5 \text{ is wrong}"). Plain letters are a unit if they spell one in the table below, or a word
+for counted things ("17 people"); "2xy" is a product.
+"""
 
 import itertools
 import re
-from collections.abc import Iterator
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
 from ramify.rewards.math_terms import (
-    MINUS_ONE,
     WORDS,
     Call,
     Number,
-    Power,
-    Product,
-    Sum,
     Symbol,
     Term,
     UnreadableError,
+    exact_value,
+    negative,
     read_term,
+    symbols_of,
 )
-from ramify.rewards.math_text import Unit, without_unit
-from ramify.rewards.math_values import exact_value, symbols_of
-from ramify.rewards.words import in_digits
+from ramify.rewards.words import NUMBER_WORDS, SCALES, in_digits
+
+_TABLE = """
+m: 1/1000 mm millimeter millimetre, 1/100 cm centimeter centimetre, 1 m meter metre, 1000 km kilometer kilometre
+m: 127/5000 in inch, 381/1250 ft foot feet, 1143/1250 yd yard, 201168/125 mi mile
+g: 1/1000 mg milligram, 1 g gram, 1000 kg kilogram
+lb: 1 lb pound, 1/16 oz ounce
+l: 1/1000 ml mL milliliter, 1 l L liter litre
+s: 1 s sec second, 60 min minute, 3600 h hr hour, 86400 day
+dollar: 1 dollar usd, 1/100 cent
+degree: 1 degree deg
+celsius: 1 celsius °c °celsius
+fahrenheit: 1 fahrenheit °f °fahrenheit
+%: 1 % percent pct percentage
+"""
+_KNOWN = {
+    name: (base.strip(), Fraction(amount))
+    for line in _TABLE.strip().splitlines()
+    for base, _, units in [line.partition(":")]
+    for amount, *names in map(str.split, units.split(","))
+    for name in names
+}
+_POWERS = {None: 1, "s": 2, "2": 2, "c": 3, "3": 3}
+"""Exponents by the first letter of "square", "squared", "cubic" and so on."""
+_POWER = re.compile(
+    r"[\s.]*(?:(sq|cu)(?:uare|bic)?[\s.]+)?([^\s.^{}]+)(?:\s+(sq|cu)(?:uar|b)ed)?[\s.]*(?:\^[\s{]*([23])[\s}]*)?",
+    re.IGNORECASE,
+)
+_SCALES = {**SCALES, "dozen": 12}
+_SCALE = re.compile(rf"\s*\b({'|'.join(_SCALES)})\b", re.IGNORECASE)
+_REMARK = re.compile(r"\b(?:is|are|was|not|no|or|wrong|false|incorrect)\b", re.IGNORECASE)
+_COUNTED = re.compile(rf"\s+(?!(?:{'|'.join(NUMBER_WORDS)})\b)(?=[a-z]*[aeiou])[a-z]{{4,}}(?: [A-Za-z]+)*\.?")
+"""A word for counted things, in lower case: "30 Rock" and "7 eleven" are names."""
+_EXPONENT = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
+_QUOTED_UNIT = re.compile(rf'(?:\s*(?:[/*]\s*)?"[^"]*"{_EXPONENT})+(?:\s*[CF])?$')
+_PLAIN = re.compile(rf"(?<=[\d}})!\]])\s*[A-Za-z][A-Za-z. ]*{_EXPONENT}(?:/\s*[A-Za-z]+{_EXPONENT})?$")
+_CHARACTERS = str.maketrans({
+    "\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00f7": "/", "\u00b7": "*", "\u22c5": "*", "\u2044": "/",
+    "√": "\\sqrt ", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "±": "\\pm ",
+    "\u222a": "\\cup ", "\u2208": "\\in ", "°": "^\\circ ", "≈": "\\approx ", "。": ".", "\u3001": ",",
+    "\u03b1": "\\alpha ", "β": "\\beta ", "θ": "\\theta ", "φ": "\\phi ",
+})  # fmt: skip
+_ROOT_OF_DIGITS = re.compile(r"√\s*(\d+(?:\.\d+)?)")
+_SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_EMPHASIS = re.compile(r"(?<![\w)}*])\*\*(?=\S)(.+?)(?<=\S)\*\*(?![\w({*])")
+_REPEATING = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s*\{\s*(\d{1,30})\s*\}")
+_AMOUNT = r"\s*(\d(?:[\d.,]*\d)?|\.\d+)"
+_REPLACED = [
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"(?<=\d)(?:,\\!\s*|\{\s*,\s*\}|,?\\,)(?=\d{3}(?!\d))", ""),
+        (r"(?<!\\)\\[!,;: ]|\\q?quad(?![A-Za-z])|\\thinspace|~|\\displaystyle", " "),
+        (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*\.?", ""),
+        (r"\\[lr]?[vV]ert|\\mid", "|"),
+        (r"\\[dtc]frac", r"\\frac"),
+        (
+            r"\\(?:math(?:rm|bf|it|sf|tt)|boldsymbol|operatorname|underline|therefore|boxed|fbox)(?![A-Za-z])",
+            "",
+        ),
+        # A currency sign before a number at the end of the answer. A "$" elsewhere may only open a formula.
+        (rf"\\\${_AMOUNT}(?=[\s.$]*$)|^\s*\${_AMOUNT}(?=[\s.]*$)", r'\1\2 "dollar"'),
+        (r"\\[()\[\]]|\\?\$", " "),
+        (r"\\leqs?lant|\\leqq?(?![A-Za-z])|<=", r"\\le "),
+        (r"\\geqs?lant|\\geqq?(?![A-Za-z])|>=", r"\\ge "),
+        (r"\\neq?(?![A-Za-z])|!=", r"\\ne "),
+        (r"\\([lg])t(?![A-Za-z])", lambda match: "<" if match[1] == "l" else ">"),
+        (r"\\colon(?![A-Za-z])", ":"),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
+        (r"\\(?:cdot|times|ast)(?![A-Za-z])", "*"),
+        (r"\*\s*\*", "^"),
+        (r"\\div(?![A-Za-z])", "/"),
+        (r"\\degree(?![A-Za-z])|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))", '"degree"'),
+        (r"\\%|%", '"%"'),
+        (r"(?<=\d)[eE]([+-]?\d+)(?!\w)", r"*10^{\1}"),
+        (r"\s+", " "),
+    )
+]
+_ELLIPSES = [
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"\\[lc]?dots[bcimo]?(?![A-Za-z])|\.{3}", r"\\dots "),
+        # At the end of a number dots say that it goes on, behind a list that the list does.
+        (r"^([^,]*[\w}])\s*\\dots[\s.]*$", r"\1"),
+        (r"(?<=[\w}])\s*\\dots(?=\s*(?:,|\\?[})\]]|$))", r", \\dots"),
+    )
+]
+_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
+_ROMAN = re.compile(r"\\mathrm\s*\{([^{}\\\"]+)\}|\{\s*\\rm\s([^{}\\\"]+)\}")
+_AND, _OR = (
+    re.compile(
+        rf'\s*,?\s*(?:"\s*,?\s*{word}\s*"|\{{\s*{word}\s*\}}|(?<![A-Za-z]){word}(?![A-Za-z])|{sign})\s*'
+    )
+    for word, sign in (("and", r"\\land(?![A-Za-z])|(?<!\\)\\&"), ("or", r"\\lor(?![A-Za-z])"))
+)
+_HUNDRED_AND = re.compile(r"\b(hundred|thousand|million) and (?=[a-z])", re.IGNORECASE)
+_MIXED = re.compile(r"(?<![\d.])(\d+) (\d+)/(\d+)(?![\d.])")
+DENIED = re.compile(r"\b(?:not|never|no|or|cannot|[a-z]+n't)\b", re.IGNORECASE)
+_STATED = re.compile(
+    r"[\"A-Za-z][A-Za-z'\", ]*?(?:\b(?:is|are|equals)(?: equal to)?\"?:?|[A-Za-z]{3}:)\s+(?=\S)",
+    re.IGNORECASE,
+)
+"""Words up to a verb or a colon, as in "The value is 5"."""
+_IN_PROSE = re.compile(
+    r"(?P<lead>[A-Za-z][A-Za-z ,':]*?)\s*(?:\$(?P<a>[^$\n]+)\$|\$\$(?P<b>[^$]+)\$\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>[\s\S]+?)\\\])"
+    r"(?:[\s.]*|\s+is (?:the|our|my) [a-z]+[\s.]*)"
+)
+"""One formula between math delimiters, with words before it."""
+_GROUPED = re.compile(
+    r'[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?(?=(?: *"[^"]*"| [A-Za-z]{2,}[A-Za-z ]*)?(?: *\^ *\{?[23]\}?)?$)'
+)
+"""Digits with commas between thousands, before a unit or nothing."""
+_BASED = re.compile(r"\(?\s*(\d+)\s*\)?\s*_\s*(?:\{\s*\"?\s*(\w+)\s*\"?\s*\}|(\d+))")
+_MATRIX = re.compile(r"\\begin\{([pbB]matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_UNION = re.compile(r"\\(?:big)?cup(?![A-Za-z])")
+_BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*\{?[A-Za-z]\}?)?\s*[|:]\s*(.+)", re.DOTALL)
+_RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|to)(?![A-Za-z])|[=<>]")
+_COMMA, _COLON = re.compile("[,;]"), re.compile(":")
+_EQUAL, _ORDER = ("=", "\\approx", "\\equiv"), ("<", "\\le", ">", "\\ge")
+_TURNED = {">": "<", "\\ge": "\\le"}
+_LETTERS = r"\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?'*"
+_NAME = re.compile(
+    rf"(?:m?\s*\\angle\s*[A-Z]{{1,3}}|{_LETTERS}(?:\s*:\s*{_LETTERS})?|\"[^\"]*\"|[A-Za-z ]+)"
+    r"\s*(?:\([A-Za-z](?:\s*,\s*[A-Za-z])*\))?|[A-Za-z]\(\s*-?\d+\s*\)|\|?[A-Za-z]+\|?"
+)
+_NAMES = re.compile(
+    r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
+)
+LABEL = re.compile(r"\(?(?:[A-J][.:)]|[a-j]\))\s+(?=\S)")
+"""The label of a choice, as in "B. 5"."""
+_OWN_NUMBER = re.compile(r"(?<![\^_\d])(?<![\^_]\{)\d")
+_REALS = re.compile(r"\\mathbb\s*\{?R\}?(?:\s*(?:\\setminus|\\backslash|-)\s*\\?\{(.+?)\\?\})?")
+_UNEQUAL = re.compile(r"\s*[A-Za-z]\s*\\ne(?![A-Za-z])")
+_SIZE = re.compile(r"\|\s*[A-Za-z]\s*([+-][^|]*)?\|")
+_ANGLE_FUNCTION = re.compile("sin|cos|tan|cot|sec|csc")
+_DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
+"""Degrees after a number or name inside a formula of angles; after a whole formula they are its unit."""
+_QUOTED = re.compile(r'"([^"]*)"')
+_WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
+_ARTICLE = re.compile(r"(?:an?|the) (?!the\b)(?=[A-Za-z]{3})", re.IGNORECASE)
+_INFINITY = "\\infty"
+_MAX_ITEMS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """`factor` times the base units in `of`, such as "m^2" or "m/s". Counted things are base units of their own."""
+
+    of: str
+    factor: Fraction = Fraction(1)
+
+    @property
+    def is_measure(self) -> bool:
+        """True if the unit is in the table and is not a percentage."""
+        bases = {base for base, _ in _KNOWN.values()} - {"%"}
+        return all(part.partition("^")[0] in bases for part in self.of.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +233,49 @@ class Equation:
 
 Form: TypeAlias = Formula | Text | Items | NamedValue | Equation
 
-GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_GROUPED_WITH_UNIT = re.compile(
-    rf'^{GROUPED_DIGITS.pattern}(?=(?: *"[^"]*"| [A-Za-z]{{2,}}[A-Za-z ]*)(?: *\^ *\{{?[23]\}}?)?$)'
-)
-_BASED = re.compile(r"\(?\s*(\d+)\s*\)?\s*_\s*(?:\{\s*\"?\s*(\w+)\s*\"?\s*\}|(\d+))")
-_MATRIX = re.compile(r"\\begin\{([pbB]matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_UNION = re.compile(r"\\(?:big)?cup(?![A-Za-z])")
-_BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*\{?[A-Za-z]\}?)?\s*[|:]\s*(.+)", re.DOTALL)
-_RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|to)(?![A-Za-z])|[=<>]")
-_EQUAL, _ORDER = ("=", "\\approx", "\\equiv"), ("<", "\\le", ">", "\\ge")
-_TURNED = {">": "<", "\\ge": "\\le", "<": ">", "\\le": "\\ge"}
-_LETTERS = r"\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?'*"
-_NAME = re.compile(
-    rf"(?:m?\s*\\angle\s*[A-Z]{{1,3}}|{_LETTERS}(?:\s*:\s*{_LETTERS})?|\"[^\"]*\"|[A-Za-z ]+)"
-    r"\s*(?:\([A-Za-z](?:\s*,\s*[A-Za-z])*\))?|[A-Za-z]\(\s*-?\d+\s*\)|\|?[A-Za-z]+\|?"
-)
-_NAMES = re.compile(
-    r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
-)
-LABEL = re.compile(r"\(?(?:[A-J][.:)]|[a-j]\))\s+(?=\S)")
-"""The label of a choice, as in "B. 5"."""
-_REALS = re.compile(r"\\mathbb\s*\{?R\}?(?:\s*(?:\\setminus|\\backslash|-)\s*\\?\{(.+?)\\?\})?")
-_UNEQUAL = re.compile(r"\s*[A-Za-z]\s*\\ne(?![A-Za-z])")
-_SIZE = re.compile(r"\|\s*[A-Za-z]\s*([+-][^|]*)?\|")
-_MIRRORED = str.maketrans("()[]", ")(][")
-_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
-_DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
-"""Degrees after a number or name inside a formula of angles; after a whole formula they are its unit."""
-_QUOTED = re.compile(r'"([^"]*)"')
-_WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
-_ARTICLE = re.compile(r"(?:an?|the) (?!the\b)(?=[A-Za-z]{3})", re.IGNORECASE)
-_INFINITY = "\\infty"
-_OPENING, _CLOSING = "([{", ")]}"
-_MAX_ITEMS = 200
+
+def clean(text: str) -> str:
+    """Translate an answer into the dialect."""
+    prose = _IN_PROSE.fullmatch(text.strip())
+    if prose and not DENIED.search(prose["lead"]):
+        text = next(filter(None, prose.group("a", "b", "c", "d")))
+    if not text.isascii():
+        text = _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text)
+        text = unicodedata.normalize("NFKC", _SUPERSCRIPT.sub(r"^{\g<0>}", text)).translate(_CHARACTERS)
+        text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    text = _EMPHASIS.sub(r"\1", text.replace('"', "").replace("`", ""))
+    if "\\" in text:
+        text = _REPEATING.sub(_repeated, _ROMAN.sub(_unit, _TEXT.sub(_words, text)))
+    for pattern, replacement in (*_ELLIPSES, *_REPLACED) if "dots" in text or ".." in text else _REPLACED:
+        text = pattern.sub(replacement, text)
+    if " and " in text:
+        text = _HUNDRED_AND.sub(r"\1 ", text)
+    text = text.strip().rstrip(".?").strip()
+    if (lead := _STATED.match(text)) and not DENIED.search(lead.group()):
+        text = text[lead.end() :]
+    return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
+
+
+def _repeated(match: re.Match[str]) -> str:
+    r"""Write `0.1\overline{6}` as (16 - 1) / 90."""
+    whole, once, again = match.groups()
+    return f"(({whole}{once}{again}-0{whole}{once})/{'9' * len(again)}{'0' * len(once)})"
+
+
+def _words(match: re.Match[str]) -> str:
+    inside = match.group(1).strip()
+    is_formula = any(c.isdecimal() or c in "\\^_$" for c in inside)
+    return f" {inside} " if is_formula or not inside else f' "{inside}" '
+
+
+def _unit(match: re.Match[str]) -> str:
+    r"""Turn a unit in upright letters (`\mathrm{cm}`, `{\rm cm}`) into text; anything else stays."""
+    inside = (match[1] or match[2]).strip()
+    return f' "{inside}" ' if read_unit(inside) else match.group()
 
 
 def read_form(text: str) -> Form:
-    """Parse an answer in the dialect of `math_text`.
+    """Parse an answer in the dialect of `clean`.
 
     Raises:
         UnreadableError: The text has none of the forms.
@@ -118,9 +283,8 @@ def read_form(text: str) -> Form:
     text = text.strip()
     if text.startswith("{") and _encloses(text) and ("," not in text or _is_in_brackets(text[1:-1].strip())):
         return read_form(text[1:-1])
-    if GROUPED_DIGITS.fullmatch(text):
-        return _formula(text.replace(",", ""))
-    text = _GROUPED_WITH_UNIT.sub(lambda match: match.group().replace(",", ""), text)
+    if grouped := _GROUPED.match(text):
+        text = grouped.group().replace(",", "") + text[grouped.end() :]
     parts = _parts(text)
     if _UNEQUAL.match(text) and ";" not in text:
         return _reals_without([_UNEQUAL.sub("", part) for part in parts])
@@ -130,8 +294,8 @@ def read_form(text: str) -> Form:
     text = LABEL.sub("", parts[0].strip(), count=1) if parts else ""
     if not text:
         raise UnreadableError("nothing")
-    sides = _relation_sides(text)
-    return _single(text) if len(sides) == 1 else _related(sides)
+    members, relations = _split(text, _RELATION)
+    return _related([member.strip() for member in members], relations) if relations else _single(text)
 
 
 def _several(parts: list[str], brackets: str) -> Items:
@@ -149,10 +313,8 @@ def _several(parts: list[str], brackets: str) -> Items:
     return Items(brackets if len(items) == len(parts) else "{}", tuple(items))
 
 
-def _related(sides: list[tuple[str, str]]) -> Form:
+def _related(members: list[str], relations: list[str]) -> Form:
     """Parse equations, memberships and inequalities."""
-    relations = [relation for _, relation in sides[1:]]
-    members = [member.strip() for member, _ in sides]
     if "\\approx" in relations[1:] or (
         relations[0] == "\\approx" and members[0] and not _NAME.fullmatch(members[0])
     ):
@@ -176,81 +338,48 @@ def _equal(members: list[str]) -> Form:
     if len(members) > 2:
         return read_form(value)
     left, right = read_term(name), read_term(value)
-    symbols = symbols_of(left)
-    has_value = not symbols_of(right) and (not symbols or _combines_names(left)) and exact_value(right) != 0
-    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if has_value else None)
-
-
-def _combines_names(term: Term, *, alone: bool = True) -> bool:
-    """Return True if a term combines two or more symbols by sum, product, ratio or size; `2x` and `-x` are not names of a value."""
-    match term:
-        case Symbol():
-            return not alone
-        case Sum(parts) | Product(parts):
-            several = len(symbols_of(term)) > 1
-            return several and all(part == MINUS_ONE or _combines_names(part, alone=False) for part in parts)
-        case Power(base, _):
-            return _combines_names(base, alone=alone)
-        case Call(name, parts):
-            return name in ("abs", "sin", "cos", "tan") and all(
-                _combines_names(part, alone=False) for part in parts
-            )
-        case _:
-            return False
+    # Two names or more, as in "m + n = 70", have a value; in "2x = 10" the value of x is not stated.
+    is_named = not symbols_of(left) or (len(symbols_of(left)) > 1 and not _OWN_NUMBER.search(name))
+    has_value = not symbols_of(right) and is_named and exact_value(right) != 0
+    return Equation(Call("+", (left, negative(right))), Formula(right) if has_value else None)
 
 
 def _interval(members: list[str], relations: list[str]) -> Form:
     """Return the interval, or the union of intervals, of `a < x <= b`, `b >= x` or `|x - 3| < 2`; a missing bound is infinite."""
-    if relations[0] in (">", "\\ge"):
-        members, relations = members[::-1], [_TURNED[relation] for relation in relations[::-1]]
-    if any(relation in (">", "\\ge") for relation in relations):
+    if relations[0] in _TURNED:
+        members, relations = members[::-1], [_TURNED.get(relation, ">") for relation in relations[::-1]]
+    if not _TURNED.keys().isdisjoint(relations):
         raise UnreadableError("an inequality that turns")
-    if len(members) == 2:
-        if _is_unknown(members[0]):
-            members, relations = [f"-{_INFINITY}", *members], ["<", *relations]
-        elif _is_unknown(members[1]):
-            members, relations = [*members, _INFINITY], [*relations, "<"]
-    if len(members) != 3 or not _is_unknown(members[1]):
+    if size := next(filter(None, map(_SIZE.fullmatch, members)), None):
+        return read_form(_without_size(members, relations, size))
+    if len(members) == 2 and _NAME.fullmatch(members[0]):
+        members, relations = [f"-{_INFINITY}", *members], ["<", *relations]
+    elif len(members) == 2:
+        members, relations = [*members, _INFINITY], [*relations, "<"]
+    if len(members) != 3 or not _NAME.fullmatch(members[1]):
         raise UnreadableError("an inequality of formulas")
     brackets = ("(" if relations[0] == "<" else "[") + (")" if relations[1] == "<" else "]")
-    if "|" not in members[1]:
-        return Items(brackets, (read_form(members[0]), read_form(members[2])), is_interval=True)
-    center, (low, high) = _center(members[1]), (members[0], members[2])
-    if low == f"-{_INFINITY}":
-        bracket = brackets[1]
-        return _around(center, f"-({high})", high, ("[" if bracket == "]" else "(") + bracket)
-    right = _around(center, low, high, brackets)
-    mirrored = brackets[::-1].translate(_MIRRORED)
-    return Items("{}", (_around(center, f"-({high})", f"-({low})", mirrored), right))
+    return Items(brackets, (read_form(members[0]), read_form(members[2])), is_interval=True)
 
 
-def _is_unknown(text: str) -> bool:
-    return _SIZE.fullmatch(text) is not None or ("|" not in text and _NAME.fullmatch(text) is not None)
+def _without_size(members: list[str], relations: list[str], size: re.Match[str]) -> str:
+    """Write `|x - 3| < 2` as `3 - 2 < x < 3 + 2`, and lower bounds of the size as two inequalities."""
+    center, low, high = f"-({size[1] or 0})", members[0], members[-1]
+    above, below = relations[0], relations[-1]
+    if low == size.string:
+        return f"{center}-({high}) {below} x {below} {center}+({high})"
+    if high == size.string:
+        return f"x {above} {center}-({low}); {center}+({low}) {above} x"
+    return f"{center}-({high}) {below} x {above} {center}-({low}); {center}+({low}) {above} x {below} {center}+({high})"
 
 
-def _center(size: str) -> str:
-    match = _SIZE.fullmatch(size)
-    return "0" if match is None or not match[1] else f"-({match[1]})"
-
-
-def _around(center: str, low: str, high: str, brackets: str) -> Items:
-    """Return the interval between two bounds moved by `center`."""
-    bounds = (bound if "infty" in bound else f"{center}+({bound})" for bound in (low, high))
-    low, high = ("-\\infty" if "infty" in bound and "-" in bound else bound for bound in bounds)
-    return Items(brackets, (_formula(low), _formula(high)), is_interval=True)
-
-
-def _reals_without(points: list[str]) -> Items:
+def _reals_without(points: list[str]) -> Form:
     """Return the real numbers but for some points, as a union of intervals."""
     values = [(exact_value(read_term(point)), point) for point in points]
     if any(value is None for value, _ in values) or len(values) > _MAX_ITEMS:
         raise UnreadableError("points that are no rational numbers")
     bounds = [f"-{_INFINITY}", *(point for _, point in sorted(set(values))), _INFINITY]
-    parts = [
-        Items("()", (_formula(low), _formula(high)), is_interval=True)
-        for low, high in itertools.pairwise(bounds)
-    ]
-    return parts[0] if len(parts) == 1 else Items("{}", tuple(parts))
+    return read_form("\\cup".join(f"({low},{high})" for low, high in itertools.pairwise(bounds)))
 
 
 def _intersection(several: Items) -> Items | None:
@@ -286,7 +415,7 @@ def _single(text: str) -> Form:
         return read_form(condition[1]) if condition else _several(_parts(text[2:-2]), "{}")
     if _is_in_brackets(text) and len(parts := _parts(text[1:-1])) > 1:
         return Items(text[0] + text[-1], tuple(map(read_form, parts)))
-    ratio = [part.strip() for part in _split(text, ":")]
+    ratio = [part.strip() for part in _split(text, _COLON)[0]]
     return Items("::", tuple(map(_formula, ratio))) if len(ratio) > 1 else _words_or_formula(text)
 
 
@@ -317,39 +446,31 @@ def _formula(text: str) -> Form:
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     signs = (1, -1) if "\\pm" in text or "\\mp" in text else (1,)
     terms = [read_term(text, sign) for sign in signs]
-    scaled = [term if scale == 1 else Product((term, Number(scale))) for term in terms]
+    scaled = [term if scale == 1 else Call("*", (term, Number(scale))) for term in terms]
     values = tuple(Formula(term, unit) for term in scaled)
     return values[0] if len(values) == 1 else Items("{}", values)
 
 
-def _split(text: str, separators: str) -> Iterator[str]:
-    """Yield the parts between separators that are outside all brackets."""
-    depth = start = 0
-    for position, character in enumerate(text):
-        if character in _OPENING:
-            depth += 1
-        elif character in _CLOSING:
-            depth -= 1
-        elif character in separators and depth == 0:
-            yield text[start:position]
-            start = position + 1
-    yield text[start:]
+def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """Return the parts between separators that are outside all brackets, and these separators."""
+    depths, start = _depths(text), 0
+    parts: list[str] = []
+    separators: list[str] = []
+    for match in separator.finditer(text):
+        if depths[match.start()] == 0:
+            parts.append(text[start : match.start()])
+            separators.append(match.group())
+            start = match.end()
+    return [*parts, text[start:]], separators
+
+
+def _depths(text: str) -> list[int]:
+    """Return the number of brackets that are open after each character."""
+    return [*itertools.accumulate((c in "([{") - (c in ")]}") for c in text)]
 
 
 def _parts(text: str) -> list[str]:
-    return [part for part in _split(text, ",;") if part.strip()]
-
-
-def _relation_sides(text: str) -> list[tuple[str, str]]:
-    """Return the sides of a chain of relations outside brackets, each with the relation before it."""
-    sides: list[tuple[str, str]] = []
-    start, before = 0, ""
-    for match in _RELATION.finditer(text):
-        inside = text[: match.start()]
-        if sum(map(inside.count, _OPENING)) == sum(map(inside.count, _CLOSING)):
-            sides.append((text[start : match.start()], before))
-            start, before = match.end(), match.group()
-    return [*sides, (text[start:], before)]
+    return [part for part in _split(text, _COMMA)[0] if part.strip()]
 
 
 def _is_in_brackets(text: str) -> bool:
@@ -358,9 +479,59 @@ def _is_in_brackets(text: str) -> bool:
 
 def _encloses(text: str) -> bool:
     """Return True if the last bracket closes the first one."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if depth == 0 and position < len(text) - 1:
-            return False
-    return depth == 0
+    *inside, end = _depths(text)
+    return end == 0 and 0 not in inside
+
+
+def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
+    """Return the text before the unit, the scale to multiply it by (a million in "4.4 million"), and the unit."""
+    bare = (text, Fraction(1), None)
+    quoted = _QUOTED_UNIT.search(text)
+    match = quoted or _PLAIN.search(text)
+    if match is None or not match.start() or _REMARK.search(match.group()):
+        return bare
+    before, written, scale = text[: match.start()].strip(), match.group().replace('"', " "), Fraction(1)
+    while word := _SCALE.match(written):
+        scale, written = scale * _SCALES[word[1].lower()], written[word.end() :]
+    if not written.strip():
+        return before, scale, None
+    unit = read_unit(written)
+    if unit is None and (quoted or _COUNTED.fullmatch(written)):
+        unit = Unit(" ".join(re.findall(r"[^\s.^{}]+", written)).lower().removesuffix("s"))
+    if unit is None or (quoted is None and not _may_be_plain(before, written)):
+        return bare
+    return before, scale, unit
+
+
+def read_unit(written: str) -> Unit | None:
+    """Return the unit that a text spells; None if it is not in the table."""
+    of: list[str] = []
+    factor = Fraction(1)
+    text = re.sub(r"\bdegrees?\s+(?=[cf])", "°", written, flags=re.IGNORECASE)
+    text = re.sub(r"\bmph\b", "mi/h", re.sub(r"\bkm?ph\b|\bkmh\b", "km/h", text))
+    for part in re.split(r"/|\bper\b", text):
+        power = _POWER.fullmatch(part)
+        if power is None:
+            return None
+        word = power[2] if len(power[2]) == 1 else power[2].lower()
+        name = next((w for w in (word, word.removesuffix("s"), word.removesuffix("es")) if w in _KNOWN), None)
+        if name is None:
+            return None
+        raised = power[1] or power[3] or power[4]
+        (base, size), exponent = _KNOWN[name], _POWERS[raised and raised[0].lower()]
+        factor = factor / size**exponent if of else size**exponent
+        of.append(base if exponent == 1 else f"{base}^{exponent}")
+    return Unit("/".join(of), factor)
+
+
+def _may_be_plain(before: str, written: str) -> bool:
+    """Return True if plain letters can be a unit.
+
+    Up to three letters directly after a formula with letters are factors ("x^2 + 3mi"). A single letter is a unit only
+    after a bare number and a blank.
+    """
+    letters = written.strip()
+    if len(letters) == 1:
+        return written[0] == " " and re.fullmatch(r"[+-]?[\d.,]+", before) is not None
+    glued = written[0] != " " and len(letters) <= 3
+    return not (glued and re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", before)))

@@ -1,13 +1,15 @@
 """A reward as a sum of weighted parts: a base reward, a judge's verdict, the user's own functions.
 
-The user's functions have the signature that TRL's trainers use:
+The user's functions have the signature that TRL's trainers use, or verl's:
 
 def reward(completions, answer, **columns) -> list[float | None]
+def compute_score(data_source, solution_str, ground_truth, extra_info) -> float | dict
 """
 
 import asyncio
 import inspect
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -24,8 +26,9 @@ from ramify.rewards.extract import answer_of
 
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 """The verdict on an answer ("" if there was none), in [0, 1]; None if there is no verdict."""
-_OFFERED = ("prompts", "completions", "answer", "trajectories")
-"""Parameters that each function can take besides the columns of the problems; "answer" is a list of golds per trajectory."""
+
+_CONTROL_TOKEN = re.compile(r"<\|\w{1,40}\|>")
+"""Such as <|im_end|>, which verl leaves out of a text."""
 
 _LARGEST = 1e9
 """Largest absolute value; its squares and means still fit float32."""
@@ -156,12 +159,16 @@ class JudgePart:
 
 @dataclass(frozen=True, slots=True)
 class FunctionPart:
-    """A part of the reward (`rewards.parts`) that a function computes for a whole batch.
+    """A part of the reward (`rewards.parts`) that a function computes for a whole batch, or trajectory by trajectory.
 
     The function gets the parameters that it names, each a list with one entry per trajectory: `completions` (text after
     the prompt, including tool results), `prompts` (the problem's messages as (role, text) pairs), `answer` (lists of
     golds), `trajectories` (as recorded), and the free columns of the problems. It also gets `args`. A function with
     `**columns` gets everything. A function that is not `async` runs in a thread.
+
+    A function with the parameters `solution_str` and `ground_truth` is verl's: it is called for each trajectory with the
+    text after the prompt, the gold (a list where there are several), `data_source`, and as `extra_info` the columns of the
+    problem. Of a dict that it returns, "score" counts.
 
     Attributes:
         function: Returns for each completion a number, or None: for all completions of a problem it does not apply to the
@@ -198,19 +205,40 @@ class FunctionPart:
         """
         if not trajectories:
             return []
-        arguments = self._arguments(trajectories)
         try:
-            if inspect.iscoroutinefunction(self.function):
-                returned = await self.function(**arguments)
+            if inspect.signature(self.function).parameters.keys() >= {"solution_str", "ground_truth"}:
+                returned: object = [
+                    score.get("score", score) if isinstance(score, Mapping) else score
+                    for score in [await self._call(self._of_one(each)) for each in trajectories]
+                ]
             else:
-                returned = await asyncio.to_thread(self.function, **arguments)
+                returned = await self._call(self._of_all(trajectories))
+        except DataError:
+            raise
         except Exception as error:
             raise DataError(f"reward {self.name}: it raised {one_line(error)}") from error
         return self._checked(returned, trajectories)
 
-    def _arguments(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    async def _call(self, offered: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the function returns
+        arguments = self._taken(offered)
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(**arguments)
+        return await asyncio.to_thread(self.function, **arguments)
+
+    def _of_one(self, trajectory: Trajectory) -> dict[str, Any]:
+        problem = trajectory.problem
+        text = "".join(node.text for node in trajectory.nodes[1:])
+        return {
+            "data_source": problem.info.get("data_source"),
+            "solution_str": _CONTROL_TOKEN.sub("", text),
+            "ground_truth": problem.answer[0] if len(problem.answer) == 1 else list(problem.answer),
+            "extra_info": dict(problem.info),
+            **self.args,
+        }
+
+    def _of_all(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         columns = sorted({key for each in trajectories for key in each.problem.info})
-        offered: dict[str, Any] = {
+        return {
             **{key: [each.problem.info.get(key) for each in trajectories] for key in columns},
             "prompts": [[(m.role, m.text) for m in each.problem.messages] for each in trajectories],
             "completions": ["".join(node.text for node in each.nodes[1:]) for each in trajectories],
@@ -218,12 +246,19 @@ class FunctionPart:
             "trajectories": list(trajectories),
             **self.args,
         }
+
+    def _taken(self, offered: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the parameters that the function names.
+
+        Raises:
+            DataError: It needs another one.
+        """
         parameters = inspect.signature(self.function).parameters
         if _takes_all(parameters):
             return offered
         for key, parameter in parameters.items():
             if key not in offered and parameter.default is inspect.Parameter.empty:
-                have = ", ".join((*_OFFERED, *columns))
+                have = ", ".join(sorted(offered.keys() - self.args.keys()))
                 raise DataError(f"reward {self.name}: unknown parameter {key!r}. Use {have}")
         return {key: value for key, value in offered.items() if key in parameters}
 

@@ -74,8 +74,12 @@ def text_scores(
     }
 
 
-def row_scores(response: str, gold: object, task: str, compat: str | None) -> Row:
+def row_scores(
+    response: str, gold: object, task: str, compat: str | None, prediction: str | None = None
+) -> Row:
     """Return the scores of one response; `task` is "math", "qa" or "reward", `compat` None, "arpo" or "toolstar".
+
+    `prediction` is the answer that the released code wrote beside the response; it scores that one.
 
     Raises:
         TypeError, IndexError: The released code fails on this gold.
@@ -85,24 +89,11 @@ def row_scores(response: str, gold: object, task: str, compat: str | None) -> Ro
     kind = cast(Literal["math", "qa"], task)
     if compat is None:
         return text_scores(response, gold, kind)
-    prediction = arpo.extract(response)
+    prediction = arpo.extract(response) if prediction is None else prediction
     if compat == "toolstar":
         scores = toolstar.scores(kind, toolstar.scored_part(prediction), response, gold, extract=True)
         return {"prediction": prediction, **scores}
     return {"prediction": prediction, **arpo.sample_scores(kind, response, prediction, gold)}
-
-
-def averages(rows: Sequence[Row]) -> Row:
-    """Return the number of rows, and the mean of every number in them; for "unread" and "timeout" their sums."""
-    names = {
-        key: None
-        for row in rows
-        for key, value in row.items()
-        if isinstance(value, int | float) and key != "id"
-    }
-    sums = {name: sum(float(row.get(name, 0.0)) for row in rows) for name in names}
-    means: dict[str, float] = {"n": len(rows), **{name: total / len(rows) for name, total in sums.items()}}
-    return means | {name: int(sums[name]) for name in _COUNTED if name in sums}
 
 
 def _reward(response: str, gold: object, compat: str | None) -> Row:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,15 +151,32 @@ async def _run_call(
     # A user's own tool may fail with an address that holds a key, which no model or trace should see.
     result = _shortened(replace(result, text=redact(result.text)), parts.limits.max_result_chars)
     clock = issued[0].clock
+    services = service_outcomes(result.info)
+    for call_issue in issued:
+        services.update(call_issue.clock.counts)
     fields = {
         "status": result.status,
         "issued": len(issued),
         "queued_seconds": clock.queued,
         "held_up_seconds": clock.held_up,
         **({"debugger": result.info["debugger"]} if "debugger" in result.info else {}),
+        **({"services": dict(services)} if services else {}),
     }
     parts.events.emit(Event(f"tool/{call.name}", (key.step, key.slot), node, clock.own, fields))
     return result
+
+
+def service_outcomes(info: Mapping[str, Any]) -> Counter[str]:
+    """Return the outcomes of pages and summaries that the info of a result names, "pages/ok" and so on; empty for other tools."""
+    pages, summary = info.get("pages"), info.get("summary")
+    if not isinstance(pages, list):
+        return Counter()
+    outcomes = [page.get("read") for page in pages if isinstance(page, Mapping)]
+    # A hit without an address has no page.
+    counts = Counter(f"pages/{each}" for each in outcomes if isinstance(each, str) and each != "no address")
+    if isinstance(summary, str):
+        counts[f"summaries/{summary}"] += 1
+    return counts
 
 
 async def _ask(

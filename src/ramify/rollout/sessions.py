@@ -233,7 +233,8 @@ async def reply_to_turn(world: World, state: TrajectoryState, node: Node) -> Rep
     if any(result.ends for result in results):
         return Reply(StopReason.ENDED, results, reward=paid)
     with content_errors("the results cannot be rendered"):
-        ids = world.parts.renderer.render_results(results, state.tools)
+        names = [call.name for call in node.calls]
+        ids = world.parts.renderer.render_results(results, state.tools, names)
     return Reply(None, results, reward=paid, token_ids=ids)
 
 

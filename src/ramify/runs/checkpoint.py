@@ -4,6 +4,7 @@
         config.json, model.safetensors, tokenizer files    opens in transformers and vLLM as it is
         state/optimizer.safetensors                         optimizer state, "kind.parameter name"; one file a rank
         state.json                                          step, cursor, score, ..., every file with its checksum
+        .gitignore                                          keeps the two out of what is pushed to a hub or to git
 
 A model with an adapter is a peft folder instead (`modeling.lora`). A checkpoint is written to a hidden folder beside
 its place, synced to disk and renamed; to delete one, it is renamed first. Each rank writes its part of the optimizer state
@@ -20,8 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
 
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.core.protocols import Json
 from ramify.files.durable import sync, sync_folder
@@ -30,11 +31,10 @@ from ramify.learner.optimizer_files import state_name
 from ramify.learner.sharding import is_sharded
 from ramify.learner.update import Learner
 from ramify.modeling.load import save_model, saved_parameters, saved_state
-from ramify.modeling.lora import has_adapters
-from ramify.modeling.plain_folder import COMPANIONS
+from ramify.modeling.model_config import read_model_config
+from ramify.modeling.plain_folder import COMPANIONS, GENERATION, generation_defaults
 from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 
-_GENERATION_FILE = "generation_config.json"
 _POLL_SECONDS = 0.05
 _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
@@ -42,11 +42,18 @@ _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 def companion_files(model_path: Path) -> dict[str, bytes]:
     """Return the files that a checkpoint copies unchanged from the recipe's model: the tokenizer and the generation defaults.
 
+    Where the model has no `generation_config.json`, it gets one that ends where the tokenizer's turns end.
+
     Raises:
         DataError: A file cannot be read.
     """
-    files = (model_path / name for name in COMPANIONS)
-    return {file.name: read_small_file(file) for file in files if file.is_file()}
+    paths = (model_path / name for name in COMPANIONS)
+    files = {path.name: read_small_file(path) for path in paths if path.is_file()}
+    if GENERATION not in files:
+        files[GENERATION] = generation_defaults(
+            read_model_config(model_path), ChatTokenizer(model_path).eos_id
+        )
+    return files
 
 
 def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes]) -> None:
@@ -74,7 +81,7 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         remove(scratch)
         scratch.mkdir()
         save_model(model, scratch, weights=False)
-        _write_companions(scratch, model, companions)
+        _write_companions(scratch, companions)
     except OSError as error:
         raise TrainingError(f"{error.filename or scratch}: cannot be written: {error.strerror}") from error
     except Exception as error:
@@ -114,7 +121,7 @@ def save_checkpoint(
 
     def write_model(tensors: Mapping[str, torch.Tensor] | None) -> None:
         save_model(model, partial, tensors=tensors)
-        _write_companions(partial, model, companions)
+        _write_companions(partial, companions)
 
     def finish() -> None:
         write_record(partial, state)
@@ -165,10 +172,9 @@ def _are_written(parts: Sequence[tuple[Path, int, int]], is_lost: Callable[[], b
     return True
 
 
-def _write_companions(folder: Path, model: PreTrainedModel, companions: Mapping[str, bytes]) -> None:
+def _write_companions(folder: Path, companions: Mapping[str, bytes]) -> None:
     for name, content in companions.items():
-        if name != _GENERATION_FILE or not has_adapters(model):
-            (folder / name).write_bytes(content)
+        (folder / name).write_bytes(content)
 
 
 @contextmanager

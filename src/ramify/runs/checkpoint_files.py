@@ -81,11 +81,12 @@ def check_model_folder(folder: Path) -> None:
 
 
 def write_record(folder: Path, state: Mapping[str, Json]) -> None:
-    """Write `state.json` for the files that are in `folder`.
+    """Write `state.json` for the files that are in `folder`, and before it a `.gitignore` that leaves the run's state out of what is pushed.
 
     Raises:
         ValueError: A number in `state` is not finite.
     """
+    (folder / ".gitignore").write_text(f"{STATE}/\n{RECORD}\n", encoding="ascii")
     files = {
         name: {"bytes": path.stat().st_size, "crc32": _file_crc(path)}
         for name, path in _files(folder).items()

@@ -47,6 +47,10 @@ class KeyedLines:
         """
         return {key: record for key, _, record in self._lines()}
 
+    def each(self) -> Iterator[tuple[Key, dict[str, Any]]]:
+        """Yield key and record of all complete lines, one by one; raises as `read`."""
+        return ((key, record) for key, _, record in self._lines())
+
     def keys(self) -> frozenset[Key]:
         """Return the keys of all complete lines; raises as `read`."""
         return frozenset(key for key, _, _ in self._lines())

@@ -38,7 +38,17 @@ _MODEL_FILES = (
     "tokenizer_config.json",
 )
 _TRANSPORT = frozenset(
-    {"url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop", *SERVER_KEYS}
+    {
+        "url",
+        "http",
+        "slots",
+        "key_variable",
+        "in_flight",
+        "cache",
+        "failures_to_stop",
+        "pause_seconds",
+        *SERVER_KEYS,
+    }
 ) - {"model"}
 """Keys of a service that say how to reach it; `model` says who answers there."""
 _SERVICES = (("engine",), ("reward", "judge"), ("tools", "browser", "summary"), ("repair", "helper"))

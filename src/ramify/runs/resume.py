@@ -36,6 +36,7 @@ from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.manifest import MANIFEST, RecipeRecord, data_sha256, made_with, model_files
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import LoopState, RunRecord, Saver
+from ramify.runs.trained_prompts import TrainingStage, with_stage
 
 _SIZES = (
     "model_type",
@@ -183,8 +184,9 @@ def begin_run(
     learner: Learner,
     total_steps: int,
     manifest: Mapping[str, Any],
+    stage: TrainingStage,
 ) -> Saver:
-    """Check that checkpoints can be written, then make the folder a run that is at `state`.
+    """Check that checkpoints can be written, then make the folder a run that is at `state`; checkpoints note its `stage`.
 
     Raises:
         UserError: No checkpoint could be written, a file of the run is damaged, or the run has taken more steps already.
@@ -195,7 +197,7 @@ def begin_run(
         raise ConfigError(
             f"{key}: expected at least {state.step} steps, which {folder.root} has taken, got {total_steps}"
         )
-    companions = companion_files(setup.model.folder)
+    companions = {**companion_files(setup.model.folder), **with_stage(setup.model.folder, stage)}
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, setup.run.keep_last, state.kept_steps)
     check_saving(folder.root, learner, companions)

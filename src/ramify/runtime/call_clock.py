@@ -5,6 +5,7 @@ connection, a thread), or while our own event loop is blocked, its clock stands 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,8 @@ class EventLoopLag:
 class CallClock:
     """Measures one call, from the creation of the clock on.
 
+    `counts` is for services that count what they did for the call, such as answers from a cache.
+
     Args:
         now: The event loop's monotonic clock, in seconds.
         held_up: Seconds for which the event loop has been blocked so far, on the same clock.
@@ -40,6 +43,7 @@ class CallClock:
         self._now, self._held_up = now, held_up
         self._own = self._in_queue = self._late = 0.0
         self._queues = 0
+        self.counts: Counter[str] = Counter()
         self._since, self._held_before = now(), held_up()
 
     @property
@@ -102,6 +106,12 @@ def current_clock() -> CallClock:
 def set_clock(clock: CallClock) -> None:
     """Make `clock` the clock of the calling task."""
     _CURRENT.set(clock)
+
+
+def count_in_call(name: str) -> None:
+    """Add 1 to `name` in the counts of the call that runs in this task, if there is one."""
+    if (clock := _CURRENT.get()) is not None:
+        clock.counts[name] += 1
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ramify.sandbox import namespaces
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.kernel import JailError
 from ramify.sandbox.namespaces import HOST_NAME, ROOM
+from ramify.sandbox.program_setup import ProgramSetup, importable
 from ramify.sandbox.snippet import NOT_REPLAYED, failed_cell, own_errors
 
 _NAMES = ("numpy", "mpmath", "sympy")
@@ -32,17 +34,23 @@ _MENTIONS = {name: re.compile(rf"\b{name}\b") for name in _NAMES}
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The packages that a zygote loads.
+    """The packages that a zygote loads, and its preamble.
 
     Attributes:
         modules: Imported before the first snippet; submodules that the installed version lacks are skipped.
         paths: Folders to import them from.
         folders: Folders that snippets may read.
+        preamble: The user's code that runs before the first snippet.
+        open_paths: Folders from which snippets can import the user's packages.
+        open_names: The only modules that they can import from there; None: all.
     """
 
     modules: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    preamble: str = ""
+    open_paths: tuple[str, ...] = ()
+    open_names: tuple[str, ...] | None = None
 
 
 def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
@@ -57,22 +65,34 @@ def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
     )
 
 
+_NO_SETUP = ProgramSetup()
+
+
 @functools.cache
-def everything() -> Packages:
+def everything(setup: ProgramSetup = _NO_SETUP) -> Packages:
     """All installed packages, with the submodules that they would import later: for a zygote of many snippets."""
-    packages = scientific(_NAMES)
+    packages = scientific(_NAMES, setup)
     parts = [part for part in _LATE_PARTS.split() if part.split(".")[0] in packages.modules]
     return replace(packages, modules=(*packages.modules, *parts))
 
 
+def always_loaded(setup: ProgramSetup) -> frozenset[str]:
+    """Return the packages that every program of a setup needs: its preamble names them, or its packages may load them.
+
+    Only a numpy that is loaded beforehand is seeded.
+    """
+    names = mentioned(setup.preamble, ())
+    return names | {"numpy"} if setup.paths else names
+
+
 @functools.cache
-def scientific(names: Iterable[str]) -> Packages:
-    """Return the installed packages among `names`."""
+def scientific(names: Iterable[str], setup: ProgramSetup = _NO_SETUP) -> Packages:
+    """Return the installed packages among `names`, with what the setup adds."""
     modules: list[str] = []
     paths: list[str] = []
-    folders: list[str] = []
+    folders = [*setup.folders]
     for name in sorted(names, key=_NAMES.index):
-        spec = find_spec(name)
+        spec = _spec(name, setup)
         if spec is None or not spec.submodule_search_locations:
             continue
         folder = Path(spec.submodule_search_locations[0])
@@ -80,12 +100,24 @@ def scientific(names: Iterable[str]) -> Packages:
         paths.append(str(folder.parent))
         libraries = folder.parent / f"{name}.libs"
         folders.extend(str(path) for path in (folder, libraries) if path.exists())
-    return Packages(tuple(modules), tuple(dict.fromkeys(paths)), tuple(folders))
+    return Packages(
+        tuple(modules),
+        tuple(dict.fromkeys(paths)),
+        tuple(dict.fromkeys(folders)),
+        setup.preamble,
+        setup.paths,
+        setup.names,
+    )
 
 
-def installed() -> tuple[str, ...]:
+def _spec(name: str, setup: ProgramSetup) -> ModuleSpec | None:
+    return find_spec(name) if setup.environment is None else PathFinder.find_spec(name, [setup.environment])
+
+
+def installed(setup: ProgramSetup = _NO_SETUP) -> tuple[str, ...]:
     """Return the names of the packages that programs can import besides the standard library."""
-    return scientific(_NAMES).modules
+    own = () if setup.environment is not None else scientific(_NAMES).modules
+    return (*own, *(name for name in importable(setup) if name not in own))
 
 
 _SHOWN_FOLDER = "/sandbox"
@@ -174,7 +206,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_BIND_NOW": "1"}
 """The whole environment of a zygote, which clears it at the start. LD_BIND_NOW: symbols are resolved once, not per child."""
 
 _PACKAGES_BYTES = 512 << 20
-"""Address space that numpy and sympy themselves reserve; most of it is never touched."""
+"""Address space that packages themselves reserve; most of it is never touched."""
 
 _INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """The base interpreter. That of a virtual environment needs files outside its own installation."""
@@ -224,7 +256,7 @@ class Start:
     def settings(self, seccomp_program: bytes, base: str | None) -> dict[str, Any]:
         """Return the head of the first frame. `base` is a folder that belongs to this zygote and is removed with it."""
         limits = self.limits
-        if self.packages.modules:
+        if self.packages.modules or self.packages.open_paths:
             limits = replace(limits, memory_bytes=limits.memory_bytes + _PACKAGES_BYTES)
         return {
             "level": self.level,

@@ -9,19 +9,23 @@ import functools
 import shutil
 import subprocess
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from ramify.core.errors import MachineError
+from ramify.core.errors import ConfigError, MachineError
 from ramify.core.protocols import SandboxStatus
 from ramify.sandbox import frames, launch
 from ramify.sandbox.kernel import JailError
-from ramify.sandbox.launch import read_answer
+from ramify.sandbox.launch import everything, read_answer
+from ramify.sandbox.program_setup import ProgramSetup
 
 MAX_LEVEL = 4
 FIRST_GUARDED = 2
 """Below this level a program can read and write whatever its user can."""
 _PROBE_SECONDS = 10.0
+_SETUP_SECONDS = 60.0
 
 _PROBE = """
 import os, socket, tempfile
@@ -38,13 +42,15 @@ if denied(socket.socket) and denied(os.fork) and denied(os.kill, os.getppid(), 0
     level = 1
     if denied(os.listdir, "/") and denied(open, "/proc/self/environ") and denied(os.mkdir, "../probe"):
         level = 2
-        hidden = ("/proc/self", "/etc/passwd", "/home", "/bin")
+        hidden = HIDDEN
         if os.uname().nodename == "sandbox" and not any(map(os.path.exists, hidden)):
             level = 4
 with open("probe", "w") as file:
     file.write("x")
 print("level", level)
 """
+
+_HIDDEN = ("/proc/self", "/etc/passwd", "/home", "/bin")
 
 
 def detect_level(at_most: int = MAX_LEVEL) -> int:
@@ -75,6 +81,29 @@ def shortfall(required: int, reached: int) -> str:
 @functools.cache
 def why_not(level: int) -> str | None:
     """Try one level. Return None if it works, else what is missing; the result is cached."""
+    return _why_not(launch.Start(level), _PROBE_SECONDS)
+
+
+def try_setup(level: int, setup: ProgramSetup) -> float:
+    """Start a process with a setup, check that its programs are confined as without it, and return the seconds that it took.
+
+    Raises:
+        ConfigError: It does not start within a minute, or a program can break out.
+    """
+    begin = time.monotonic()
+    reason = _why_not(launch.Start(level, packages=everything(setup)), _SETUP_SECONDS)
+    if reason is not None:
+        what = (
+            ""
+            if reason.startswith("tools.python.")
+            else "tools.python: no program can start with its setup: "
+        )
+        raise ConfigError(f"{what}{' '.join(reason.split())}")
+    return time.monotonic() - begin
+
+
+def _why_not(start: launch.Start, seconds: float) -> str | None:
+    level = start.level
     try:
         program = seccomp_program(level)
     except (ImportError, RuntimeError) as error:
@@ -82,7 +111,7 @@ def why_not(level: int) -> str | None:
     folder = launch.new_folder_path()
     try:
         Path(folder).mkdir(mode=0o700)
-        return _try(launch.Start(level), program, folder)
+        return _try(start, program, folder, seconds)
     except OSError as error:
         return f"no process could be started: {error.strerror}"
     except JailError as error:
@@ -91,7 +120,7 @@ def why_not(level: int) -> str | None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _try(start: launch.Start, program: bytes, base: str) -> str | None:
+def _try(start: launch.Start, program: bytes, base: str, seconds: float) -> str | None:
     process = subprocess.Popen(
         start.command(),
         stdin=subprocess.PIPE,
@@ -101,10 +130,10 @@ def _try(start: launch.Start, program: bytes, base: str) -> str | None:
         cwd="/",
         start_new_session=True,
     )
-    timer = threading.Timer(_PROBE_SECONDS, process.kill)
+    timer = threading.Timer(seconds, process.kill)
     timer.start()
     try:
-        return _try_out(process, start.settings(program, base))
+        return _try_out(process, start.settings(program, base), start.packages.folders)
     finally:
         process.kill()
         process.communicate()
@@ -125,10 +154,13 @@ def seccomp_program(level: int) -> bytes:
     return compile_filter()
 
 
-def _try_out(process: "subprocess.Popen[bytes]", settings: dict[str, Any]) -> str | None:
+def _try_out(
+    process: "subprocess.Popen[bytes]", settings: dict[str, Any], shown: Sequence[str]
+) -> str | None:
     assert process.stdin is not None
     assert process.stdout is not None
-    request = frames.request(0, _PROBE, _PROBE_SECONDS / 2)
+    hidden = [path for path in _HIDDEN if not any(folder.startswith(f"{path}/") for folder in shown)]
+    request = frames.request(0, _PROBE.replace("HIDDEN", repr(hidden)), _PROBE_SECONDS / 2)
     try:
         process.stdin.write(frames.encode(settings) + request)
         process.stdin.flush()

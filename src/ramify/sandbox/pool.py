@@ -1,6 +1,7 @@
 """The sandbox as the rest of ramify sees it: concurrent calls over two zygotes; at level 0, one zygote per call.
 
-One zygote has only the standard library, the other also numpy, mpmath and sympy. Each is started when a program first
+One zygote has only the standard library, the other also numpy, mpmath and sympy; programs of a setup that needs one of these
+all use the other. Each is started when a program first
 needs it, and restarted when it has died. A `ZygoteProcess` is one of them: the process and its pending calls.
 """
 
@@ -22,8 +23,9 @@ from ramify.sandbox import frames, launch, snippet
 from ramify.sandbox.folders import Folder
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.kernel import JailError, forbid_inspection
-from ramify.sandbox.launch import Packages, everything, mentioned, read_answer, scientific
+from ramify.sandbox.launch import Packages, always_loaded, everything, mentioned, read_answer, scientific
 from ramify.sandbox.levels import MAX_LEVEL, detect_level, seccomp_program, shortfall
+from ramify.sandbox.program_setup import ProgramSetup
 
 Frame: TypeAlias = tuple[Mapping[str, Any], bytes]
 """Head and body."""
@@ -206,12 +208,15 @@ class ZygoteProcess:
 
 
 def open_sandbox(
-    min_level: int, max_level: int = MAX_LEVEL, limits: Limits | None = None
+    min_level: int,
+    max_level: int = MAX_LEVEL,
+    limits: Limits | None = None,
+    setup: ProgramSetup | None = None,
 ) -> "ProcessSandbox":
     """Return a sandbox of the highest level that this machine reaches, at most `max_level`.
 
     It starts its processes at the first call, and belongs to the event loop of that call. From now on the user's other
-    programs cannot inspect this process (`kernel.forbid_inspection`).
+    programs cannot inspect this process (`kernel.forbid_inspection`). Whether a setup works is `levels.try_setup`'s to say.
 
     Raises:
         MachineError: The machine reaches less than `min_level`.
@@ -220,15 +225,17 @@ def open_sandbox(
     if reached < min_level:
         raise MachineError(shortfall(min_level, reached))
     forbid_inspection()
-    return ProcessSandbox(reached, limits or Limits())
+    return ProcessSandbox(reached, limits or Limits(), setup or ProgramSetup())
 
 
 class ProcessSandbox:
     """Implements `ramify.core.protocols.Sandbox` with child processes."""
 
-    def __init__(self, level: int, limits: Limits) -> None:
+    def __init__(self, level: int, limits: Limits, setup: ProgramSetup) -> None:
         self._level = level
         self._limits = limits
+        self._setup = setup
+        self._always_loaded = always_loaded(setup)
         self._most = 2 * (os.cpu_count() or 1)
         self._zygotes: dict[Packages, asyncio.Task[ZygoteProcess]] = {}
         self._running = asyncio.Semaphore(self._most)
@@ -251,7 +258,7 @@ class ProcessSandbox:
             what = "the program is" if not cells else "the program and those before it are"
             note = f"killed: {what} longer than {_MAX_CODE_CHARS} characters"
             return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
-        names = mentioned(code, cells)
+        names = self._always_loaded | mentioned(code, cells)
         async with slot_of(self._running):
             return await self._run(code, timeout_seconds, cells, names)
 
@@ -260,7 +267,7 @@ class ProcessSandbox:
     ) -> SandboxResult:
         if self._level == 0:
             with queued():
-                zygote = await self._start(scientific(names) if names else Packages(), 1)
+                zygote = await self._start(scientific(names, self._setup), 1)
             try:
                 result = await self._ask(zygote, code, timeout_seconds, cells)
                 assert result is not None  # a new zygote is not retired
@@ -269,7 +276,9 @@ class ProcessSandbox:
                 await asyncio.shield(self._stop(zygote))
         while True:
             with queued():
-                zygote = await self._shared_zygote(everything() if names else Packages())
+                zygote = await self._shared_zygote(
+                    everything(self._setup) if names else scientific(frozenset(), self._setup)
+                )
             try:
                 result = await self._ask(zygote, code, timeout_seconds, cells)
             finally:

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 FILE_NAME = "<snippet>"
+_PREAMBLE = "<preamble>"
 _CELL_PREFIX = "<earlier program "
 NOT_REPLAYED = "an earlier program, run again to restore the state, ended the process or broke the replay"
 """The note on a program that ended without error but before the last mark."""
@@ -72,6 +73,32 @@ def prepare() -> dict[str, Any]:
     threading.excepthook = _report_thread
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     return names
+
+
+class PreambleError(Exception):
+    """The user's preamble failed, so no program may run."""
+
+
+def run_preamble(preamble: str, names: dict[str, Any]) -> None:
+    """Run the user's preamble in the names that programs start with, and seed again.
+
+    Raises:
+        PreambleError: It raised, exited, or left a thread running, which forked programs would not have.
+    """
+    if not preamble:
+        return
+    linecache.cache[_PREAMBLE] = (len(preamble), None, preamble.splitlines(keepends=True), _PREAMBLE)
+    try:
+        exec(compile(preamble, _PREAMBLE, "exec", dont_inherit=True), names)
+    except BaseException as error:  # noqa: BLE001 - it is the user's code
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame.lineno for frame in frames if frame.filename == _PREAMBLE]
+        line = f", line {own[-1]}" if own else ""
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        raise PreambleError(f"tools.python.preamble{line}: {reason}") from None
+    if threading.active_count() > 1:
+        raise PreambleError("tools.python.preamble: it left a thread running, which programs would not have")
+    seed()
 
 
 def seed() -> None:

@@ -22,6 +22,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, NoReturn
 
 from ramify.sandbox import frames, namespaces, snippet
@@ -54,13 +55,10 @@ def main(register_at_fork: Callable[..., None], hooks: Sequence[Mapping[str, Any
             register_at_fork(**hook)
     try:
         jail, slots = _prepare(settings)
-    except (JailError, OSError, ImportError) as error:
+        names = _first_names(settings["level"], settings["packages"])
+    except (JailError, OSError, ImportError, snippet.PreambleError) as error:
         os.write(outgoing, frames.encode({"ready": False, "reason": str(error)}))
         return
-    hide_ramify()
-    if settings["level"] > 0:
-        rehearse(settings["packages"]["modules"])
-    names = snippet.prepare()
     gc.disable()
     gc.collect()
     if settings["level"] > 0:
@@ -100,6 +98,22 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
     if landlock is not None:
         landlock.close()
     return Jail(level, limits, base64.b64decode(settings["seccomp"])), slots
+
+
+def _first_names(level: int, packages: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of the main module with which snippets start.
+
+    Raises:
+        PreambleError: The user's preamble failed.
+    """
+    hide_ramify()
+    if level > 0:
+        rehearse(packages["modules"])
+    names = snippet.prepare()
+    if packages["open_paths"]:
+        open_to_snippets(packages["open_paths"], packages["open_names"])
+    snippet.run_preamble(packages["preamble"], names)
+    return names
 
 
 def _become_child(birth: Birth, jail: Jail, names: dict[str, Any]) -> NoReturn:
@@ -167,6 +181,27 @@ def preload(modules: Sequence[str], paths: Sequence[str]) -> None:
             __import__(name)
     os.environ.clear()
     del sys.path[len(sys.path) - len(paths) :]
+
+
+class ListedPackages:
+    """Finds the listed modules in the user's folders, and nothing else there."""
+
+    def __init__(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        self._paths, self._names = [*paths], frozenset(names)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Return the spec of a listed module; a package's own parts are found without this."""
+        return PathFinder.find_spec(name, self._paths) if path is None and name in self._names else None
+
+
+def open_to_snippets(paths: Sequence[str], names: Sequence[str] | None) -> None:
+    """Let snippets import from `paths`: everything, or only `names`."""
+    # Libraries that a snippet loads read these then.
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    if names is None:
+        sys.path += paths
+    else:
+        sys.meta_path.append(ListedPackages(paths, names))
 
 
 def hide_ramify() -> None:

@@ -1,7 +1,8 @@
 """Self-critic pairs of Tool-Star (arXiv 2505.16410, section 3.4): right and wrong answers of one recorded tree.
 
 The critic is the rule reward, which judges the policy's own samples. A pair is two leaves of a tree: the chosen one is
-right, the rejected one is not. Both keep the ids that were sampled, so no text is encoded again.
+right, the rejected one is not. Both keep the ids that were sampled, so no text is encoded again. Trees of a service hold its texts,
+encoded; pairs of these are marked, and are for DPO only, which needs no probabilities of the sampler.
 """
 
 from collections import Counter, defaultdict
@@ -80,10 +81,12 @@ class ChosenPairs:
     Attributes:
         of_trees: The pairs of a tree, by its file and its key.
         questions: Number of questions by outcome.
+        num_encoded: Number of pairs whose tokens were encoded from the text of a service.
     """
 
     of_trees: Mapping[tuple[str, TreeKey], Sequence[Pair]]
     questions: Mapping[str, int]
+    num_encoded: int
 
     @property
     def count(self) -> int:
@@ -109,8 +112,9 @@ def choose_pairs(
         decode: Gives the text of tokens.
 
     Raises:
-        DataError: A tree's tokens are those of another tokenizer, or were not sampled.
+        DataError: A tree's tokens are those of another tokenizer.
     """
+    encoded: set[tuple[str, TreeKey]] = set()
     outcomes: defaultdict[str, set[str]] = defaultdict(set)
     best: defaultdict[str, list[tuple[tuple[float, int], int, Pair, tuple[str, TreeKey]]]] = defaultdict(list)
     for number, (file, scored) in enumerate(trees):
@@ -118,6 +122,8 @@ def choose_pairs(
         question = scored.tree.problem.id
         outcome, pairs = rule.choose(scored)
         outcomes[question].add(outcome)
+        if not _is_exact(scored.tree):
+            encoded.add((file, scored.tree.key))
         if pairs:
             ranked = [(_rank(scored, pair), number, pair, (file, scored.tree.key)) for pair in pairs]
             best[question] = sorted([*best[question], *ranked])[: rule.per_question]
@@ -125,18 +131,20 @@ def choose_pairs(
     for choices in best.values():
         for _, _, pair, tree in choices:
             of_trees[tree].append(pair)
-    return ChosenPairs(of_trees, Counter(map(_question_outcome, outcomes.values())))
+    num_encoded = sum(len(pairs) for tree, pairs in of_trees.items() if tree in encoded)
+    return ChosenPairs(of_trees, Counter(map(_question_outcome, outcomes.values())), num_encoded)
 
 
 def _check(file: str, tree: Tree, decode: Callable[[Sequence[int]], str]) -> None:
-    where = f"{file}: problem {tree.problem.id!r}"
-    if not all(node.exact_ids for node in tree.nodes):
-        raise DataError(
-            f"{where}: its tokens were not sampled but encoded from the text of a service. Use trees of a local engine or vLLM"
-        )
     prompt = tree.nodes[0]
     if decode(prompt.token_ids) != prompt.text:
-        raise DataError(f"{where}: its tokens are those of another model's tokenizer")
+        raise DataError(
+            f"{file}: problem {tree.problem.id!r}: its tokens are those of another model's tokenizer"
+        )
+
+
+def _is_exact(tree: Tree) -> bool:
+    return all(node.exact_ids for node in tree.nodes)
 
 
 def _question_outcome(outcomes: Set[str]) -> str:
@@ -182,6 +190,7 @@ def pair_rows(
                 },
                 "rewards": [scored.rewards[index].value for index in pair],
                 "calls": [len(trajectory.exchanges) for trajectory in sides],
+                **({} if _is_exact(tree) else {"exact_ids": False}),
                 "ids": {
                     "prompt": list(prompt.token_ids),
                     **{

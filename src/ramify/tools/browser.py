@@ -323,8 +323,8 @@ class OpenPage:
             # In a thread: finding the passage takes a while and must not block the event loop.
             passage = await asyncio.to_thread(passage_near, document.text, near, self._config)
             head = f"Title: {document.title}\n" if document.title else ""
-            return ToolResult(call.id, ToolStatus.OK, f"{head}{passage.text}", {"near": passage.f1 > 0})
+            info: dict[str, Json] = {"near": passage.f1 > 0, "pages": [{"url": url, "read": "ok"}]}
+            return ToolResult(call.id, ToolStatus.OK, f"{head}{passage.text}", info)
         status = ToolStatus.TIMEOUT if failed.kind is FailureKind.TIMEOUT else ToolStatus.ERROR
-        return ToolResult(
-            call.id, status, f"The page could not be read: {failed}", {"failed": failed.kind.value}
-        )
+        info = {"failed": failed.kind.value, "pages": [{"url": url, "read": failed.kind.value}]}
+        return ToolResult(call.id, status, f"The page could not be read: {failed}", info)

@@ -165,6 +165,7 @@ class BrowserConfig(Config):
 
     Attributes:
         source: Fetch pages directly (guarded), or through the Jina reader (with the key in JINA_API_KEY, if set).
+        url: Address of the reader, such as one of your own; None: https://r.jina.ai.
         open_page: Whether there is a separate tool that opens an address.
         page_seconds: Time limit of one page, from the request to the last byte, with redirects and a second attempt.
         pages_seconds: Time limit for reading all pages of an answer; slower pages are left out.
@@ -179,6 +180,7 @@ class BrowserConfig(Config):
     """
 
     source: Literal["guarded", "jina"] = "guarded"
+    url: ServiceUrl | None = None
     open_page: Switch = False
     page_seconds: Seconds = 20.0
     pages_seconds: Seconds = 30.0
@@ -195,6 +197,7 @@ class BrowserConfig(Config):
         for key, other, acts in (
             ("networks", 'source = "guarded"', self.source == "guarded"),
             ("max_bytes", 'source = "guarded"', self.source == "guarded"),
+            ("url", 'source = "jina"', self.source == "jina"),
             ("summary_seconds", "summary", self.summary is not None),
         ):
             if not acts and self.is_changed(key):
@@ -206,6 +209,11 @@ class PythonConfig(Config):
     """The Python tool: a program's wall time, and the length of a result without its notes.
 
     `stateful` keeps variables within a trajectory. `max_calls` and `limit_reply` are as in `CallConfig`.
+
+    Attributes:
+        preamble: Statements, or a file of them, with whose names each program starts.
+        packages: Distributions beside ramify that programs can import besides numpy, mpmath and sympy.
+        environment: Folder of a virtual or conda environment whose packages programs can import instead.
     """
 
     max_calls: PositiveInt | None = None
@@ -213,8 +221,15 @@ class PythonConfig(Config):
     timeout_seconds: Seconds = 120.0
     max_output_chars: PositiveInt = 4000
     stateful: Switch = False
+    preamble: InputFile | tuple[str, ...] | None = None
+    packages: tuple[Name, ...] | None = None
+    environment: UserPath | None = None
 
     def __post_init__(self) -> None:
+        if self.packages is not None and self.environment is not None:
+            raise ValueError(
+                "packages: has no effect with environment, which has packages of its own. Remove it."
+            )
         refuse_idle_reply(self.max_calls, self.limit_reply)
 
 

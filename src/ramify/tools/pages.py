@@ -14,11 +14,13 @@ of neighbouring characters; the released code uses a word segmenter, for Chinese
 import asyncio
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final, Protocol
 
+from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.addresses import GuardedTransport, check_url, join_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
@@ -40,8 +42,12 @@ _ERROR_PHRASES: Final = (
     "checking your browser", "enable cookies", "enable javascript", "error 404", "error 500", "forbidden",
     "internal server error", "javascript is disabled", "javascript is required", "just a moment", "not found",
     "page isn't available", "service unavailable", "something went wrong", "too many requests", "unusual traffic",
-    "verify you are human",
+    "verify you are human", "you have been blocked", "页面不存在", "頁面不存在", "找不到页面", "访问被拒绝", "見つかりません",
 )  # fmt: skip
+
+
+READS_TO_STOP: Final = 50
+"""If so many reads failed and none worked, the browser reads nothing, and the run ends."""
 
 
 class PageSource(Protocol):
@@ -77,14 +83,40 @@ class Pages:
     def __init__(self, source: PageSource, cache: Cache | None = None) -> None:
         """Fetch nothing yet. `close` closes the source; whoever creates `cache` closes it."""
         self._source, self._cache = source, cache
+        self._failed: Counter[str] = Counter()
+        self._has_read = False
 
     async def read(self, url: str) -> Document:
         """Return title and text of the page at `url`.
 
         Raises:
             RequestFailedError: The page cannot be fetched, has hardly any text, or is an error page.
-            ServiceDownError: The service that fetches pages is down, or refuses the key.
+            ServiceDownError: The service that fetches pages is down or refuses the key, or the first `READS_TO_STOP` reads all
+                failed.
         """
+        self._require_success()
+        try:
+            document = await self._read(url)
+        except RequestFailedError as error:
+            self._failed[error.kind.value] += 1
+            self._require_success()
+            raise
+        except asyncio.CancelledError:
+            # The caller waits no longer.
+            self._failed[FailureKind.TIMEOUT.value] += 1
+            raise
+        self._has_read = True
+        return document
+
+    def _require_success(self) -> None:
+        if not self._has_read and self._failed.total() >= READS_TO_STOP:
+            kinds = ", ".join(f"{name} {n}" for name, n in self._failed.most_common())
+            raise ServiceDownError(
+                f"tools.browser: the first {self._failed.total()} page reads all failed ({kinds}), so the policy sees snippets only. "
+                "Check source, networks and the connection"
+            )
+
+    async def _read(self, url: str) -> Document:
         address = check_url(url)
         if self._cache is None:
             return await self._fresh(address)
@@ -114,8 +146,8 @@ class Pages:
 def fault_of(text: str) -> str | None:
     """Return why a page is left out, or None: Tool-Star's rule (arXiv 2505.16410, released code) with our own error phrases.
 
-    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase, unless it is
-    about errors: a sentence with the phrase defines something and addresses nobody.
+    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase, unless the page
+    is about something else: it tells of the phrase, and speaks to nobody.
     """
     count = count_words(text, _ERROR_WORDS)
     if count < _MIN_WORDS or (len(text) < _MIN_CHARS and _width(text) < _MIN_CHARS):
@@ -123,7 +155,7 @@ def fault_of(text: str) -> str | None:
     if count < _ERROR_WORDS:
         folded = text.casefold().replace("\u2019", "'")
         phrase = next((phrase for phrase in _ERROR_PHRASES if phrase in folded), None)
-        if phrase is not None and not _is_about_errors(folded):
+        if phrase is not None and _is_error_page(folded):
             return f"the page says {phrase!r}"
     return None
 
@@ -132,15 +164,20 @@ def _width(text: str) -> int:
     return len(text) + (_CJK_WIDTH - 1) * len(_CJK_RUN.findall(text))
 
 
-def _is_about_errors(folded: str) -> bool:
-    """Return True if a sentence with an error phrase defines something; error pages address their reader instead."""
-    pieces = (folded[start:end] for start, end in sentences(folded))
-    return any(
-        any(phrase in piece for phrase in _ERROR_PHRASES)
-        and _DEFINES.search(piece) is not None
-        and _ADDRESSES.search(piece) is None
-        for piece in pieces
-    )
+def _is_error_page(folded: str) -> bool:
+    """Return True if a page with an error phrase has it alone in a sentence, or speaks to its reader, and defines no error."""
+    pieces = [folded[start:end] for start, end in sentences(folded)]
+    named = [piece for piece in pieces if any(phrase in piece for phrase in _ERROR_PHRASES)]
+    if any(_DEFINES.search(piece) is not None and _ADDRESSES.search(piece) is None for piece in named):
+        return False
+    return any(map(_is_bare, named)) or any(_TO_READER.search(piece) is not None for piece in pieces)
+
+
+def _is_bare(piece: str) -> bool:
+    """Return True if a sentence consists of error phrases: "404 Not Found", but not "Not Found (album)"."""
+    for phrase in _ERROR_PHRASES:
+        piece = piece.replace(phrase, " ")
+    return all(word.isdecimal() or word in _ERROR_WORDS_ALONE for word in re.findall(r"\w+", piece))
 
 
 _ACCEPTED = (
@@ -320,6 +357,8 @@ _DEFINES: Final = re.compile(
 _ADDRESSES: Final = re.compile(
     r"\b(?:you|your|we|our|us|please|this page|this server|this site)\b|\bthe requested\b"
 )
+_TO_READER: Final = re.compile(rf"{_ADDRESSES.pattern}|\bthe page\b|[您你请請]|抱歉|ください|申し訳|お探し")
+_ERROR_WORDS_ALONE: Final = frozenset({"error", "http", "page", "oops", "sorry", "status", "code", "the"})
 _MARKUP: Final = re.compile(r"</?(?:b|strong|em|i|mark)>", re.IGNORECASE)
 # A sentence ends at a full-width mark, at a Latin one before a blank, and at the end of a line.
 _SENTENCE_END: Final = re.compile(

@@ -159,7 +159,7 @@ def _row(row: object, line: int, number: int) -> PassageRow:
     if body is None:
         raise ValueError("no 'text' or 'contents'")
     title = _text(row, "title")
-    identifier = line if row.get("id") is None else row["id"]
+    identifier = next((row[key] for key in ("id", "docid") if row.get(key) is not None), line)
     if isinstance(identifier, bool) or not isinstance(identifier, int | str):
         raise ValueError(f"'id' must be text or a whole number, got {type(identifier).__name__}")
     str(identifier).encode()
@@ -186,7 +186,10 @@ class PassageIndex:
 
     Attributes:
         fingerprint: Hash of the bytes of the file of passages.
+        engine: The library that ranks.
     """
+
+    engine = ENGINE
 
     def __init__(self, index: tantivy.Index, fingerprint: str) -> None:
         self._schema = index.schema

@@ -11,6 +11,7 @@ says so. So a fork equals its parent, and no process lives between calls. In ret
 grows with the square of their number, and a program's time limit also covers the programs before it.
 """
 
+import ast
 import asyncio
 import re
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Json, Sandbox, SandboxResult, SandboxStatus, ToolSession
 from ramify.net.failures import RequestFailedError
@@ -27,19 +29,33 @@ from ramify.tools.stateless import StatelessSession
 
 if TYPE_CHECKING:
     from ramify.net.client import Answer, HttpClient
+    from ramify.sandbox.program_setup import ProgramSetup
 
 MARGIN_SECONDS = 10.0
 """Time that a call may take beyond the program's own time, for its process to start and to end."""
 
 _ERROR_LINES = 12
+_MOST_PACKAGES = 12
+"""A note names so many."""
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _FENCE: Final = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?:(?:python|py)[0-9.]*+(?:[ \t\r]*+\n|[ \t]++)|\r?\n)", re.IGNORECASE
 )
-_FENCE_LINE: Final = re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE)
-_FENCES_NOTE = (
-    "The program has Markdown fences or text around it. Send the program only, or in one ```python fence."
+_FOREIGN_LINES: Final = (
+    (
+        re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE),
+        "The program has Markdown fences or text around it. Send the program only, or in one ```python fence.",
+    ),
+    (
+        re.compile(r"^[ \t]*+(?:!|%{1,2}+)[a-z]", re.MULTILINE),
+        "Lines that begin with ! or % are commands of a notebook. Send the program without them.",
+    ),
+    (
+        re.compile(r"^>>> ", re.MULTILINE),
+        "The lines begin with the prompts of a console. Send the program without them.",
+    ),
 )
+"""Lines that are no Python, and what is said of them."""
 _MISSING_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([^']{1,200}+)'")
 
 _DESCRIPTION = (
@@ -71,11 +87,43 @@ def python_spec(config: PythonConfig) -> ToolSpec:
     )
 
 
+def setup_of(config: PythonConfig) -> "ProgramSetup":
+    """Return what each program starts with: the preamble, and the packages of a list or an environment.
+
+    Raises:
+        ConfigError: The preamble is not Python, a package is not installed, or the environment cannot be used.
+    """
+    from ramify.sandbox.program_setup import ProgramSetup, environment_setup, packages_setup
+
+    preamble = _preamble(config.preamble)
+    if config.environment is not None:
+        return environment_setup(config.environment, preamble)
+    return packages_setup(config.packages, preamble) if config.packages else ProgramSetup(preamble)
+
+
+def _preamble(source: Path | tuple[str, ...] | None) -> str:
+    if source is None:
+        return ""
+    where = f"tools.python.preamble: {source}" if isinstance(source, Path) else "tools.python.preamble"
+    try:
+        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else "\n".join(source)
+        statements = ast.parse(text).body
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+    except SyntaxError as error:
+        raise ConfigError(f"{where}, line {error.lineno}: not Python: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not Python: {error}") from None
+    if not statements:
+        raise ConfigError(f"{where}: expected statements, got none. Remove the key.")
+    return text
+
+
 class PythonTool:
     """Implements `ramify.core.protocols.Tool` with a sandbox. Whoever creates the sandbox closes it."""
 
-    def __init__(self, sandbox: Sandbox, config: PythonConfig) -> None:
-        self._sandbox, self._config = sandbox, config
+    def __init__(self, sandbox: Sandbox, config: PythonConfig, setup: "ProgramSetup | None" = None) -> None:
+        self._sandbox, self._config, self._setup = sandbox, config, setup
         self.spec = python_spec(config)
 
     async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems start alike
@@ -98,7 +146,7 @@ class PythonTool:
             text = "The program was not run: the sandbox service failed."
             return ToolResult(call.id, ToolStatus.ERROR, text, {"failure": error.kind.value})
         status, text = self._observation(result)
-        if status is ToolStatus.ERROR and (note := _note(code, result)):
+        if status is ToolStatus.ERROR and (note := self._note(code, result)):
             # In the error's own line, which the debugger quotes.
             text = f"{text}. {note}"
         info: dict[str, object] = {"sandbox_level": result.level}
@@ -135,6 +183,32 @@ class PythonTool:
             else "The program failed without a message."
         )
         return ToolStatus.ERROR, f"{_keep_head(output, room)}\n{reason}" if output else reason
+
+    def _note(self, code: str, result: SandboxResult) -> str:
+        """Return what the policy should know about a program that failed, besides its error; "" if nothing."""
+        error = result.stderr.rstrip().rpartition("\n")[2]
+        if result.failed_cell is not None:
+            return ""
+        if error.startswith(("SyntaxError:", "IndentationError:")):
+            # Such lines inside a text of three quotes belong to the program.
+            if any(quotes in code for quotes in ('"""', "'''")):
+                return ""
+            return next((note for lines, note in _FOREIGN_LINES if lines.search(code)), "")
+        missing = _MISSING_MODULE.match(error)
+        # The packages of a remote sandbox are unknown here.
+        if missing is None or result.remote:
+            return ""
+        # Not at the top: `--dry-run` reads the tool's description and starts no program.
+        from ramify.sandbox.launch import installed
+        from ramify.sandbox.program_setup import ProgramSetup
+
+        packages = installed(self._setup or ProgramSetup())
+        if missing[1].partition(".")[0] in {*packages, *sys.stdlib_module_names}:
+            return ""
+        if len(packages) > _MOST_PACKAGES:
+            return f"The tool has the standard library and {len(packages)} packages, of which this is none."
+        *others, last = ("the standard library", *packages)
+        return f"The tool has {', '.join(others)} and {last}." if others else f"The tool has {last}."
 
 
 class _StatefulSession:
@@ -176,29 +250,6 @@ def program_of(call: ToolCall) -> str | None:
     return text[opening.end() :].removesuffix(opening["fence"]).rstrip()
 
 
-def _note(code: str, result: SandboxResult) -> str:
-    """Return what the policy should know about a program that failed, besides its error; "" if nothing."""
-    error = result.stderr.rstrip().rpartition("\n")[2]
-    if result.failed_cell is not None:
-        return ""
-    if error.startswith(("SyntaxError:", "IndentationError:")):
-        # Fences inside a text of three quotes belong to the program.
-        is_fenced = _FENCE_LINE.search(code) and not any(quotes in code for quotes in ('"""', "'''"))
-        return _FENCES_NOTE if is_fenced else ""
-    missing = _MISSING_MODULE.match(error)
-    # The packages of a remote sandbox are unknown here.
-    if missing is None or result.remote:
-        return ""
-    # Not at the top: `--dry-run` reads the tool's description and starts no program.
-    from ramify.sandbox.launch import installed
-
-    packages = installed()
-    if missing[1].partition(".")[0] in {*packages, *sys.stdlib_module_names}:
-        return ""
-    *others, last = ("the standard library", *packages)
-    return f"The tool has {', '.join(others)} and {last}." if others else f"The tool has {last}."
-
-
 def _keep_head(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n[output cut after {limit} characters]"
 
@@ -223,6 +274,7 @@ class RemoteSandbox:
         base_url: Address of the service, without the route.
         declared_level: Isolation level that the service's operator promises, 0 to 4; 0 promises nothing.
         headers: Headers for each request, such as a key.
+        preamble: Runs before each program, which starts with its names.
     """
 
     def __init__(
@@ -232,7 +284,9 @@ class RemoteSandbox:
         base_url: str,
         declared_level: int = 0,
         headers: Mapping[str, str] | None = None,
+        preamble: str = "",
     ) -> None:
+        self._preamble = preamble
         self._client = client
         self._address = f"{base_url.rstrip('/')}/run_code"
         self._level = declared_level
@@ -252,7 +306,12 @@ class RemoteSandbox:
             ServiceDownError: The service is down, refuses the key, or its budget is spent.
         """
         mark = snippet.new_mark()
-        program = f"{self._runner}\n\nrun({code!r}, {tuple(cells)!r}, {mark!r}, prepare())\n"
+        steps = (
+            "_names = prepare()",
+            f"run_preamble({self._preamble!r}, _names)",
+            f"run({code!r}, {tuple(cells)!r}, {mark!r}, _names)",
+        )
+        program = "\n".join((self._runner, "", *steps, ""))
         body: dict[str, Json] = {"code": program, "language": "python", "run_timeout": timeout_seconds}
         answer = await self._client.post_json(self._address, body, headers=self._headers)
         return self._result(answer, len(cells), mark)

@@ -1,6 +1,6 @@
 """Search provider `dense`: ranks the passages of a file by the exact dot product of embeddings.
 
-Needs sentence-transformers (`ramify-rl[dense]`).
+Needs sentence-transformers (`ramify-rl[dense]`). If FAISS is installed, it compares the query with the vectors, on all cores.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
 from ramify.tools.configs import DenseSearchConfig
-from ramify.tools.passage_index import PassageReader
+from ramify.tools.passage_index import PassageReader, Ranked
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
@@ -62,6 +63,8 @@ class DenseSearch:
             if name is not None
         }
         self._turn = threading.Lock()
+        self._faiss = _faiss()
+        self.fingerprint, self.engine = reader.fingerprint, f"dense {config.model}"
         self.identity: Mapping[str, Json] = {
             "corpus": reader.fingerprint,
             "model": config.model,
@@ -76,29 +79,43 @@ class DenseSearch:
             texts, embed, vectors_path, lambda: note(f"{path}: embedding {len(texts):,} passages")
         )
 
+    def __len__(self) -> int:
+        return len(self._passages)
+
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
         """Return the `top_k` nearest passages; ties in file order. `collection` restricts them."""
-        return await asyncio.to_thread(self._search, query, top_k, collection)
+        ranked = await asyncio.to_thread(self.ranked, query, top_k, collection)
+        return [Hit(passage.id, passage.text) for _, passage in ranked]
 
     async def close(self) -> None:
         """Do nothing: the object holds only memory."""
 
-    def _search(self, query: str, top_k: int, collection: str | None) -> list[Hit]:
+    def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
+        """Search as `search` does, and return each passage with its dot product. Threads may share the object."""
         with self._turn:
             vector = self._embed([self._prefix + query])[0]
-        scores = self._vectors @ vector
+        if collection is None and self._faiss is not None:
+            count = min(top_k, len(self))
+            (scores,), (rows,) = self._faiss.knn(
+                vector[None], self._vectors, count, metric=self._faiss.METRIC_INNER_PRODUCT
+            )
+            best = rows[np.lexsort((rows, -scores))]
+            scores = dict(zip(rows, scores, strict=True))
+        else:
+            scores = self._vectors @ vector
+            best = self._nearest(scores, top_k, collection)
+        return tuple((float(scores[i]), self._passages[i]) for i in best)
+
+    def _nearest(self, scores: Vectors, top_k: int, collection: str | None) -> npt.NDArray[np.intp]:
         if collection is not None:
-            inside = self._members.get(collection)
-            if inside is None:
-                return []
+            inside = self._members.get(collection, np.zeros(len(scores), bool))
             scores = np.where(inside, scores, -np.inf)
         count = min(top_k, int(np.isfinite(scores).sum()))
         if not count:
-            return []
+            return np.empty(0, np.intp)
         worst = np.partition(scores, -count)[-count]
         near = np.flatnonzero(scores >= worst)
-        best = near[np.argsort(-scores[near], kind="stable")][:count]
-        return [Hit(self._passages[i].id, self._passages[i].text) for i in best]
+        return near[np.argsort(-scores[near], kind="stable")][:count]
 
 
 def load_embedder(model: str, device: str | None = None) -> Embed:
@@ -126,6 +143,14 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
         return vectors.astype(np.float32, copy=False)
 
     return embed
+
+
+def _faiss() -> ModuleType | None:
+    """Return the module of FAISS, or None where it is not installed."""
+    try:
+        return importlib.import_module("faiss")
+    except ImportError:
+        return None
 
 
 def _folder(model: str) -> Path:

@@ -1,4 +1,4 @@
-"""A retrieval service over a passage index, with the routes of FlashRAG, Tool-Star and Search-R1.
+"""A retrieval service over passages, with the routes of FlashRAG, Tool-Star and Search-R1.
 
     POST /search        {query, top_n = 10, return_score = false}      -> [document] or [[document], [score]]
     POST /batch_search  {query: [..], top_n, return_score}             -> [[document]] or [[[document]], [[score]]]
@@ -13,13 +13,17 @@ client disconnects, its remaining queries are dropped.
 import asyncio
 import json
 import logging
+import multiprocessing
+import os
 import signal
 import socket
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,9 +31,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
 
+from ramify.core.errors import MachineError
 from ramify.core.json_text import parse_object
-from ramify.tools.passage_index import ENGINE, PassageIndex, Ranked
+from ramify.tools.passage_index import Ranked
 
 MAX_BODY_BYTES = 1_000_000
 MAX_QUERIES = 1024
@@ -38,12 +45,30 @@ MAX_ANSWER_PASSAGES = 10_000
 """Limit for all queries of a request together, since an answer is built and sent as a whole."""
 _DEFAULT_PASSAGES = 10
 _DRAIN_SECONDS = 5
+_WORKER_SECONDS = 60
+"""A worker that does not answer for so long is replaced: as long as its imports may take on a busy machine."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _Body: TypeAlias = Mapping[str, Any]
 
 
-def make_app(index: PassageIndex, threads: int) -> Starlette:
+class RankedPassages(Protocol):
+    """Passages that can be ranked for a query, by several threads at the same time."""
+
+    fingerprint: str
+    """Hash of the bytes of the file of passages."""
+    engine: str
+    """What ranks them."""
+
+    def __len__(self) -> int: ...
+
+    def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
+        """Return the `top_k` best passages with their scores, best first; ties in file order."""
+        ...
+
+
+def make_app(index: RankedPassages, threads: int) -> Starlette:
     """Return the service; at most `threads` searches run at the same time, in threads of their own."""
+    logging.getLogger("uvicorn.error").addFilter(_NotCancelled())
     service = _Service(index, threads)
     return Starlette(
         routes=[
@@ -64,9 +89,14 @@ class FairTurns:
     """
 
     def __init__(self, limit: int) -> None:
-        self._free = limit
+        self.limit = self._free = limit
         # Clients, and each client's requests, in the order of their turns.
         self._waiting: dict[Hashable, dict[Hashable, deque[asyncio.Future[None]]]] = {}
+
+    @property
+    def free(self) -> int:
+        """Number of slots that nobody holds."""
+        return self._free
 
     @asynccontextmanager
     async def slot(self, client: Hashable, request: Hashable) -> AsyncIterator[None]:
@@ -110,7 +140,7 @@ class FairTurns:
 
 
 class _Service:
-    def __init__(self, index: PassageIndex, threads: int) -> None:
+    def __init__(self, index: RankedPassages, threads: int) -> None:
         self._index = index
         self._turns = FairTurns(threads)
         self._threads = ThreadPoolExecutor(threads, "search")
@@ -121,7 +151,8 @@ class _Service:
                 "status": "healthy",
                 "passages": len(self._index),
                 "corpus": self._index.fingerprint,
-                "engine": ENGINE,
+                "engine": self._index.engine,
+                "retrievers": {"total": self._turns.limit, "available": self._turns.free},
             }
         )
 
@@ -279,6 +310,20 @@ class _Server(uvicorn.Server):
         yield
 
 
+def server_settings(app: Callable[..., Any], workers: int = 1) -> uvicorn.Config:
+    """Return uvicorn's settings. With several workers each calls `app`, which can be pickled, for its own application."""
+    return uvicorn.Config(
+        app,
+        workers=workers,
+        factory=workers > 1,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_worker_healthcheck=_WORKER_SECONDS,
+    )
+
+
 def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Answer requests until SIGINT or SIGTERM; then finish the requests in progress, for five seconds at most.
 
@@ -287,11 +332,7 @@ def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -
         listening: A bound socket.
         ready: Called once signal handlers are installed, before the first request is answered.
     """
-    settings = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=_DRAIN_SECONDS
-    )
-    logging.getLogger("uvicorn.error").addFilter(_NotCancelled())
-    server = _Server(settings)
+    server = _Server(server_settings(app))
 
     def stop() -> None:
         server.force_exit = server.should_exit
@@ -305,3 +346,37 @@ def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -
         await server.serve(sockets=[listening])
 
     asyncio.run(run())
+
+
+def serve_with_workers(
+    app: Callable[[], Starlette], workers: int, listening: socket.socket, ready: Callable[[], None]
+) -> None:
+    """Serve from several processes that accept from one socket; otherwise as `serve`. A worker that dies is replaced.
+
+    Args:
+        app: Called in each worker; it and its arguments are pickled.
+        workers: Number of processes.
+        listening: A bound socket.
+        ready: Called before the workers start. Until one has its application, connections wait.
+
+    Raises:
+        MachineError: A worker could not start.
+    """
+    supervisor = Multiprocess(server_settings(partial(_worker_app, app), workers), [listening])
+    ready()
+    supervisor.run()
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise MachineError("a worker could not start. Its reason stands above.")
+
+
+def _worker_app(app: Callable[[], Starlette]) -> Starlette:
+    # Without this a worker would go on listening after its parent was killed.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    return app()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

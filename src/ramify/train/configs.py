@@ -14,7 +14,7 @@ from ramify.core.config import (
     Temperature,
     Tokens,
 )
-from ramify.data.configs import Columns, Dataset
+from ramify.data.configs import Columns, Datasets, Instructions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +38,17 @@ class EvaluationConfig(Config):
     """Evaluate every `every` steps, after the last one, and with `at_start` before the first.
 
     `test`, `columns`, `instructions` and `limit` are those of `[data]` in a recipe of `ramify eval`; `attempts`, `temperature`,
-    `max_turn_tokens`, `top_p`, `top_k`, `min_p` and `repetition_penalty` those of its `[sampling]`. In RL the other limits are those of training unless they are set, and at most as many. The share of right
+    `max_turn_tokens`, `top_p`, `top_k`, `min_p` and `repetition_penalty` those of its `[sampling]`. A text that `data.instructions` sets holds
+    for `test` too, unless it has its own. In RL the other limits are those of training unless they are set, and at most as many. The share of right
     attempts ranks the checkpoints that `run.keep_best` keeps. With `patience` the run ends after so many evaluations in a row
-    without a better score.
+    without a better score. `null` scores agents that know nothing at the first evaluation.
     """
 
-    test: Dataset
+    test: Datasets
     columns: Columns = field(default_factory=dict)
     every: PositiveInt
     at_start: Switch = True
-    instructions: Switch | None = None
+    instructions: Instructions | None = None
     limit: PositiveInt | None = None
     attempts: Reserved = 1
     temperature: Temperature = 1.0
@@ -61,6 +62,7 @@ class EvaluationConfig(Config):
     max_calls: Calls | None = None
     max_result_chars: PositiveInt | None = None
     patience: PositiveInt | None = None
+    null: Switch = False
 
     def refuse_unsaved(self, save_every: int) -> None:
         """Refuse evaluations of weights that get no checkpoint (ValueError)."""

@@ -26,6 +26,7 @@ from ramify.data.configs import ExampleDataConfig
 from ramify.data.example_formats import COMPLETION, PAIR
 from ramify.data.examples import Example, RefusedRows, RowName, read_examples
 from ramify.data.problems import control_notes, listed
+from ramify.data.prompts import PromptTexts
 from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
@@ -107,6 +108,7 @@ class ExampleReader:
         rows: RowRenderer,
         note: Callable[[str], None],
         *,
+        texts: PromptTexts,
         pairs: bool,
         may_end_in_call: bool,
     ) -> None:
@@ -116,10 +118,11 @@ class ExampleReader:
             data: The file, and what is done with rows that cannot be used.
             rows: Renders the rows.
             note: Gets notes on how far the file is read.
+            texts: What is put in front of prompts.
             pairs: Rows are preference pairs, not demonstrations.
             may_end_in_call: A demonstration may end in a call, since its environment may end there.
         """
-        self._data, self._row_renderer, self._note = data, rows, note
+        self._data, self._row_renderer, self._note, self._texts = data, rows, note, texts
         self._names = PAIR if pairs else COMPLETION
         self._may_end_in_call = may_end_in_call
         self._rows, self._read_all = 0, False
@@ -165,6 +168,7 @@ class ExampleReader:
             check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
             self._spelt.append(None)
             return [RenderedExample(problem, (), example.tools, example.row, example.recorded)]
+        (problem,) = self._texts.in_front((problem,), [spec.name for spec in tools])
         dialogues: list[tuple[Problem, Sequence[CompletionLines]]] = [(problem, example.sides)]
         if not all(map(self._is_one_context, example.sides)):
             dialogues = _by_exchange(renderer, problem, example.sides, tools)
@@ -190,8 +194,10 @@ class ExampleReader:
         context = tuple(context_turns(renderer, side, tools) for side in lines)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
             raise RowTooLargeError(self._too_many_tokens)
-        for parts, untrained in zip(sides, context, strict=True):
-            self._check(parts, untrained, tools, begun_turn(problem.messages))
+        for number, (parts, untrained) in enumerate(zip(sides, context, strict=True)):
+            # A rejected side may call tools in ways that a rollout would answer with an error.
+            lenient = frozenset(range(len(parts))) if number else untrained
+            self._check(parts, lenient, tools, begun_turn(problem.messages))
         mended = tuple(map(renderer.repaired, sides))
         if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
             raise RowTooLargeError(self._too_many_tokens)
@@ -264,6 +270,7 @@ class ExampleReader:
                 f"{_listed(self._repaired)}"
             )
         return (
+            *self._texts.notes,
             *source_notes(self._data.train),
             *(f"{self._location}: {note}" for note in notes),
             *control_notes(named(self._data.train), self._spelt),

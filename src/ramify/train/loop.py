@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ramify.core.errors import DataError, RunInterruptedError
 from ramify.core.protocols import Publisher
 from ramify.eval.evaluation import Evaluation
+from ramify.eval.null_agents import null_line, null_scores
 from ramify.eval.run import evaluate
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import MetricsRow, read_metrics
@@ -79,6 +80,8 @@ class TrainingEvaluation:
             stop.run(self.sampler.agent.engine.load_weights(step))
         self.sampler.scoring.require_success()
         row = evaluation_metrics(evaluation)
+        if self.config.null and not read_evaluations(self.folder):
+            row |= self._null_metrics(stop)
         write_trees(self.folder.evaluation(step), [TracedTree(s.tree, s.rewards) for s in trees])
         # Last: with its line an evaluation is done.
         self.folder.evaluations.append(step, row)
@@ -90,6 +93,13 @@ class TrainingEvaluation:
             f"{len(problems)} problems"
         )
         return row
+
+    def _null_metrics(self, stop: StopOnSignal) -> dict[str, float | None]:
+        task, agent = self.sampler.task, self.sampler.agent
+        with self.console.phase("agents that know nothing", 3 * len(task.problems)) as phase:
+            scores = stop.run(null_scores(task, agent.limits, agent.run_seed, phase))
+        self.console.note(null_line(scores))
+        return {f"eval/null/{name}": interval.value for name, interval in scores.items()}
 
     def note_lost(self, state: LoopState) -> None:
         """Note evaluations before the step of `state` that left a trace or a rank, but no line in `evals.jsonl`."""

@@ -163,6 +163,7 @@ def record(
         TracedTree(scored.tree, scored.rewards, _mean_advantages(scored.tree, trained.get(scored.tree.key)))
         for scored in batch.trees
     ]
+    services = run.sampler.timing.service_metrics()
     run.sampler.timing.flush(run.folder.timing(state.step), held_up)
     updated = update_metrics(outcome.reports)
     guarded = {}
@@ -173,7 +174,7 @@ def record(
             "guard/fallbacks": float(state.guard.fallbacks),
         }
     sampling = batch.metrics if run.dynamic_sampling is not None else {}
-    run.recorder.step(state.step, {**rollout_metrics, **updated, **guarded, **sampling}, traced)
+    run.recorder.step(state.step, {**rollout_metrics, **updated, **guarded, **sampling, **services}, traced)
     norm = updated["update/grad_norm"]
     shown: dict[str, float | str] = {"reward": rollout_metrics.get("reward/mean", "none")}
     if rollout_metrics["reward/not_counted"] or "not counted" in phase.shown:

@@ -1,6 +1,9 @@
 """Runs every attack at one level and prints the outcomes as JSON; a process of its own, of whatever user.
 
-python red_team_siege.py LEVEL MARKER [IMPORT]     LEVEL: none, or 0 to 4; IMPORT: a module that each program imports first
+python red_team_siege.py LEVEL MARKER [IMPORT]
+
+LEVEL: none, or 0 to 4; IMPORT: a module that each program imports first, or `ballast`, which is in an environment of the user's
+whose programs start with a preamble.
 """
 
 import asyncio
@@ -10,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import red_team_files
 import red_team_resources
@@ -21,9 +25,11 @@ from ramify.core.protocols import Sandbox, SandboxResult
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.levels import why_not
 from ramify.sandbox.pool import open_sandbox
+from ramify.sandbox.program_setup import ProgramSetup, environment_setup
 
 ATTACKS = (*red_team_files.ATTACKS, *red_team_system.ATTACKS, *red_team_resources.ATTACKS)
 LIMITS = Limits(file_bytes=1 << 20, output_bytes=4096, num_processes=48)
+USERS = "ballast"
 _AT_ONCE = 4
 _SETTLE_SECONDS = 3.0
 
@@ -116,6 +122,21 @@ def _end(pids: set[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _lay_out(folder: Path) -> ProgramSetup:
+    """Lay out an environment with the package `ballast`, and return its setup with a preamble."""
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    package = folder / "lib" / name / "site-packages" / USERS
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("WEIGHT = 40\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / name).symlink_to(sys.executable)
+    return environment_setup(folder, f"import json, {USERS}\nkept = [{USERS}.WEIGHT]")
+
+
+def _files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
 def main() -> None:
     level, marker, *first = sys.argv[1:]
     missing = None if level == "none" else why_not(int(level))
@@ -123,12 +144,16 @@ def main() -> None:
         sys.stdout.write(json.dumps({"missing": missing}))
         return
     scene = Scene(marker)
+    environment = scene.folder / "users-environment"
+    setup = _lay_out(environment) if USERS in first else None
+    before = _files_below(environment)
     sandbox: Sandbox = (
-        UnguardedRunner(marker) if level == "none" else open_sandbox(int(level), int(level), LIMITS)
+        UnguardedRunner(marker) if level == "none" else open_sandbox(int(level), int(level), LIMITS, setup)
     )
     try:
         siege = Siege(scene, sandbox, "".join(f"import {name}\n" for name in first))
         report = asyncio.run(siege.run())
+        report["environment"] = "whole" if _files_below(environment) == before else "changed"
     finally:
         scene.clear()
     for word in report["said"][red_team_system.SHARED_MEMORY][1].split():

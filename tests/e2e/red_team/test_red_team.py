@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import red_team_table
-from red_team_siege import ATTACKS
+from red_team_siege import ATTACKS, USERS
 from red_team_table import IDENTITIES, LEVELS
 
 HERE = Path(__file__).parent
@@ -24,6 +24,7 @@ NOBODY = 65534
 TOP = LEVELS[-1]
 MODULE = "numpy"
 """Programs that import it run over the scientific zygote."""
+GUARDED = ("2", "3")
 
 
 class Army:
@@ -39,6 +40,8 @@ class Army:
             for identity in IDENTITIES:
                 self.start(identity, level)
         self.start(IDENTITIES[0], TOP, MODULE)
+        for level in GUARDED:
+            self.start(IDENTITIES[0], level, USERS)
 
     def start(self, identity: str, level: str, *modules: str) -> None:
         if self._pythons[identity] is not None:
@@ -148,6 +151,14 @@ def test_programs_that_import_packages_are_held_as_well(army):
     report = army.report(IDENTITIES[0], TOP, MODULE)
     assert differences(report, TOP, IDENTITIES[0]) == []
     assert (report["unserved"], report["left"], report["folders"]) == ([], 0, [])
+
+
+@pytest.mark.parametrize("level", GUARDED)
+def test_programs_with_a_preamble_and_an_environment_are_held_as_well(army, level):
+    report = army.report(IDENTITIES[0], level, USERS)
+    assert differences(report, level, IDENTITIES[0]) == []
+    assert (report["unserved"], report["left"], report["folders"]) == ([], 0, [])
+    assert report["environment"] == "whole"
 
 
 def test_the_table_names_every_attack():

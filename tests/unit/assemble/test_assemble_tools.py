@@ -1,6 +1,8 @@
 """Tools at the edges of what a recipe may ask of them."""
 
 import asyncio
+import hashlib
+from importlib.metadata import version
 
 import pytest
 
@@ -8,6 +10,7 @@ from ramify.assemble.tools import build_tools
 from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
+from sandbox_levels import HIGHEST
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,39 @@ def test_tools_answer_under_the_largest_settings(tmp_path, key, call, answer):
 
     result = asyncio.run(ask())
     assert (result.status, result.text) == (ToolStatus.OK, answer)
+
+
+def test_a_preamble_and_packages_are_tried_recorded_and_shown_to_the_policy(tmp_path):
+    async def run(**python):
+        toolbox = build_tools(
+            ToolsSection.model_validate({"python": python}), SandboxSection(min_level=HIGHEST)
+        )
+        try:
+            session = await toolbox.environment.members["python"].open(
+                Problem("p", (Message.of("user", "?"),), ())
+            )
+            calls = [ToolCall("c", "python", {"code": code}) for code in ("two + 1", "import torch")]
+            return toolbox, [await session.call(call) for call in calls]
+        finally:
+            await toolbox.close()
+
+    (tmp_path / "start.py").write_text("one = 1\ntwo = 2\n")
+    toolbox, (three, missing) = asyncio.run(run(preamble=tmp_path / "start.py", packages=["Jinja2"]))
+    assert three.text == "3"
+    assert missing.text.endswith(
+        "The tool has the standard library, numpy, mpmath, sympy, Jinja2 and MarkupSafe."
+    )
+    (note,) = toolbox.notes
+    assert note.startswith("tool python: preamble of 2 lines, 2 packages of ")
+    assert note.endswith(" s to load, once, before programs are forked")
+    identity = toolbox.identities["python"]
+    assert identity["packages"] == {name: version(name) for name in ("Jinja2", "MarkupSafe")}
+    assert toolbox.identities["python.preamble"] == {
+        "sha256": hashlib.sha256((tmp_path / "start.py").read_bytes()).hexdigest()
+    }
+    (tmp_path / "start.py").write_text("import no_such_module")
+    with pytest.raises(ConfigError, match=r"tools\.python\.preamble, line 1: ModuleNotFoundError"):
+        asyncio.run(run(preamble=tmp_path / "start.py"))
 
 
 IDLE = [

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from benchmarks.gpu.engine_rows import Load, mismatch, speed
 from benchmarks.gpu.models import LARGE, SMALL, ModelSizes, learner_in, random_model, served
@@ -58,6 +59,7 @@ def test_engine_and_learner_agree_in_float32():
     assert figure.settings["largest"] < 1e-4
 
 
+@pytest.mark.integration
 def test_sixteen_bits_round_alike_on_both_sides():
     # A learner that computes in 16 bits has a process group, which would stay in this process.
     code = (

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from dialect_folders import WRITERS
 from hermes_folders import write_hermes_tokenizer
 from model_folders import write_tokenizer
 from ramify.chat.conversation import AssistantCall, AssistantTurn
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.hermes import HermesRenderer
+from ramify.chat.renderers import renderer_for
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import RowError
@@ -95,7 +97,7 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
         (
             "<answer> <search> q </search> </answer>",
             "tags are not balanced",
-            "</search> has no partner",
+            "<search> stands inside <answer>",
         ),
         (
             f"<think> <search> and <python> 1 </python>{R} q </search>{R}</think><answer> 4 </answer>",
@@ -269,7 +271,7 @@ def test_calls_become_the_dialects(tags, hermes):
     [
         (
             [("search", {"query": "a", "top_k": 3})],
-            "a call's arguments are not its tool's: search takes one text",
+            "a call's arguments are not its tool's: search (has no argument 'top_k'|takes one text)",
         ),
         ([("search", {"query": 3})], "a call's arguments are not its tool's"),
         ([("search", {})], "a call's arguments are not its tool's"),
@@ -292,6 +294,28 @@ def test_tags_in_the_strings_of_a_json_call_have_another_spelling(tags):
     check(tags, parts, SPECS)
     assert tags.parse(parts[0][1], SPECS).calls[0].arguments == arguments
     assert parts[0][1].count("</area>") == 1
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_arguments_may_hold_what_calls_in_another_dialect(tmp_path, dialect):
+    renderer = renderer_for(dialect, ChatTokenizer(WRITERS[dialect](tmp_path)))
+    openings = (
+        "<result>",
+        "<function_call>",
+        "<function=a>",
+        "<tool_call>{",
+        "<|python_tag|>",
+        "[TOOL_CALLS]",
+    )
+    # A rollout in the tags dialect stops at the tag of its results, wherever it stands.
+    for opening in openings[dialect == "tags" :]:
+        arguments = {"name": f"a {opening} b", "unit": "ha"}
+        spoken = (calling(("area", arguments)), result("r"), AssistantTurn("4"))
+        parts = split(renderer, spoken, SPECS)
+        check(renderer, parts, SPECS)
+        assert renderer.parse(parts[0][1] + renderer.ends[0], SPECS).calls[0].arguments == arguments
+        with pytest.raises(RowError, match="as another dialect does"):
+            check(renderer, split(renderer, (AssistantTurn(f"See [TOOL_CALLS] {opening}"),), SPECS), SPECS)
 
 
 def test_the_papers_tools_need_not_be_named(tags):

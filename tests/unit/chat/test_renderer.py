@@ -234,8 +234,8 @@ def begun(text):
 
 @pytest.mark.parametrize("text", ["Let me think. ", "<think>", "Let me solve this step by step.\n<think>"])
 def test_a_turn_that_the_prompt_begins_stays_open(tags, text):
-    asked = Problem("p", begun(text).messages[:1], ())
-    assert tags.prompt_text(begun(text), SPECS) == tags.prompt_text(asked, SPECS) + text
+    question = Problem("p", begun(text).messages[:1], ())
+    assert tags.prompt_text(begun(text), SPECS) == tags.prompt_text(question, SPECS) + text
     assert tags.render_prompt(begun(text), SPECS) == tags.tokenizer.encode(
         tags.prompt_text(begun(text), SPECS)
     )
@@ -264,8 +264,8 @@ def test_hermes_continues_no_open_thought_and_no_open_call(hermes, text):
 def test_a_template_that_opens_the_thought_continues_only_that(tmp_path):
     write_opening_tokenizer(tmp_path)
     for renderer in (TagRenderer(ChatTokenizer(tmp_path)), HermesRenderer(ChatTokenizer(tmp_path))):
-        asked = Problem("p", begun("").messages[:1], ())
-        assert renderer.prompt_text(begun("<think>\n"), SPECS) == renderer.prompt_text(asked, SPECS)
+        question = Problem("p", begun("").messages[:1], ())
+        assert renderer.prompt_text(begun("<think>\n"), SPECS) == renderer.prompt_text(question, SPECS)
         with pytest.raises(DataError, match="opens a thought"):
             renderer.prompt_text(begun("It is "), SPECS)
 

@@ -79,6 +79,13 @@ NEITHER = MalformedTurn("the turn ends with neither a call nor an answer")
         ("</result><answer>1</answer>", Final("1")),
         # an answer that names the tag of a tool
         ("<answer>Use <search> to look</answer>", Final("Use <search> to look")),
+        ("<answer>It is `<search>`.</answer>", Final("It is `<search>`.")),
+        (
+            "<answer> \\boxed{ plus<search> Zaba }</answer>",
+            MalformedTurn(
+                "the answer cannot be read: <search> is not closed before it", "\\boxed{ plus<search> Zaba }"
+            ),
+        ),
         (
             "<search>q <answer>1</answer>",
             MalformedTurn("the answer cannot be read: <search> is not closed before it", "1"),

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -7,6 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from ramify.cli import main
+from ramify.rewards.averages import RowAverages
+from ramify.rewards.responses import row_scores
 
 RIGHT = "<think> t </think><answer> \\boxed{0.5} </answer>"
 
@@ -88,7 +91,10 @@ def test_vectors(tmp_path, capsys) -> None:
         ('{"response": "x", "gold": "y"}', (), "--task: expected math, qa or reward"),
         ('{"response": "x", "gold": "y"}', ("--golden", "--task", "qa"), "--golden: it takes no --task"),
         ("{", ("--task", "qa"), "line 1: not JSON"),
-        ("[]", ("--task", "qa"), "line 1: expected an object, got list"),
+        ("[]", ("--task", "qa"), "the file is empty; expected a JSONL file or one JSON array"),
+        ("[1]", ("--task", "qa"), "row 1: expected an object, got int"),
+        ('[{"output": "x", "answer": "y"},', ("--task", "qa"), "row 2: the array does not end"),
+        ('[{"output": "x", "answer": "y"}, {"text": 1}]', ("--task", "qa"), "row 2: expected one of the keys response, output"),
         ('{"gold": "y"}', ("--task", "qa"), "line 1: expected one of the keys response, output, completion"),
         ('{"response": "x"}', ("--task", "qa"), "line 1: expected one of the keys gold, golds, answer"),
         ('{"response": 5, "gold": "y"}', ("--task", "qa"), "line 1: expected a text as its response, got int"),
@@ -190,7 +196,51 @@ def test_files_that_are_no_jsonl_are_one_line(tmp_path, capsys) -> None:
     for name in ("parquet", *files):
         status, scores, err = score(capsys, str(tmp_path / name), "--task", "qa")
         assert (status, scores, err.count("\n")) == (2, None, 1)
-        assert "expected a JSONL file" in err
+        assert "expected a JSONL file" in err or "expected UTF-8 text" in err
         assert name in err.partition(": expected")[2] or name in err.partition("expected")[0]
     (tmp_path / "marked").write_bytes(line.encode("utf-8-sig"))
     assert score(capsys, str(tmp_path / "marked"), "--task", "math")[1]["math_equal"] == 1.0
+
+
+def test_an_array_and_lines_of_the_release_give_the_same_figures(tmp_path, capsys) -> None:
+    called = "<search> q </search><result> r </result><search> q </search><result> r </result>"
+    rows = [
+        {"input": "q", "answer": ["Paris"], "prediction": "Paris", "output": called + "<answer>\\boxed{Paris}</answer>"},
+        {"input": "q", "answer": ["Rome"], "prediction": "Oslo", "output": "<answer>\\boxed{Oslo}</answer>"},
+        {"input": "q", "answer": ["Bonn"], "prediction": "Timeout", "output": called + "\n[Timeout (exceeding 9s)]"},
+    ]  # fmt: skip
+    lines = write(tmp_path / "r.jsonl", *rows)
+    (tmp_path / "gaia_output_1.json").write_text(json.dumps(rows, indent=2))
+    array = str(tmp_path / "gaia_output_1.json")
+    for mode in ((), ("--compat", "arpo")):
+        status, scores, _ = score(capsys, array, "--task", "qa", *mode)
+        assert (status, scores) == (0, score(capsys, lines, "--task", "qa", *mode)[1])
+        productivity = pytest.approx(100 / 3 * (4 / 3) / (4 / 3 + 0.1))
+        assert (scores["tool_productivity"], scores["m1m2"]) == (productivity, productivity)
+        assert (scores["TE"], scores["average_datas_used_tool_number"]) == (0.5, 2 / 3)
+        assert (scores["tool_call"], scores["average_search_calls"]) == (4 / 3, 4 / 3)
+    judged = write(tmp_path / "j.jsonl", *({**row, "llm_equal": 1} for row in rows))
+    assert score(capsys, judged, "--task", "qa")[1]["TE"] == 1.0
+    tool_star = {"Prompt": "q", "Full_output": rows[0]["output"], "Output": "Paris", "answer": "Paris"}
+    status, scores, _ = score(
+        capsys, write(tmp_path / "t.jsonl", tool_star), "--task", "qa", "--compat", "toolstar"
+    )
+    assert (scores["em"], scores["tool_productivity"]) == (1.0, 0.5)
+    assert scores["m1m2"] == pytest.approx(100 / 2.1)
+
+
+def test_the_figures_of_the_release_are_those_of_its_vectors() -> None:
+    vectors = Path(os.environ.get("RAMIFY_SHARED", ""), "golden", "overall_metrics.jsonl")
+    if not vectors.is_file():
+        pytest.skip("RAMIFY_SHARED names no folder with golden/overall_metrics.jsonl")
+    compared = 0
+    for vector in map(json.loads, vectors.read_text().splitlines()):
+        averages = RowAverages(vector["task"], "arpo")
+        for row in vector["response"]:
+            scores = row_scores(row["output"], row["answer"], vector["task"], "arpo", row["prediction"])
+            averages.add(scores, row.get("judge"))
+        for name, value in averages.result().items():
+            if name in vector["expected"]:
+                assert value == pytest.approx(vector["expected"][name]), (vector["id"], name)
+                compared += 1
+    assert compared > 50

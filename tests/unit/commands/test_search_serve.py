@@ -1,11 +1,14 @@
 """`ramify search-serve` as a process of its own."""
 
+import importlib.util
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +78,8 @@ def test_an_address_that_others_reach_is_warned_of(corpus: Path) -> None:
     [
         (["--port", "99999"], "--port: expected a number from 0 to 65535"),
         (["--threads", "0"], "--threads: expected at least 1"),
+        (["--workers", "0"], "--workers: expected at least 1"),
+        (["--query-prefix", "query: "], "only --dense MODEL has prefixes"),
         (["--host", "no.such.host.invalid"], "cannot listen there"),
     ],
 )
@@ -131,3 +136,70 @@ def test_clients_that_are_slow_are_counted_when_it_stops(corpus: Path) -> None:
         assert "Cancel 2 running task(s)" in err
         assert "Traceback" not in err
         assert err.count("\n") == 1
+
+
+def ended(pid: int) -> bool:
+    """Return True if the process has ended, as a zombie has too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def workers_of(process: subprocess.Popen[str], count: int) -> list[int]:
+    """Process ids of the workers, once there are `count`."""
+    while True:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        if len(workers) == count:
+            return workers
+        time.sleep(0.05)
+
+
+def ask(url: str) -> str:
+    """The id of the first hit; connections may be cut while a worker dies."""
+    while True:
+        try:
+            return str(httpx.post(f"{url}/search", json={"query": "capital"}, timeout=60).json()[0]["id"])
+        except httpx.TransportError:
+            time.sleep(0.05)
+
+
+def test_workers_answer_are_replaced_and_end_with_the_service(corpus: Path) -> None:
+    with served(corpus, "--workers", 2, "--index", corpus.with_name("index")) as (process, url, _):
+        assert ask(url) == "a"
+        first, second = workers_of(process, 2)
+        os.kill(first, signal.SIGKILL)
+        while first in workers_of(process, 2):
+            time.sleep(0.05)
+        assert ask(url) == "a"
+        workers = workers_of(process, 2)
+        assert second in workers
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == ("stopped\n", "")
+        assert process.returncode == 0
+        assert all(map(ended, workers))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None, reason="sentence-transformers is not installed"
+)
+def test_embeddings_answer_by_the_same_routes(corpus: Path, model_folder: Path) -> None:
+    options = ("--dense", model_folder, "--workers", 2, "--query-prefix", "query: ")
+    with served(corpus, *options) as (_, url, lines):
+        assert any("embedding 2 passages" in line for line in lines)
+        body = {"query": ["Rome.", "capital"], "top_n": 2, "return_score": True}
+        documents, scores = httpx.post(f"{url}/batch_search", json=body, timeout=60).json()
+        assert [{document["id"] for document in hits} for hits in documents] == [{"a", "2"}] * 2
+        assert all(1.001 > first >= second for first, second in scores)
+        assert httpx.get(f"{url}/health").json()["engine"] == f"dense {model_folder}"
+    assert list(corpus.with_name("passages.jsonl.vectors").glob("*.npy"))
+
+
+def test_workers_end_when_the_service_is_killed(corpus: Path) -> None:
+    with served(corpus, "--workers", 2) as (process, url, _):
+        assert ask(url) == "a"
+        workers = workers_of(process, 2)
+        process.kill()
+        while not all(map(ended, workers)):
+            time.sleep(0.05)

@@ -8,7 +8,7 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
 from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
-from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
+from ramify.assemble.algorithm import annotation_request, build_estimator, build_objective, build_shaping
 from ramify.learner.learning import AnnotationRequest
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 from train_recipes import load, refusal
@@ -156,12 +156,15 @@ def algorithm(recipe, *settings):
         (["reward.name=length", "reward.system=arpo"], "reward.system: unknown key"),
         (["model.dialect=hermes", "reward.name=compat", "reward.system=arpo"], 'reward.name: "compat" reads tags only'),
         (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] uses it"),
+        (['tools.python.packages=["scipy"]', "tools.python.environment=env"], "tools.python.packages: has no effect with environment"),
+        (["sandbox.url=http://a", "sandbox.level=2", "tools.python.environment=env"], "tools.python.environment: has no effect with sandbox.url"),
         (
             ["tools.python=", "reward.bonus=0.2"],
             "reward.bonus: has no effect without both [tools.search] and [tools.python]",
         ),
         (["learner.optimizer.vector_rate=0.1"], 'learner.optimizer.vector_rate: has no effect without name = "muon"'),
         (["learner.optimizer.embedding_rate=0.1"], 'learner.optimizer.embedding_rate: has no effect without name = "muon"'),
+        (["learner.optimizer.warmup_steps=3", "learner.optimizer.warmup_ratio=0.1"], "learner.optimizer.warmup_ratio: expected this or"),
         (["learner.optimizer.decay_from=0.5"], "learner.optimizer.decay_from: has no effect without final_rate below 1"),
         (["learner.optimizer.decay=cosine"], "learner.optimizer.decay: has no effect without final_rate below 1"),
     ],
@@ -293,7 +296,7 @@ def test_weightings_corrections_and_shaping(recipe):
     ],
 )
 def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):
-    assert wanted_annotations(algorithm(recipe, *settings)) == wanted
+    assert annotation_request(algorithm(recipe, *settings)) == wanted
 
 
 BEHAVIOR = ["engine.name=vllm", "engine.launch=true"]

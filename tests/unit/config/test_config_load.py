@@ -309,6 +309,15 @@ def test_what_is_no_toml(recipe, text):
     assert refusal(recipe, text=text).startswith("expected TOML: ")
 
 
+@pytest.mark.parametrize("name", ["sft.yaml", "sft.yml", "run_arpo.sh"])
+def test_a_file_of_another_trainer_is_told_where_its_keys_are(tmp_path, name):
+    (tmp_path / name).write_text("stage: sft\nlearning_rate: 1e-5\n")
+    with pytest.raises(
+        ConfigError, match=r"expected TOML: .*coming-from\.md has the keys of other trainers$"
+    ):
+        read_toml(tmp_path / name)
+
+
 def test_the_recipe_of_an_older_version(tmp_path):
     old = tmp_path / "recipe.json"
     old.write_text("{}")

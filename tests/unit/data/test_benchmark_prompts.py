@@ -6,7 +6,8 @@ import pytest
 from ramify.chat.tags import TAG_NAMES, parse_turn, split_completion
 from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
 from ramify.core.tree import Source
-from ramify.data.benchmarks import LANGUAGES, instructed, instructions
+from ramify.data.benchmarks import LANGUAGES, instructions
+from ramify.data.prompts import PromptTexts
 
 ALL_TOOLS = ({"search", "python"}, {"search"}, {"python"}, set[str]())
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -66,7 +67,8 @@ def test_each_problem_is_told_in_its_language_once() -> None:
     chinese = Problem("b", (question,), ("A",), {"language": "zh"})
     own = Problem("c", (Message.of("system", "Mine."), question), ("A",))
     french = Problem("d", (question,), ("A",), {"language": "fr"})
-    problems = instructed((english, chinese, own, french), ("search",))
+    own_texts = PromptTexts("tags", own=True)
+    problems = own_texts.in_front((english, chinese, own, french), ("search",))
     assert [problem.messages[0].text for problem in problems] == [
         instructions(("search",), "en"),
         instructions(("search",), "zh"),
@@ -74,7 +76,7 @@ def test_each_problem_is_told_in_its_language_once() -> None:
         instructions(("search",), "en"),
     ]
     assert all(problem.messages[-1] == question for problem in problems)
-    assert instructed(problems, ("search",)) == problems
+    assert own_texts.in_front(problems, ("search",)) == problems
 
 
 def test_tools_of_ones_own_are_left_to_the_renderer() -> None:
@@ -88,5 +90,6 @@ def test_in_the_hermes_dialect_the_template_explains_the_calls(language: str) ->
     assert not re.findall(r"</?(\w+)>", text)
     assert r"\boxed{}" in text
     assert bool(CHINESE.search(text)) == (language == "zh")
-    (problem,) = instructed((Problem("a", (Message.of("user", "Q?"),), ()),), ("search",), "hermes")
+    bare = Problem("a", (Message.of("user", "Q?"),), ())
+    (problem,) = PromptTexts("hermes", own=True).in_front((bare,), ("search",))
     assert problem.messages[0].text == instructions((), "en", "hermes")

@@ -87,7 +87,7 @@ def error_of(name: str, path: Path) -> str:
 
 
 def test_the_table_holds_the_fourteen_of_the_papers() -> None:
-    assert set(BENCHMARKS) == {*ROWS_OF_RELEASE, *WRITTEN}
+    assert set(BENCHMARKS) == {*ROWS_OF_RELEASE, *WRITTEN, "browsecomp-plus"}
     assert {name for name in BENCHMARKS if BENCHMARKS[name].task == "math"} == {
         "aime24", "aime25", "math500", "gsm8k", "math",
     }  # fmt: skip
@@ -236,7 +236,7 @@ def test_encrypted_rows_are_read_with_the_key_beside_them(tmp_path: Path) -> Non
     assert read_questions([str(path)]) == {fold_question(question)}
 
 
-def test_verl_rows_are_read_by_their_question(tmp_path: Path) -> None:
+def test_verl_rows_keep_their_messages(tmp_path: Path) -> None:
     row = {
         "data_source": "DR_gaia",
         "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Which?"}],
@@ -246,7 +246,7 @@ def test_verl_rows_are_read_by_their_question(tmp_path: Path) -> None:
     bare = {**row, "extra_info": {"index": 5, "question": None}}
     pq.write_table(pa.Table.from_pylist([row, bare]), tmp_path / "gaia_test.parquet")
     problems = load_benchmark("gaia", tmp_path / "gaia_test.parquet").problems
-    assert [(p.messages[0].text, p.answer) for p in problems] == [("Which?", ("17",))] * 2
+    assert [([m.text for m in p.messages], p.answer) for p in problems] == [(["S", "Which?"], ("17",))] * 2
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_places_where_nothing_is(tmp_path: Path) -> None:
     assert "no benchmark is called 'x'" in error_of("x", tmp_path)
     assert "expected gaia/test.jsonl or gaia.jsonl in it" in error_of("gaia", tmp_path)
     assert "no such file or folder" in error_of("gaia", tmp_path / "absent")
-    assert "expected .jsonl or .parquet" in error_of("gaia", write(tmp_path / "gaia.csv", "a,b"))
+    assert "expected .jsonl, .json, .parquet" in error_of("gaia", write(tmp_path / "gaia.xlsx", "a,b"))
     assert "empty" in error_of("gaia", write(tmp_path / "gaia.jsonl", ""))
     (tmp_path / "junk.parquet").write_bytes(b"PAR1")
     assert "not a readable parquet file" in error_of("gaia", tmp_path / "junk.parquet")

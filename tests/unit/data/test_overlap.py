@@ -128,9 +128,11 @@ def test_questions_of_marks_alone_match_nothing() -> None:
 def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     own = tmp_path / "own" / "mine.jsonl"
-    own.write_text('{"prompt": [{"role": "user", "content": "Mine?"}]}\n{"Question": "Or yours?"}\n')
+    own.write_text(
+        '{"prompt": [{"role": "user", "content": "Mine?"}]}\n{"Question": "Or yours?"}\n{"instruction": "Answer.", "input": "His?"}\n'
+    )
     folded = read_questions([str(tmp_path)])
-    problems = (asks("a", "mine"), asks("b", "Theirs?"), asks("c", "OR YOURS"))
+    problems = (asks("a", "mine"), asks("b", "Theirs?"), asks("c", "OR YOURS"), asks("d", "his"))
     assert [problem.id for problem in without_questions(problems, folded)] == ["b"]
     assert without_questions(problems, read_questions([])) == problems
     train = load_problems(shared_dir / "data/rl/train_10k.parquet").problems

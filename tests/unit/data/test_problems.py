@@ -205,8 +205,8 @@ def test_a_blank_answer_in_a_parquet_of_ones_own_is_an_error(tmp_path: Path) -> 
 
 def test_bad_files(tmp_path: Path) -> None:
     assert "expected a file, found none" in error_of(tmp_path / "absent.jsonl")
-    (tmp_path / "data.csv").write_text("prompt,answer")
-    assert "expected .jsonl, .json (one array) or .parquet" in error_of(tmp_path / "data.csv")
+    (tmp_path / "data.xlsx").write_text("prompt,answer")
+    assert "expected .jsonl, .json (one array), .parquet" in error_of(tmp_path / "data.xlsx")
     assert "empty" in error_of(write_jsonl(tmp_path / "empty.jsonl"))
     assert "no column 'answer'" in error_of(write_parquet(tmp_path / "c.parquet", [{"prompt": "Q?"}]))
     (tmp_path / "junk.parquet").write_bytes(b"not parquet")

@@ -118,9 +118,42 @@ def test_what_is_no_file_of_rows(tmp_path):
     for name in ("none.jsonl", "pipe.jsonl", "folder.jsonl"):
         with pytest.raises(DataError, match=rf"{name}: expected a file"):
             next(read_rows(tmp_path / name))
-    (tmp_path / "a.csv").write_text("a,b")
-    with pytest.raises(DataError, match=r"a\.csv: unknown kind of file '\.csv'; expected \.jsonl, \.json"):
-        next(read_rows(tmp_path / "a.csv"))
+    (tmp_path / "a.xls").write_text("a,b")
+    with pytest.raises(DataError, match=r"a\.xls: unknown kind of file '\.xls'; expected \.jsonl, \.json"):
+        next(read_rows(tmp_path / "a.xls"))
     (tmp_path / "a.parquet").write_text("x")
     with pytest.raises(DataError, match=r"a\.parquet: not a readable parquet file"):
         next(read_rows(tmp_path / "a.parquet"))
+
+
+def test_tables_in_text_are_records_of_texts(tmp_path: Path) -> None:
+    rows = [{"a": "1, 2", "b": 'x "y"\nz'}, {"a": "\u00e9", "b": None}]
+    (tmp_path / "a.csv").write_bytes('\ufeff,a,b\r\n0,"1, 2","x ""y""\nz"\r\n\r\n1,\u00e9,\r\n'.encode())
+    (tmp_path / "a.tsv").write_text('a\tb\n1, 2\t"x ""y""\nz"\n\u00e9\t\n', encoding="utf-8")
+    for name in ("a.csv", "a.tsv"):
+        assert list(read_rows(tmp_path / name)) == list(enumerate(rows, 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b'a,b\n1,2\n"3,4\n',
+            r"a\.csv row 2 \(rows count from 1\) or after it: cannot be read: unexpected end",
+        ),
+        (b"a,b\n\xff,2\n", r"a\.csv row 1 .* codec can't decode"),
+        (b"a,b,a\n1,2,3\n", r"a\.csv: two columns are called 'a'"),
+    ],
+)
+def test_a_table_in_text_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_rows(tmp_path / "a.csv"))
+
+
+def test_a_row_of_a_table_in_text_with_other_cells_is_an_error_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1\n1,2\n")
+    (_, error), (_, row) = read_rows(tmp_path / "a.csv")
+    assert isinstance(error, RowError)
+    assert str(error) == "not 2 cells, as the first line has: 1"
+    assert row == {"a": "1", "b": "2"}

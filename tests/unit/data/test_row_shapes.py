@@ -41,6 +41,8 @@ PROMPTS: tuple[Row, ...] = (
     {"prompt": json.dumps(ASKED)},
     {"question": json.dumps([{"from": "human", "value": "Q?"}], indent=1)},
     {"messages": json.dumps(ASKED)},
+    {"prompt": ASKED[0]},
+    {"prompt": json.dumps({"content": "Q?", "role": "user", "name": None})},
     {"messages": [{**ASKED[0], "tool_calls": None, "name": None}]},
     {"conversations": ASKED},
 )
@@ -55,6 +57,11 @@ GOLDS: tuple[Row, ...] = (
     {"ground_truth": {"target": ["A"]}},
     {"reward_model": {"style": "rule", "ground_truth": "A"}, "extra_info": {"index": 0}},
     {"reward_model": {"style": "rule", "ground_truth": {"target": "A"}}, "extra_info": None},
+    {
+        "reward_model": json.dumps({"style": "rule", "ground_truth": "A"}),
+        "extra_info": json.dumps({"index": 0}),
+    },
+    {"ground_truth": json.dumps({"target": ["A"]})},
     {"golden_answers": ["A"]},
 )
 
@@ -107,7 +114,7 @@ def test_an_environment_gets_columns_as_they_are(tmp_path: Path) -> None:
 
 
 WEATHER = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {
-    "city": {"type": "string"}, "day": {"type": ["string", "null"]}, "unit": {"type": "string"}}, "required": ["city"]}}  # fmt: skip
+    "city": {"type": "string"}, "day": {"type": ["string", "null"]}, "unit": {"type": "string"}}, "required": ["city", "day"]}}  # fmt: skip
 CONVERT = {"name": "convert", "description": "d", "parameters": {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}}  # fmt: skip
 TOOLS = [{"type": "function", "function": tool} for tool in (WEATHER, CONVERT)]
 
@@ -127,14 +134,12 @@ def dialogue(draw: random.Random) -> Row:
 
 
 def _call(draw: random.Random) -> Row:
-    arguments: Row = {"city": draw.choice(["Oslo", "Rome"])}
+    arguments: Row = {"city": draw.choice(["Oslo", "Rome"]), "day": draw.choice([None, "Monday"])}
     if draw.random() < 0.3:
         return {
             "type": "function",
             "function": {"name": "convert", "arguments": {"amount": draw.randint(1, 9)}},
         }
-    if draw.random() < 0.3:
-        arguments["day"] = draw.choice([None, "Monday"])
     return {"type": "function", "function": {"name": "weather", "arguments": arguments}}
 
 

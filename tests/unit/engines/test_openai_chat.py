@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from chat_service import called, chat_service, chosen
+from harmony_folders import write_harmony_tokenizer
 from hermes_folders import QWEN3, write_hermes_tokenizer, write_opening_tokenizer
 from loopback import Reply, as_json, serve
 from ramify.chat.hermes import HermesRenderer
+from ramify.chat.renderers import renderer_for
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, EngineError, ServiceDownError
@@ -316,6 +318,24 @@ def test_reasoning_that_is_kept_apart_is_in_the_turn_and_goes_back_apart(hermes,
     _, (_, body) = ask(hermes, message, request_of(hermes), later, thoughts=field)
     assert body["messages"][2][field] == "so &lt;/think> it is"
     assert body["messages"][2]["content"] == ""
+
+
+def test_in_the_harmony_dialect_channels_are_fields_of_the_api(tmp_path):
+    harmony = renderer_for("harmony", ChatTokenizer(write_harmony_tokenizer(tmp_path)))
+    message = {"reasoning": "so <|end|>", "content": "Look.", **called(("search", {"query": "<|call|>"}))}
+    ((text, finish),), (body,) = ask(harmony, message)
+    assert finish is Finish.EOS
+    assert len(body["stop"]) <= 4
+    assert [call.arguments for call in harmony.parse(text, (SEARCH,)).calls] == [{"query": "<|call|>"}]
+    later = request_of(harmony, text.removesuffix("<|return|>"), ["A."])
+    _, (_, body) = ask(harmony, message, request_of(harmony), later, thoughts="reasoning")
+    turn, result = body["messages"][2:]
+    assert (turn["reasoning"], turn["content"]) == ("so &lt;|end|>", "Look.")
+    assert turn["tool_calls"][0]["function"]["name"] == "search"
+    assert result == {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "A."}
+    broken = "<|channel|>final<|message|>a<|channel|>b"
+    _, (body,) = ask(harmony, "hm", request_of(harmony, broken + " to=functions.search", ["A."]))
+    assert [each["role"] for each in body["messages"][2:]] == ["assistant", "user"]
 
 
 def test_reasoning_in_the_text_goes_back_in_the_text(hermes):

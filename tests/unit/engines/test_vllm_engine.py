@@ -1,6 +1,8 @@
 """Requests to a vLLM engine: ids and logprobs, stops, and servers that die, hang or differ. Stand-ins play the servers."""
 
 import asyncio
+import json
+import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -224,3 +226,13 @@ def test_a_branch_goes_where_its_prefix_is(folder):
         play(engine_of(folder, *servers), work)
     contexts = [{tuple(b["token_ids"][:8]) for b in sent(s, GENERATE)} for s in servers]
     assert not contexts[0] & contexts[1]
+
+
+def test_a_model_that_also_reads_pictures_has_its_sizes_apart(folder, tmp_path):
+    model = shutil.copytree(folder, tmp_path / "model")
+    path = model / "config.json"
+    sizes = json.loads(path.read_text())
+    path.write_text(json.dumps({"model_type": "qwen3_5", "text_config": sizes}))
+    engine = engine_of(model, urls=("http://127.0.0.1:9",))
+    assert engine.info().vocab_size == sizes["vocab_size"]
+    asyncio.run(engine.close())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ramify.eval.statistics import (
     bootstrap_mean,
+    calibration_error,
     holm,
     judge_agreement,
     kappa,
@@ -248,3 +249,12 @@ def test_what_cannot_be_said_is_none():
     )
     all_right = judge_agreement([{"em": 1.0, "judge": 1.0}] * 3)["em"]
     assert (all_right["rate"], all_right["kappa"]) == (1.0, None)
+
+
+def test_calibration_is_that_of_bins_of_a_hundred() -> None:
+    assert calibration_error([0.9, 0.9], [True, False]) == pytest.approx(0.4)
+    # Two bins: a hundred answers without confidence that are right by half, and 150 sure ones, of which the last 50 join them.
+    stated = [0.0] * 100 + [1.0] * 150
+    right = [index % 2 == 0 for index in range(100)] + [True] * 150
+    assert calibration_error(stated, right) == pytest.approx((100 * 0.25 / 250) ** 0.5)
+    assert calibration_error(stated[::-1], right[::-1]) == pytest.approx(calibration_error(stated, right))

@@ -86,7 +86,7 @@ def test_nothing_is_computed_twice_and_dead_trees_not_at_all(model, trees):
 
 def test_old_logprobs_are_recomputed_once_for_all_mini_batches(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    run = learning(model, wanted=AnnotationRequest(old="recompute"), max_mismatch=None)
+    run = learning(model, request=AnnotationRequest(old="recompute"), max_mismatch=None)
     count, reports = passes(model, run, far, rewards_of(far))
     assert count == 1 + 2
     assert reports[0].mismatch_mean == pytest.approx(0.4, abs=1e-4)
@@ -119,7 +119,7 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
     step(learning(model, reference=opened), trees, rewards_of(trees))
     assert not calls
     step(
-        learning(build.tiny_model(), reference=opened, wanted=AnnotationRequest(ref_logprobs=True)),
+        learning(build.tiny_model(), reference=opened, request=AnnotationRequest(ref_logprobs=True)),
         trees,
         rewards_of(trees),
     )
@@ -128,7 +128,7 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
 
 def test_what_importance_weights_did_is_reported(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    wanted = {"wanted": AnnotationRequest(old="recompute"), "max_mismatch": None}
+    wanted = {"request": AnnotationRequest(old="recompute"), "max_mismatch": None}
     truncate = ImportanceCorrection("token", "truncate", 1.2, None)
     report = step(learning(model, correction=truncate, **wanted), far, rewards_of(far))[0]
     assert report.metrics["weight_mean"] == pytest.approx(1.2)
@@ -174,7 +174,7 @@ def group_of(*ends):
 def learned_from(*groups):
     """Advantages, reports, and the weights after learning from these groups."""
     model = build.tiny_model()
-    run = learning(model, max_mismatch=None, wanted=AnnotationRequest(old="recompute"))
+    run = learning(model, max_mismatch=None, request=AnnotationRequest(old="recompute"))
     trees = run.credit(groups)
     reports = run.update(trees)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])

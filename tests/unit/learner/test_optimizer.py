@@ -1,9 +1,9 @@
 import pytest
 import torch
-from transformers import get_cosine_schedule_with_warmup
+from transformers import TrainingArguments, get_cosine_schedule_with_warmup
 
 import build
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 from ramify.learner.configs import OptimizerConfig, ScheduleConfig
 from ramify.learner.optimizer import COEFFICIENTS, Muon, Optimizers, orthogonalized
 from ramify.learner.optimizer_files import StoredState, held_state, write_state_tensors
@@ -33,6 +33,21 @@ def test_half_a_cosine_falls_as_transformers_does_after_the_warm_up():
         theirs.step()
     held = ScheduleConfig(final_rate=0.2, decay="cosine")
     assert [held.factor(step, 20) for step in (0, 10, 20)] == pytest.approx([1, 0.6, 0.2])
+
+
+def test_a_warm_up_that_is_a_share_of_the_run_is_as_long_as_transformers_makes_it():
+    schedule = ScheduleConfig(warmup_ratio=0.1)
+    for total in (1, 9, 10, 11, 29, 10_120):
+        arguments = TrainingArguments(warmup_steps=0.1)
+        same = ScheduleConfig(warmup_steps=arguments.get_warmup_steps(total))
+        assert [schedule.factor(n, total) for n in range(total)] == [
+            same.factor(n, total) for n in range(total)
+        ]
+    assert schedule.warmup(10_120) == 1012
+    again = ScheduleConfig(**schedule.values())
+    assert again == schedule
+    with pytest.raises(ConfigError, match="warmup_ratio: expected this or warmup_steps, got both"):
+        ScheduleConfig(warmup_ratio=0.1, warmup_steps=1)
 
 
 def test_constant_schedule_and_no_warmup():

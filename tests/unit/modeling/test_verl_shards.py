@@ -24,6 +24,8 @@ from verl_checkpoints import (
     write_small_model,
 )
 
+pytestmark = pytest.mark.integration  # ranks are started
+
 MESHES = ((3,), (1,), (2, 2))
 KINDS = ("fsdp1", "fsdp2", "tensors", "torch 2.4")
 

@@ -33,16 +33,16 @@ FRAGMENTS = [
     ),
 ]
 LARGE = {
-    "10 MB of letters": "a" * 10_000_000,
-    "10 MB of blanks in a box": "x" + " " * 10_000_000 + "y",
-    "10 MB of words": "Paris is a town. " * 600_000,
-    "10^7 digits": "1" * 10_000_000,
-    "many numbers": "1," * 500_000,
-    "nested brackets": "(" * 3_000_000,
-    "nested fractions": "\\frac{" * 500_000,
-    "nested lists": "[" * 1_000_000,
-    "Chinese": "一" * 1_000_000,
-    "quotes": '"' * 2_000_000,
+    "2 MB of letters": "a" * 2_000_000,
+    "2 MB of blanks in a box": "x" + " " * 2_000_000 + "y",
+    "2 MB of words": "Paris is a town. " * 120_000,
+    "2 million digits": "1" * 2_000_000,
+    "many numbers": "1," * 100_000,
+    "nested brackets": "(" * 600_000,
+    "nested fractions": "\\frac{" * 100_000,
+    "nested lists": "[" * 200_000,
+    "Chinese": "一" * 200_000,
+    "quotes": '"' * 400_000,
 }
 ODD = ["", " ", "!", "\\text{}", "...", "∅", "🇩🇪", "\x00", "\ud800", "\udfff", "**", "`", "$", "\\", "{", "}", "\u200b", "½", "5²", "Aa -(AB)", "World Health Organization - (WHO)", "x_", "\\log 0", "1.2.3", "null", "9^{9^{9^9}}", "((((9)!)!)!)!", "\\sqrt[3", "x^" * 450 + "2", "1" * 3_900 + ".5\\overline{3}", "\\binom{10^{300}}{2}", "\\sin 10^{400}", "1e9999"]  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_megabytes_are_scored_soon(what: str) -> None:
     response = f"<think> t </think><answer> \\boxed{{{text}}} </answer>"
     assert text_reward(response, "5").parts["correct"] == 0.0
     assert text_scores(response, "5", "math")["lenient"] == 0.0
-    assert time.process_time() - began < 60
+    assert time.process_time() - began < 12
 
 
 def test_boxes_without_end() -> None:

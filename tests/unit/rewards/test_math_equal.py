@@ -31,7 +31,7 @@ EQUAL = {
         ("√51", r"\sqrt{51}"), ("-5i + 6", "6 - 5i"), ("(x-1)(x^4+x^2+1)", "x^5 - x^4 + x^3 - x^2 + x - 1"),
         ("(b+2)(a+5)", "(a+5)(b+2)"), (r"\sin^2 x + \cos^2 x", "1"), (r"\tan^{-1}(1)", r"\pi/4"), (r"e^{i\pi}", "-1"),
         (r"\sqrt[3]{-8}", "-2"), (r"\log_2 8", "3"), (r"\binom{5}{2}", "10"), ("5!", "120"), (r"\sqrt{x^2}", "|x|"),
-        (r"\cosh 4x", "cosh(4x)"), (r"10 \bmod 3", "1"), ("cot x", r"\cot x"), ("x**2", "x^2"), ("2²3", r"2^{2} \cdot 3"),
+        (r"\cosh 4x", "cosh(4x)"), ("cot x", r"\cot x"), ("x**2", "x^2"), ("2²3", r"2^{2} \cdot 3"),
         (r"\sin 50^\circ", r"\cos 40^\circ"), (r"\tan{60^\circ}", r"\sqrt{3}"), ("2xy", "2yx"),
         (r"20{,}000/\pi", r"\frac{20000}{\pi}"), (r"12\pi \approx 37.7", r"12\pi"),
         (r"2\cos^2\theta - 1", r"\cos 2\theta"), (r"0.\overline{3}", r"\frac13"), (r"-1.1\overline{6}", "-7/6"),
@@ -160,6 +160,7 @@ def test_any_gold_will_do_and_none_does_not() -> None:
     assert math_equal("0.5", []) == 0.0
 
 
+@pytest.mark.integration
 def test_what_cannot_be_read_and_what_never_ends_is_said() -> None:
     assert compare("3 4 nothing)", "5") is Symbolic.UNREAD
     assert (unread("3 4 nothing)", ["5"]), timeout("3 4 nothing)", ["5"])) == (1.0, 0.0)

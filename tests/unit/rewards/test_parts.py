@@ -191,6 +191,44 @@ def test_a_function_is_loaded_from_a_file(tmp_path) -> None:
         load_reward(OwnPartConfig(path=file, function="short", args={"size": 1}))
 
 
+VERL = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, tolerance=0.0):
+    if data_source == "odd":
+        return {"reason": "no score"}
+    said = solution_str.removeprefix("<answer>").removesuffix("</answer>")
+    return {"score": float(said == ground_truth) + tolerance, "acc": said, "index": extra_info["index"]}
+
+async def plain(solution_str, ground_truth, **kwargs):
+    return len(ground_truth) if kwargs["extra_info"]["index"] else None
+
+def other(data_source, solution_str, ground_truth, tokenizer):
+    return 0.0
+"""
+
+
+def test_a_function_of_verls_signature_is_called_for_each_trajectory(tmp_path) -> None:
+    file = tmp_path / "verl.py"
+    file.write_text(VERL)
+    own = OwnPartConfig(path=file, function="compute_score", args={"tolerance": 0.25}, weight=2.0)
+    reward = PartsReward(None, [WeightedPart(load_reward(own)[0], own.weight)])
+    right, wrong = (ended(answer, data_source="math", index=7) for answer in ("5", "6"))
+    assert [each.value for each in run(reward, right, wrong)] == [2.5, 0.5]
+    # Control tokens are not in the text that verl decodes.
+    last = right.nodes[-1]
+    spelled = replace(right, nodes=(*right.nodes[:-1], replace(last, text=f"{last.text}<|im_end|>")))
+    assert [each.value for each in run(reward, spelled)] == [2.5]
+    plain = load_reward(OwnPartConfig(path=file, function="plain"))[0]
+    several = [ended("5", ("5", "five"), index=index) for index in (1, 0)]
+    assert asyncio.run(plain.values(several)) == [2.0, None]
+    with pytest.raises(DataError, match=r"problem 'p', .*expected a number .* got \{'reason': 'no score'\}"):
+        run(reward, ended("5", data_source="odd"))
+    needy = load_reward(OwnPartConfig(path=file, function="other"))[0]
+    with pytest.raises(
+        DataError, match=r"unknown parameter 'tokenizer'\. Use data_source, extra_info, ground_truth, sol"
+    ):
+        asyncio.run(needy.values([ended("5")]))
+
+
 def test_the_question_of_a_problem() -> None:
     spoken = (Message.of("system", "s"), Message.of("user", "Use tools. Who?"))
     infos = ({}, {"question": "Who?"}, {"question": 3})

@@ -1,7 +1,8 @@
 import pytest
 
+from ramify.rewards.averages import RowAverages
 from ramify.rewards.judge_prompt import read_verdict
-from ramify.rewards.responses import averages, row_scores, text_reward, text_scores
+from ramify.rewards.responses import row_scores, text_reward, text_scores
 
 THINK, BOX = "<think> t </think>", "<answer> \\boxed{Paris} </answer>"
 SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</python> <result>\n1\n</result>"
@@ -67,11 +68,10 @@ def test_a_row_of_results() -> None:
 
 @pytest.mark.parametrize(("task", "score"), [("math", "math_equal"), ("reward", "correct")])
 def test_means_count_what_could_not_be_read(task: str, score: str) -> None:
-    rows = [
-        row_scores(f"<think> t </think><answer>\\boxed{{{answer}}}</answer>", "5", task, None)
-        for answer in ("5", "3 4 nothing)", "6")
-    ]
-    means = averages(rows)
+    averages = RowAverages(task)
+    for answer in ("5", "3 4 nothing)", "6"):
+        averages.add(row_scores(f"<think> t </think><answer>\\boxed{{{answer}}}</answer>", "5", task, None))
+    means = averages.result()
     assert (means["n"], means[score], means["unread"], means["timeout"]) == (
         3,
         pytest.approx(1 / 3),

@@ -81,10 +81,10 @@ class Picky(TagRenderer):
             raise RecursionError("maximum recursion depth exceeded")
         return super().render_prompt(problem, tools)
 
-    def render_results(self, results, tools):
+    def render_results(self, results, tools, names=()):
         if any("[result]" in result.text for result in results):
             raise MemoryError("too long")
-        return super().render_results(results, tools)
+        return super().render_results(results, tools, names)
 
     def parse(self, turn, tools):
         if "[parse]" in turn:

@@ -5,9 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from harmony_folders import write_harmony_tokenizer
 from hermes_folders import QWEN3, QWEN25, write_hermes_tokenizer, write_opening_tokenizer
+from llama3_folders import write_llama3_tokenizer
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.hermes import HermesRenderer
+from ramify.chat.renderers import renderer_for
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.messages import Final, ToolStatus
 from ramify.core.records import ContinueFrom
@@ -27,15 +30,18 @@ def call(name, **arguments):
 
 @dataclass
 class Dialect:
-    """A renderer; a turn that fails at its beginning, a long one that searches, an answer behind a whole thought."""
+    """A renderer; a turn that fails at its beginning, a long one that searches, an answer behind a whole thought, and a thought
+    that is not in `<think>`.
+    """
 
     renderer: object
     fails: str
     long: str
     answer: str = "<answer> \\boxed{ 42 } </answer>"
+    hint: str = ""
 
 
-@pytest.fixture(scope="module", params=["tags", QWEN25, QWEN3, "opened"])
+@pytest.fixture(scope="module", params=["tags", QWEN25, QWEN3, "opened", "llama3", "harmony"])
 def dialect(request, tmp_path_factory, tokenizer_folder):
     words = "find the number and " * 8
     if request.param == "tags":
@@ -44,6 +50,24 @@ def dialect(request, tmp_path_factory, tokenizer_folder):
             renderer, "<python> print( </python>", f"<think> {words}</think><search> Paris </search>"
         )
     folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "llama3":
+        renderer = renderer_for("llama3", tokenizer_of(write_llama3_tokenizer(folder)))
+        python, search = (
+            json.dumps({"name": name, "parameters": arguments})
+            for name, arguments in (("python", {"code": "print("}), ("search", {"query": "Paris"}))
+        )
+        return Dialect(renderer, python, f"<think>{words}</think>{search}", "The answer is 42.")
+    if request.param == "harmony":
+        renderer = renderer_for("harmony", tokenizer_of(write_harmony_tokenizer(folder)))
+        header = " to=functions.{}<|channel|>commentary json<|message|>{}"
+        thought = f"<|channel|>analysis<|message|>{words}<|end|><|start|>assistant"
+        return Dialect(
+            renderer,
+            header.format("python", '{"code": "print("}'),
+            thought + header.format("search", '{"query": "Paris"}'),
+            "<|channel|>final<|message|>The answer is 42.",
+            thought.replace(words, "ask again"),
+        )
     if request.param == "opened":
         write_opening_tokenizer(folder)
         opening = ""
@@ -145,7 +169,7 @@ def test_a_hint_that_closes_the_thought(dialect):
             return ScriptedTurn(dialect.answer, ends=True)
         return ScriptedTurn(dialect.long, ends=dialect.renderer.ends_each_turn)
 
-    parts, trajectory = grown(dialect, play, (BeginsAgain(f"{opens}ask again </think> "),))
+    parts, trajectory = grown(dialect, play, (BeginsAgain(dialect.hint or f"{opens}ask again </think> "),))
     is_answered(parts, trajectory)
 
 
@@ -174,6 +198,8 @@ def test_behind_a_turn_that_has_ended_a_text_stands_in_the_place_of_its_results(
 
     parts, trajectory = grown(dialect, play, ())
     prompt, turn, result, again, *_ = trajectory.nodes
+    names = [each.name for each in turn.calls]
+    assert result.token_ids == dialect.renderer.render_results(result.results, (), names)
     whole = Cut(turn.id, len(turn.token_ids))
     first = replace(result, id="9", parent=again.id, context=whole, rewriter="a", results=())
     path = (prompt, turn, result, replace(again, turn=turn.turn), first)

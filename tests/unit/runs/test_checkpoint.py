@@ -4,18 +4,21 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
 import zlib
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from huggingface_hub.utils import filter_repo_objects
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import build
 from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.learner import optimizer_files
 from ramify.learner.configs import OptimizerConfig
@@ -23,6 +26,7 @@ from ramify.learner.pack import pack
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
+from ramify.modeling.plain_folder import GENERATION
 from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 from ramify.runs import checkpoint
 from ramify.runs.checkpoint import check_saving, companion_files, save_checkpoint
@@ -421,22 +425,50 @@ def test_a_state_of_any_json_is_given_back_or_refused(sealed, content):
         read_state(folder, ADVICE)
 
 
-@pytest.mark.parametrize("content", [None, b'{"temperature": 0.6, "do_sample": false}\n', b"{"])
-def test_the_defaults_of_generation_are_those_of_the_recipes_model_byte_for_byte(
-    tmp_path, model_folder, content
+@pytest.mark.parametrize("adapter", [None, AdapterConfig(rank=2)], ids=["whole", "adapter"])
+@pytest.mark.parametrize("content", [None, b'{"temperature": 0.6, "eos_token_id": [0, 1]}\n', b"{"])
+def test_the_defaults_of_generation_are_those_of_the_recipes_model_or_end_where_its_turns_do(
+    tmp_path, model_folder, content, adapter
 ):
     source = tmp_path / "source"
     shutil.copytree(model_folder, source)
-    (source / "generation_config.json").unlink()
+    (source / GENERATION).unlink()
     if content is not None:
-        (source / "generation_config.json").write_bytes(content)
-    learner = build.learner(load_model(source))
+        (source / GENERATION).write_bytes(content)
+    model = load_model(source)
+    if adapter is not None:
+        add_lora(model, adapter, seed=0)
+    learner = build.learner(model)
     own = learner.model.generation_config
     check_saving(tmp_path, learner, companion_files(source))
     save(tmp_path / "c", learner, source)
-    file = tmp_path / "c" / "generation_config.json"
-    assert (file.read_bytes() if file.exists() else None) == content
     assert learner.model.generation_config is own
+    if content is not None:
+        assert (tmp_path / "c" / GENERATION).read_bytes() == content
+    if content != b"{":
+        ends = ChatTokenizer(source).eos_id if content is None else [0, 1]
+        assert GenerationConfig.from_pretrained(tmp_path / "c").eos_token_id == ends
+        assert ChatTokenizer(tmp_path / "c").fingerprint == ChatTokenizer(source).fingerprint
+
+
+def test_what_is_pushed_is_a_plain_model(tmp_path, model_folder):
+    folder = tmp_path / "c"
+    save(folder, trained(1), model_folder)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    plain = {name for name in files if not name.startswith("state")}
+    assert files - plain == {"state.json", "state/optimizer.safetensors"}
+    # As docs/checkpoints.md calls `hf upload`, and as git does.
+    assert {*filter_repo_objects(files, ignore_patterns=["state*"])} == plain
+    git = ["git", "-C", str(folder)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "-A"], check=True)
+    listed = subprocess.run([*git, "ls-files"], check=True, capture_output=True, text=True).stdout
+    assert {*listed.split()} == plain
+    shutil.rmtree(folder / ".git")
+    for name in files - plain:
+        (folder / name).unlink()
+    check_model_folder(folder)
+    assert load_model(folder).num_parameters() == build.tiny_model().num_parameters()
 
 
 def test_a_model_that_refuses_to_be_saved_is_found_before_anything_is_trained(tmp_path):

@@ -260,12 +260,21 @@ def test_ids_of_another_tokenizer_are_refused(scored):
         choose_pairs([("f", trees[0])], RULE, lambda ids: "x")
 
 
-def test_trees_of_a_service_are_refused(scored):
-    _, trees = scored
-    tree = trees[0].tree
-    nodes = tuple(replace(node, exact_ids=False) for node in tree.nodes)
-    with pytest.raises(DataError, match="were not sampled"):
-        choose_pairs([("f", replace(trees[0], tree=replace(tree, nodes=nodes)))], RULE, str)
+def test_pairs_of_a_services_texts_are_marked_and_hold_the_same_tokens(scored):
+    sampler, trees = scored
+    decode = sampler.agent.renderer.tokenizer.decode
+    texts = [
+        replace(
+            each, tree=replace(each.tree, nodes=tuple(replace(n, exact_ids=False) for n in each.tree.nodes))
+        )
+        for each in trees
+    ]
+    named = [[("f", each) for each in of] for of in (trees, texts)]
+    chosen = [choose_pairs(each, RULE, decode) for each in named]
+    assert [each.num_encoded for each in chosen] == [0, chosen[0].count]
+    sampled, encoded = (list(pair_rows(each, of, decode)) for each, of in zip(named, chosen, strict=True))
+    assert sampled
+    assert encoded == [{**row, "exact_ids": False} for row in sampled]
 
 
 @pytest.mark.parametrize(

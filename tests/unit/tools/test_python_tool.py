@@ -97,6 +97,25 @@ def test_a_fence_that_is_not_removed_is_named(bench, code):
     assert "Markdown fences" in result.text.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        ("!pip install numpy\nprint(1)", "commands of a notebook"),
+        ("%matplotlib inline\nprint(1)", "commands of a notebook"),
+        ("%%time\nprint(1)", "commands of a notebook"),
+        (">>> x = 6\n>>> x * 7", "prompts of a console"),
+        ("x = (", ""),
+    ],
+)
+def test_lines_that_are_no_python_are_named(bench, code, note):
+    result = bench.call(code)
+    assert result.status is ToolStatus.ERROR
+    line = result.text.splitlines()[-1]
+    assert line.startswith("SyntaxError")
+    assert note in line
+    assert ("Send the program" in line) == bool(note)
+
+
 def test_fences_inside_a_program_are_its_own(bench):
     assert bench.call('print("""```\nx\n```""")').text == "```\nx\n```"
     assert "Markdown" not in bench.call('x = """\n```\n"""\n(').text

@@ -75,6 +75,28 @@ def test_it_finds_what_a_plain_loop_finds(tmp_path: Path) -> None:
         assert [round(scores[i], 5) for i in got] == [round(scores[i], 5) for i in expected[:20]]
 
 
+FAISS = importlib.util.find_spec("faiss") is not None
+
+
+@pytest.mark.skipif(not FAISS, reason="FAISS is not installed: pip install faiss-cpu")
+def test_faiss_ranks_as_numpy_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    path = tmp_path / "many.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": " ".join(rng.choice(list("abcdefgh"), 5))}) + "\n" for _ in range(300))
+    )
+    config = DenseSearchConfig(corpus=path, model="count", index=tmp_path / "vectors")
+    with_faiss = DenseSearch(config, CountingEmbedder())
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with_numpy = DenseSearch(config, CountingEmbedder())
+    for query in ("a b", "c", "d d e", "zebra"):
+        first, second = with_faiss.ranked(query, 12), with_numpy.ranked(query, 12)
+        assert np.allclose([score for score, _ in first], [score for score, _ in second], atol=1e-6)
+        # Of passages that tie with the last one, FAISS may choose others.
+        last = second[-1][0] + 1e-6
+        assert {p.id for score, p in first if score > last} == {p.id for score, p in second if score > last}
+
+
 def test_a_collection_restricts(corpus: Path) -> None:
     provider = DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), CountingEmbedder())
     assert ids_of(provider, "red green", collection="two") == ["c", "b"]

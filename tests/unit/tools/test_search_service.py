@@ -80,7 +80,13 @@ def test_retrieve_speaks_search_r1(url: str) -> None:
 
 def test_health_says_what_is_served(url: str, index: PassageIndex) -> None:
     health = httpx.get(f"{url}/health").raise_for_status().json()
-    assert health == {"status": "healthy", "passages": 3, "corpus": index.fingerprint, "engine": "tantivy"}
+    assert health == {
+        "status": "healthy",
+        "passages": 3,
+        "corpus": index.fingerprint,
+        "engine": "tantivy",
+        "retrievers": {"total": 2, "available": 2},
+    }
 
 
 def test_a_collection_restricts(url: str) -> None:

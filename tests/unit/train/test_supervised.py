@@ -9,7 +9,8 @@ from typing import get_args
 import pytest
 
 import build
-from hermes_folders import QWEN25, template
+from dialect_folders import dialect_template
+from harmony_folders import write_harmony_tokenizer
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.assemble.examples import run_sft
 from ramify.assemble.model import build_model, build_tokenizer
@@ -153,9 +154,13 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
         "search": {"corpus": str(tmp_path / "passages.jsonl")},
         "python": {"stateful": True},
     }
-    if dialect == "hermes":
+    if dialect != "tags":
         model_folder = shutil.copytree(model_folder, tmp_path / "model")
-        (model_folder / "chat_template.jinja").write_text(template(QWEN25))
+        if dialect == "harmony":
+            # It needs two tokens that end a turn.
+            write_harmony_tokenizer(model_folder)
+        else:
+            (model_folder / "chat_template.jinja").write_text(dialect_template(dialect, "<|im_end|>"))
     toolbox = build_tools(ToolsSection.model_validate(tools), SandboxSection(min_level=0))
     asyncio.run(toolbox.close())
     assert_shown_alike(show_tools(ToolsSection.model_validate(tools)).specs, toolbox.specs)

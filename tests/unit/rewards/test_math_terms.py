@@ -1,10 +1,10 @@
+import math
 from fractions import Fraction
 
 import pytest
 
 from ramify.rewards.math_equal import decide
-from ramify.rewards.math_terms import read_term
-from ramify.rewards.math_values import FLOATS, UndecidedError, exact_value, precise
+from ramify.rewards.math_terms import UndecidedError, arithmetic, exact_value, read_term
 
 SAME = [
     (r"\sqrt{8}-2\sqrt2", "0"),
@@ -89,35 +89,34 @@ def test_unequal_however_close(left: str, right: str) -> None:
     ],
 )
 def test_what_is_not_defined_is_undecided(text: str) -> None:
-    for arithmetic in (FLOATS, precise(50, 50)):
-        with pytest.raises(UndecidedError):
-            arithmetic.value(read_term(text), {})
+    with pytest.raises(UndecidedError):
+        arithmetic(150).value(read_term(text), {})
 
 
 @pytest.mark.parametrize("text", ["2^{70000}", "e^{1000}", "6000!", "9^{9^9}"])
 def test_what_is_too_large_has_no_value(text: str) -> None:
-    assert FLOATS.value(read_term(text), {}) is None
+    assert arithmetic(150).value(read_term(text), {}) is None
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "value"),
     [
-        "\\sin 1",
-        "\\cot 2",
-        "\\sec 1",
-        "\\csc 1",
-        "\\arctan 3",
-        "\\sqrt[3]{-5}",
-        "e^{2i}",
-        "\\log_3 7",
-        "|1-\\pi|",
-        "\\cosh 2",
+        ("\\sin 1", math.sin(1)),
+        ("\\cot 2", 1 / math.tan(2)),
+        ("\\sec 1", 1 / math.cos(1)),
+        ("\\csc 1", 1 / math.sin(1)),
+        ("\\arctan 3", math.atan(3)),
+        ("\\sqrt[3]{-5}", -math.cbrt(5)),
+        ("e^{2i}", complex(math.cos(2), math.sin(2))),
+        ("\\log_3 7", math.log(7, 3)),
+        ("(2/3)^{1/3}", math.cbrt(2 / 3)),
+        ("|1-\\pi|", math.pi - 1),
+        ("\\cosh 2", math.cosh(2)),
     ],
 )
-def test_floats_and_digits_tell_the_same(text: str) -> None:
-    assert complex(precise(50, 50).value(read_term(text), {})) == pytest.approx(
-        FLOATS.value(read_term(text), {})
-    )
+def test_functions_have_their_values(text: str, value: complex) -> None:
+    for digits in (150, 1000):
+        assert complex(arithmetic(digits).value(read_term(text), {})) == pytest.approx(value)
 
 
 def test_rational_values_are_exact() -> None:

@@ -1,0 +1,120 @@
+"""Files of results that are only text: lines of responses, and the result files of ARPO and Tool-Star as they are.
+
+ARPO's rows have input, output, prediction, answer (`*_output_*.json`, one array), Tool-Star's Prompt, Full_output, Output, answer.
+Files are streamed: none is ever whole in memory.
+"""
+
+import codecs
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import DataError, RowError
+from ramify.data.row_files import read_text_rows
+
+_RESPONSES = ("response", "output", "completion", "Full_output")
+_GOLDS = ("gold", "golds", "answer")
+_QUESTIONS = ("question", "input", "Prompt", "prompt")
+_VERDICTS = ("llm_equal", "judge")
+_OTHER_FILES = {
+    b"PAR1": "a parquet file",
+    b"\x1f\x8b": "a gzip file; unpack it",
+    b"(\xb5/\xfd": "a zstd file; unpack it",
+    b"PK\x03\x04": "a zip file; unpack it",
+    codecs.BOM_UTF16_LE: "UTF-16 text",
+    codecs.BOM_UTF16_BE: "UTF-16 text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One response.
+
+    Attributes:
+        where: File and row, for messages.
+        id: The row's own id; None if it has none.
+        response: The whole response, with its calls and results.
+        gold: The accepted answer or a list of them, as the file has it.
+        question: The question; "" if the file has none.
+        prediction: The answer as the file has it; None if it has none. Tool-Star's `Output` is one.
+        verdict: A judge's verdict that the file has; None if it has none.
+    """
+
+    where: str
+    id: object
+    response: str
+    gold: object
+    question: str = ""
+    prediction: str | None = None
+    verdict: float | None = None
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects of a file of JSON lines, or of one JSON array, each with its file and row for messages.
+
+    Raises:
+        DataError: The file or a row cannot be read; names it.
+    """
+    _require_text(path)
+    is_empty = True
+    for where, row in read_text_rows(path):
+        is_empty = False
+        if isinstance(row, RowError):
+            raise DataError(f"{where}: not JSON: {row}")
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: expected an object, got {type(row).__name__}")
+        yield where, row
+    if is_empty:
+        raise DataError(f"{path}: the file is empty; expected a JSONL file or one JSON array of objects")
+
+
+def read_result_rows(path: Path) -> Iterator[ResultRow]:
+    """Yield the responses of a file.
+
+    Raises:
+        DataError: The file or a row cannot be read, or a row has no response or no gold; names it.
+    """
+    for where, row in read_objects(path):
+        response, gold = _field(where, row, _RESPONSES), _field(where, row, _GOLDS)
+        if not isinstance(response, str):
+            raise DataError(f"{where}: expected a text as its response, got {type(response).__name__}")
+        question = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), "")
+        prediction = row.get("Output" if "Full_output" in row else "prediction")
+        verdict = next((row[name] for name in _VERDICTS if type(row.get(name)) in (int, float, bool)), None)
+        yield ResultRow(
+            where,
+            row.get("id"),
+            response,
+            gold,
+            question,
+            prediction if isinstance(prediction, str) else None,
+            None if verdict is None else float(verdict),
+        )
+
+
+def is_gold(gold: object) -> bool:
+    """Return True if an answer can match this gold. Others score 0 always, so their count reveals a broken file."""
+    if isinstance(gold, list):
+        return any(map(is_gold, gold))
+    return bool(gold.strip()) if isinstance(gold, str) else type(gold) in (int, float)
+
+
+def _require_text(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(4)
+    except OSError as error:
+        raise DataError(f"{path}: expected a JSONL file or a JSON array: {error.strerror}") from None
+    for start, kind in _OTHER_FILES.items():
+        if head.startswith(start):
+            raise DataError(f"{path}: expected a JSONL file (UTF-8, one object a line), found {kind}")
+
+
+def _field(where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> object:
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        raise DataError(
+            f"{where}: expected one of the keys {', '.join(names)}, found {', '.join(row)[:200] or 'none'}"
+        )
+    return row[name]
