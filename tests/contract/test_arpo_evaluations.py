@@ -29,23 +29,23 @@ SAMPLING = {
     "tools.search.limit_reply": "The maximum search limit is exceeded. You are not allowed to search.",
     "tools.search.repeat_reply": "You have searched this query. Please refer to previous results.",
 }
+DEEP_SEARCH = {
+    "engine.slots": 50,
+    "engine.url": ["http://127.0.0.1:8002/v1", "http://127.0.0.1:8003/v1"],
+    "tools.search.country": "cn",
+    "tools.search.language": "en",
+    "tools.search.http.requests_per_second": 32,
+    "tools.browser.page_seconds": 20,
+    "tools.browser.context_chars": 3000,
+    "tools.browser.summary.url": ["http://127.0.0.1:8004/v1", "http://127.0.0.1:8005/v1"],
+    "tools.browser.summary.temperature": 0.6,
+    "tools.browser.summary.top_p": 0.95,
+    "tools.browser.summary.max_tokens": 4096,
+}
 RELEASED = {
     "eval_reasoning": SAMPLING | {"tools.search.snippet_chars": 1000},
-    "eval_deepsearch": SAMPLING
-    | {
-        "engine.slots": 50,
-        "engine.url": ["http://127.0.0.1:8002/v1", "http://127.0.0.1:8003/v1"],
-        "tools.search.country": "cn",
-        "tools.search.language": "en",
-        "tools.search.http.requests_per_second": 32,
-        "tools.browser.page_seconds": 20,
-        "tools.browser.context_chars": 3000,
-        "tools.browser.summary.url": ["http://127.0.0.1:8004/v1", "http://127.0.0.1:8005/v1"],
-        "tools.browser.summary.temperature": 0.6,
-        "tools.browser.summary.top_p": 0.95,
-        "tools.browser.summary.max_tokens": 4096,
-        "reward.judge.model": "Qwen/Qwen2.5-72B-Instruct",
-    },
+    "eval_deepsearch": SAMPLING | DEEP_SEARCH | {"reward.judge.model": "Qwen/Qwen2.5-72B-Instruct"},
+    "eval_all": SAMPLING | DEEP_SEARCH | {"sampling.attempts": 1},
 }
 CONTEXT = 32768
 

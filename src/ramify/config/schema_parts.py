@@ -97,7 +97,7 @@ class ToolsSection(Section):
     """The tools that the policy can call; an absent table is an absent tool.
 
     SFT and DPO show them in prompts as RL does, and call none. `search_of` has searches of single benchmarks by their name: their
-    problems search there instead, and read no pages.
+    problems search there instead, and read no pages. Limits of calls and replies are those of `search`.
     """
 
     search: SearchSection | None = None
@@ -117,6 +117,10 @@ class ToolsSection(Section):
             )
         if self.search_of and self.search is None:
             raise ValueError("search_of: takes the place of [tools.search], which is missing")
+        for name, other in (self.search_of or {}).items():
+            for key in ("max_calls", "limit_reply", "repeat_reply"):
+                if other.is_changed(key):
+                    raise ValueError(f"search_of.{name}.{key}: that of [tools.search] holds. Remove it.")
         if self.cache is not None and self.search is None:
             raise ValueError("cache: there is no search whose answers could be cached. Remove it.")
         idle = [("hedge_seconds", "cache"), ("hedge_seconds", "browser")]

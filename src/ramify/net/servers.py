@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ramify.net.failures import RequestFailedError
+from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import without_query
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Servers:
         if failures != server.failures:
             return
         server.failures += 1
-        server.is_checked = False
+        # A busy server has not started again with another model.
+        server.is_checked = server.is_checked and error.kind is FailureKind.TOO_MANY
         server.free_at = self._clock() + max(_pause(server.failures), error.retry_after or 0.0)
         if server.failures == 1 and len(self.all) > 1:
             where = without_query(server.url)
