@@ -117,11 +117,6 @@ def test_what_is_no_source_is_refused_with_how_one_is_written(task, capsys, comm
     assert line.endswith(f"{key}: {words}") or line.endswith(f". {words}")
 
 
-def test_a_benchmark_in_a_list_is_refused(task, capsys):
-    status, line = run(capsys, task, "eval", f'data.test=["gsm8k={task}/train/rows.jsonl"]')
-    assert (status, "Name a benchmark alone" in line) == (2, True)
-
-
 def test_a_dry_run_that_reads_rows_prints_the_notes_about_them(task, capsys):
     rows = [{"prompt": "what is 1 plus 1 ?", "answer": 2}, {"prompt": "What is 1 plus 1?", "answer": 2}]
     write(

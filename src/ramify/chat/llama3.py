@@ -28,8 +28,8 @@ from ramify.chat.conversation import (
     split_thought,
     thought_opened,
 )
-from ramify.chat.hermes import HermesRenderer, read_call
-from ramify.chat.hermes_turn import NOTHING, UNREADABLE, answer_begins, sent_call
+from ramify.chat.hermes import HermesRenderer
+from ramify.chat.hermes_turn import NOTHING, UNREADABLE, answer_begins, read_call, sent_call
 from ramify.core.messages import (
     Calls,
     Final,

@@ -117,9 +117,9 @@ class ToolsSection(Section):
             )
         if self.search_of and self.search is None:
             raise ValueError("search_of: takes the place of [tools.search], which is missing")
-        for name, other in (self.search_of or {}).items():
+        for name, section in (self.search_of or {}).items():
             for key in ("max_calls", "limit_reply", "repeat_reply"):
-                if other.is_changed(key):
+                if section.is_changed(key):
                     raise ValueError(f"search_of.{name}.{key}: that of [tools.search] holds. Remove it.")
         if self.cache is not None and self.search is None:
             raise ValueError("cache: there is no search whose answers could be cached. Remove it.")
