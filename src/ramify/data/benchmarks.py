@@ -133,21 +133,15 @@ def find_named(name: str) -> Benchmark:
     return benchmark
 
 
-def parse_dataset(dataset: str | tuple[str, ...]) -> tuple[str, str] | None:
+def parse_dataset(dataset: str) -> tuple[str, str] | None:
     """Return the benchmark that `dataset` names, and its location; None for a problem file of the user's own.
 
     Args:
-        dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet); or a list of problem files.
+        dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet).
 
     Raises:
-        DataError: A benchmark in a list, NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
+        DataError: NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
     """
-    if isinstance(dataset, tuple):
-        if benchmark := next(filter(None, map(parse_dataset, dataset)), None):
-            raise DataError(
-                f"{'='.join(benchmark)}: expected problem files in a list. Name a benchmark alone"
-            )
-        return None
     name, equals, location = dataset.partition("=")
     if equals and not Path(dataset).exists():
         if not location:

@@ -26,6 +26,7 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError
 from ramify.core.tree import TreeKey
 from ramify.data.problems import load_problems
+from ramify.data.prompts import PromptTexts
 from ramify.train.examples import ExampleReader, RowRenderer
 
 Row = dict[str, Any]
@@ -423,7 +424,9 @@ Trained = list[tuple[tuple[str, tuple[int, ...]], ...]]
 def trained(recipe: SftRecipe, rows: RowRenderer, path: Path) -> tuple[dict[int, Trained], str]:
     """Return what is trained on by the number of the row, and the notes about rows that cannot be used."""
     data = replace(recipe.data, train=path)
-    reader = ExampleReader(data, rows, print, pairs=isinstance(recipe, DpoRecipe), may_end_in_call=False)
+    texts = PromptTexts(recipe.model.dialect)
+    pairs = isinstance(recipe, DpoRecipe)
+    reader = ExampleReader(data, rows, print, texts=texts, pairs=pairs, may_end_in_call=False)
     examples: dict[int, Trained] = {}
     for example in reader:
         nodes = [
