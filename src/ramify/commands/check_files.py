@@ -81,8 +81,7 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
 
 def _require_data(recipe: AnyRecipe) -> None:
     if isinstance(recipe, EvalRecipe):
-        for dataset in sources(recipe.data.test):
-            require_dataset("data.test", dataset)
+        require_dataset("data.test", recipe.data.test)
         _require_searched(recipe)
     elif recipe.data.train is not None:
         require_data("data.train", recipe.data.train)
@@ -209,7 +208,7 @@ def require_file(key: str, path: Path) -> None:
 
 
 def require_dataset(key: str, dataset: str | tuple[str, ...]) -> None:
-    """Check that the files and folders of a data set exist; of a data set of the hub only how it is written.
+    """Check that the files and folders of data sets exist; of a data set of the hub only how it is written.
 
     Raises:
         ConfigError: It does not exist.
@@ -218,12 +217,13 @@ def require_dataset(key: str, dataset: str | tuple[str, ...]) -> None:
     from ramify.data.benchmarks import parse_dataset
     from ramify.data.tables import HUB_PREFIX
 
-    named = parse_dataset(dataset)
-    source = "" if named is None else named[1]
-    if named is None or source.startswith(HUB_PREFIX):
-        require_data(key, source or dataset)
-    elif not (Path(source).is_file() or Path(source).is_dir()):
-        raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {source}")
+    for one_set in sources(dataset):
+        named = parse_dataset(one_set)
+        source = "" if named is None else named[1]
+        if named is None or source.startswith(HUB_PREFIX):
+            require_data(key, source or one_set)
+        elif not (Path(source).is_file() or Path(source).is_dir()):
+            raise ConfigError(f"{key}: expected a file, or the folder of a benchmark, found none at {source}")
 
 
 def require_excluded(sources: Sequence[str]) -> None:
