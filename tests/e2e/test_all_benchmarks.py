@@ -72,6 +72,8 @@ class Policy:
         self.knows, self.web = knows, 0
 
     def __call__(self, request):
+        if request.method == "GET":  # a service is asked for its models; this one lists none
+            return as_json({}, 404)
         if request.path.startswith("/judge"):
             mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
             data = json.loads("\n".join(lines))

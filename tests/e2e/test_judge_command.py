@@ -17,6 +17,8 @@ class StandIn:
         self.silent, self.answers = silent, []
 
     def __call__(self, request):
+        if request.method == "GET":  # a service is asked for its models; this one lists none
+            return as_json({}, 404)
         mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
         data = json.loads("\n".join(lines))
         self.answers.append(data["candidate_answer"])

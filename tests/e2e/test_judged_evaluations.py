@@ -33,6 +33,8 @@ class StandIn:
         self.lock = threading.Lock()
 
     def __call__(self, request):
+        if request.method == "GET":  # a service is asked for its models; this one lists none
+            return as_json({}, 404)
         if self.down:
             return as_json({}, 500)
         mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
