@@ -15,6 +15,7 @@ from typing import Any
 from ramify.chat.conversation import Line
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem, ToolResult
+from ramify.data.row_choices import require_shown
 from ramify.data.row_columns import (
     Row,
     as_record,
@@ -82,9 +83,9 @@ def load_problems(
 
     The prompt stands in the first column of `_PROMPTS` that has a value, the gold in the first of `_GOLDS`. Other columns go to
     `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. Verl-style rows are read as they
-    are, and those with a blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Where the prompt is
-    in another column than `prompt`, the gold of a worked answer is what follows its last "####". The notes count all three. A row
-    without an id gets "<file stem>-<row>"; rows count from 1 in JSON and from 0 in parquet.
+    are, and those with a blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Of a worked
+    answer the gold is what follows its last "####". The notes count all three. A row whose gold is the letter or the number of a
+    choice that the prompt does not show is refused, and so is a prompt of a system message alone. A row without an id gets "<file stem>-<row>"; rows count from 1 in JSON and from 0 in parquet.
 
     Args:
         data: Files, folders or data sets of the hub (`data.sources`).
@@ -151,6 +152,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
         raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
     if not bare:
+        _require_question(stored)
         stored = with_system_column(stored, own)
     messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
     counts.repaired += messages != stored
@@ -162,13 +164,20 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     if not golds and not is_bare:
         counts.dropped.append(row.number)
         return None
-    if prompt is not None and not verl and (prompt[0] != "prompt" or "prompt" in columns):
+    if prompt is not None and not verl:
         answers = tuple(map(_after_rationale, golds))
         counts.rationales += answers != golds
         golds = answers
+    if not bare:
+        require_shown(own, messages, golds)
     identifier = read_identifier(own, f"{row.path.stem}-{row.number}")
     info = _info(own, "prompt" if prompt is None or verl else prompt[0])
     return Problem(identifier, messages, golds, info)
+
+
+def _require_question(messages: Sequence[Message]) -> None:
+    if all(message.role == "system" for message in messages):
+        raise RowError("no prompt: it holds a system message only")
 
 
 def _notes(counts: _Counts) -> tuple[str, ...]:

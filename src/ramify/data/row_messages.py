@@ -15,10 +15,12 @@ from ramify.core.messages import Message, Role, ToolResult, ToolStatus
 from ramify.data.row_columns import as_record
 
 _WEIGHTS = ("weight", "loss", "train")
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Names of a turn's thought: those of services and of chat templates."""
 _READ = {
     "system": ("role", "content", "name", *_WEIGHTS),
     "user": ("role", "content", "name", *_WEIGHTS),
-    "assistant": ("role", "content", "name", "tool_calls", "reasoning_content", *_WEIGHTS),
+    "assistant": ("role", "content", "name", "tool_calls", *_THOUGHTS, *_WEIGHTS),
     "tool": ("role", "content", "name", "tool_call_id", *_WEIGHTS),
 }
 """Fields of a message by role: those that are read, and those that are ignored."""
@@ -114,12 +116,18 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
             role = _role(record.get("role"), where, "has")
             _require_read(record, _READ[role], where)
             calls = _call_list(record.get("tool_calls"), where) if role == "assistant" else []
-            text = _content(record.get("content", "" if calls else None), where)
+            content = record.get("content", "" if calls else None)
+            text = (
+                _as_json(content, where)
+                if role == "tool" and _is_value(content)
+                else _content(content, where)
+            )
             line = _line(role, text, record, where, lines if wrapped else ())
             if isinstance(line, AssistantTurn):
-                thought = text_of(record.get("reasoning_content", ""), f"'reasoning_content' of {where}")
                 line = replace(
-                    line, thought=thought, calls=tuple(_call(call, where, tools) for call in calls)
+                    line,
+                    thought=_thought(record, where),
+                    calls=tuple(_call(call, where, tools) for call in calls),
                 )
             lines.append(line)
     return _in_order_of_calls(lines)
@@ -183,10 +191,31 @@ def _is_result(text: str, before: Sequence[Line]) -> bool:
     )
 
 
+def _thought(record: Mapping[str, Any], where: str) -> str:
+    """Return the thought of a turn; some services write it under two names."""
+    thoughts = {text_of(record[key], f"{key!r} of {where}") for key in _THOUGHTS if key in record} - {""}
+    if len(thoughts) > 1:
+        raise RowError("a turn has two thoughts", where)
+    return thoughts.pop() if thoughts else ""
+
+
+def _is_value(content: object) -> bool:
+    """Return True if the result of a tool is an object, a number, or a list of objects, and no pieces of a text."""
+    if isinstance(content, list) and content:
+        return all(isinstance(piece, dict) and _is_value(piece) for piece in content)
+    if isinstance(content, dict):
+        return "type" not in content and content.keys() != {"text"}
+    return isinstance(content, int | float)
+
+
+def _as_json(value: object, where: str) -> str:
+    return text_of(json.dumps(value, ensure_ascii=False), f"'content' of {where}")
+
+
 def _content(value: object, where: str) -> str:
     """Return the text of a message, which may come in pieces {type: "text", text}."""
     if not isinstance(value, list):
-        return text_of(value, where)
+        return text_of(value, f"'content' of {where}")
     texts = []
     for piece in value:
         if isinstance(piece, dict) and piece.get("type", "text") in _TEXT_PARTS:

@@ -15,7 +15,7 @@ _CHOICE = re.compile(
 """A letter of a choice: "C", "(C)", "C. 14", "Option C", "The answer is C because .."."""
 _LETTER_FIRST = re.compile(r"(?:\\(?:text|math)[a-z]*|[\s({\[$*\"])*[A-Za-z](?![A-Za-z0-9_^\\])")
 _GOES_ON = re.compile(
-    r"[.,;!\s]*|\s+is (?:the )?(?:correct|right|best|answer)\b.*|,?\s+(?:because|since)\b.*|\s+(?:\([^()]{2,}\)|[\u2013\u2014]\s.*)",
+    r"[.,;!\s]*|\s+is (?:the )?(?:correct|right|best|answer)\b.*|,?\s+(?:because|since)\b.*|\s+(?:\([^()]{2,}\)|[\u2013\u2014]\s.*|-\s+(?:[A-Z][a-z]|[A-Za-z]{3}).*)",
     re.DOTALL,
 )
 """Text after a letter without a mark."""
@@ -23,8 +23,8 @@ _REASON = re.compile(r"\b(?:because|since)\b")
 _INITIALS = re.compile(r"^(?:[A-Z]\.\s*)+(?=[A-Z][a-z])")
 _MAX_CHOICE = 500
 _FURTHER = re.compile(
-    r"^[A-Z]\.\s|(?:^|[\s,;/&])\(?[A-Ja-j]\)|(?:^|[\s,;/&])[A-J]:(?:\s|$)|(?:^|[.;,/&\n]\s*|\d\s+|\b(?:or|not)\s+|(?<! [A-J] )\band\s+)"
-    r"[A-J](?:\.(?:\s|$)|\s*[,;/]|\s*$)|\b(?:option|choice)s?\s+\(?[A-J]\b|\b(?:wrong|incorrect)\b|^\s*(?:is|was)\s+(?:not|false)\b"
+    r"^[A-Z]\.\s|(?:^|[\s,;/&])\(?[A-Ja-j]\)|(?:^|[\s,;/&])[A-J]:(?:\s|$)|(?:^|[.;,/&\n]\s*|\d\s+|\b(?:or|not)\s+|(?<! [A-J] )(?<!^[A-J] )\band\s+)"
+    r"[A-J](?:\.(?:\s|$)|\s*[,;/]|\s*$)|[.;,/&\n]\s*[A-J]\s+[-\u2013\u2014]\s|\b(?:option|choice)s?\s+\(?[A-J]\b|\b(?:wrong|incorrect)\b|^\s*(?:is|was)\s+(?:not|false)\b"
 )
 """A further letter, or a denial: then the answer chooses none."""
 

@@ -165,7 +165,7 @@ def test_pairs(row, name):
         ({"messages": [USER, {**ANSWER, "weight": 0, "loss": True}]}, "contradict each other"),
         ({"messages": [{**USER, "loss": True}, ANSWER]}, "only turns of the assistant are trained on: message 1"),
         ({"messages": [USER, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "content that is not text"),
-        ({"messages": [USER, {"role": "assistant"}]}, "expected text: message 2 of 'messages' is missing or null"),
+        ({"messages": [USER, {"role": "assistant"}]}, "expected text: 'content' of message 2 of 'messages' is missing or null"),
         ({"messages": [USER, ANSWER, ANSWER]}, "two assistant messages in a row"),
         ({"messages": [USER, {"role": "system", "content": "a"}, ANSWER]}, "follows the prompt"),
         ({"messages": [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "r"}, USER, ANSWER]},

@@ -63,6 +63,7 @@ GOLDS: tuple[Row, ...] = (
     },
     {"ground_truth": json.dumps({"target": ["A"]})},
     {"golden_answers": ["A"]},
+    {"answer": "worked\n#### A"},
 )
 
 
@@ -97,6 +98,13 @@ def test_columns_of_other_names_are_read_where_the_recipe_names_them(tmp_path: P
         ({"prompt": "Q?", "reward_model": {"ground_truth": True}}, "'reward_model.ground_truth' must be"),
         ({"prompt": [{"role": "assistant", "content": "Well"}], "answer": "A"}, "'prompt' holds turns of the assistant only"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "A"}, "content that is not text"),
+        ({"prompt": [{"role": "system", "content": "Be brief."}], "answer": "A"}, "it holds a system message only"),
+        ({"question": "q", "choices": ["a", "b"], "answer": 1}, "number of 'choices', which the prompt"),
+        ({"question": "q", "choices": {"text": ["a", "b"], "label": ["P", "Q"]}, "answer": "Q"}, "'choices', which the prompt"),
+        ({"prompt": "q", "options": '["x", "y"]', "answer": "(b)"}, "'options', which the prompt"),
+        ({"prompt": "q", "options": {"A": "x", "B": "y"}, "answer": "B"}, "'options', which the prompt"),
+        ({"prompt": "q", "options": [{"key": "A", "value": "x"}, {"key": "B", "value": "y"}], "answer": "A"}, "'options', which"),
+        ({"question": "q", "A": "x", "B": "y", "answer": "B"}, "'A', 'B', which the prompt"),
         ({"messages": [*ASKED, {"role": "assistant", "content": "A"}], "answer": "A"}, "'messages' ends with a turn"),
     ],
 )  # fmt: skip
@@ -104,6 +112,34 @@ def test_a_refusal_names_the_columns_that_are_there(tmp_path: Path, row: Row, ex
     with pytest.raises(DataError) as caught:
         loaded(tmp_path / "a.jsonl", row)
     assert expected in str(caught.value)
+
+
+def test_choices_that_are_shown_or_not_meant_are_read(tmp_path: Path) -> None:
+    shown = {"prompt": "q A) xx B) yy", "choices": ["xx", "yy"], "answer": "B"}
+    by_text = {"prompt": "q", "options": ["Rome", "Oslo"], "answer": "Oslo"}
+    settings = {"prompt": "q", "options": {"speed": 1}, "answer": "1"}
+    assert [golds for _, golds in loaded(tmp_path / "a.jsonl", shown, by_text, settings)] == [
+        ("B",),
+        ("Oslo",),
+        ("1",),
+    ]
+
+
+def test_thoughts_and_results_of_services_are_those_of_their_twin() -> None:
+    def lines(name: str, result: object) -> object:
+        call = {"id": "1", "function": {"name": "weather", "arguments": {}}}
+        turn = {"role": "assistant", name: "hm", "tool_calls": [call]}
+        last = {"role": "assistant", "content": "A"}
+        return read_row(
+            {"messages": [*ASKED, turn, {"role": "tool", "content": result}, last], "tools": TOOLS},
+            COMPLETION,
+        )
+
+    for value in ({"t": 4}, [{"t": 4}], 4):
+        for name in ("reasoning", "thinking"):
+            assert lines(name, value) == lines("reasoning_content", json.dumps(value))
+    with pytest.raises(RowError, match="'content' of message 1 of 'messages' is dict"):
+        read_row({"messages": [{"role": "user", "content": {"t": 4}}]}, COMPLETION)
 
 
 def test_an_environment_gets_columns_as_they_are(tmp_path: Path) -> None:

@@ -55,12 +55,12 @@ def test_an_answer_is_measured_as_its_gold_asks(
 CHOSEN = [
     "C", "c", "(C)", "C)", "C.", "[C]", "C) 14", "(C) 14", "C. 14", "C: 14", "c) 14", "Option C", "option (c)", "Option C: 14", "Choice C",
     "Answer: C", "The correct answer is (C) 14.", "**C**", r"\text{C}", r"\textbf{(C) }14", r"\textbf{(C)}\ 14", "C is correct",
-    "C, because B is wrong", "C) Both A and B", "C) Robert J. Lang", "C. Not enough information", "It is C",
+    "C, because B is wrong", "C) Both A and B", "C) Robert J. Lang", "C) A and B", "C - Paris", "C \u2013 Paris", "C. Not enough information", "It is C",
 ]  # fmt: skip
 NOT_CHOSEN = [
     "D", "D) 14", "C, D", "A, C", "C and D", "C or D", "C/D", "CD", "ABCD", "A, B, C, D", "C D", "(C) and (D)", "C: D", "C. D", "not C",
     "A) 3 B) 4 C) 14", "C) 14, D) 15", "C) 14 or D) 15", "C. 14; D. 15", "C) 14\nD) 15", "Options C and D", "C) is wrong", "C, maybe D",
-    "Neither C nor D", "The answer is not C", "C. W. Grafton", "Vitamin C", "C++", "14", ".", "the", "",
+    "Neither C nor D", "The answer is not C", "C. W. Grafton", "C - 5", "C - Paris, D - Rome", "C \u2013 Paris, D \u2013 Rome", "Vitamin C", "C++", "14", ".", "the", "",
 ]  # fmt: skip
 
 
