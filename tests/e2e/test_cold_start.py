@@ -55,9 +55,9 @@ def test_the_shipped_recipe_reads_the_papers_file_as_it_is(tmp_path, model_folde
         "unescaped newlines in Python calls of 62 of 64 rows: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..." in out
     )
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    # Three epochs of 62 rows are 12 steps; half a cosine begins after the second.
+    # Three epochs of 62 rows are 12 steps, of which a tenth are two; half a cosine begins after them.
     factors = [
-        (step + 1) / 1012 * (1 + math.cos(math.pi * max(0, step - 1.2) / 10.8)) / 2 for step in range(3)
+        min(1, (step + 1) / 2) * (1 + math.cos(math.pi * max(0, step - 1.2) / 10.8)) / 2 for step in range(3)
     ]
     assert [row["lr_factor"] for row in rows] == pytest.approx(factors)
     assert all(0 < row["tokens/written"] < row["tokens/unique"] for row in rows)

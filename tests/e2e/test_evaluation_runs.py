@@ -279,6 +279,10 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     tokenizer = ChatTokenizer(model_folder)
 
     def answer(request):
+        if request.method == "GET":
+            return as_json(
+                {"data": [{"id": "m", "owned_by": "vllm"}]} if says_which else {}, 200 if says_which else 404
+            )
         body = request.json()
         assert body["stop"] == list(STOPS)
         if body.get("echo"):

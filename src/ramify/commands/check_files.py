@@ -34,7 +34,6 @@ from ramify.modeling.model_path import fetch_model, is_fetched
 from ramify.modeling.weight_files import stored_tensors
 from ramify.runs.loggers import require_loggers
 from ramify.tools.configs import CacheConfig
-from ramify.tools.python import setup_of
 
 _NOT_READ = (
     "rows were not read: add --rows to find rows that cannot be used, prompts that are too long, and tools, rewards, "
@@ -183,11 +182,14 @@ def _require_tools(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
         raise ConfigError(
             "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
         )
+    python = tools.python
+    if python is None or not (python.preamble or python.packages or python.environment):
+        return
     # A file that is not there is a mistake of its key already.
-    if tools.python is not None and not (
-        isinstance(tools.python.preamble, Path) and not tools.python.preamble.is_file()
-    ):
-        setup_of(tools.python)
+    if not isinstance(python.preamble, Path) or python.preamble.is_file():
+        from ramify.tools.python import setup_of
+
+        setup_of(python)
 
 
 def _require_cassette(key: str, cache: CacheConfig | None) -> None:
