@@ -312,8 +312,8 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
         pack(credited((tree,), (credit,)), 100)
     assert json.loads((run / "manifest.json").read_text())["scores"]["weights"] is None
     assert f"m at {server.url}/v1 (tokenizer " in (run / "report.html").read_text()
-    (note,) = [note for note in json.loads((run / "summary.json").read_text())["notes"] if "openai" in note]
-    assert ("gets token ids" in note) == says_which
+    notes = json.loads((run / "summary.json").read_text())["notes"]
+    assert any("gets token ids" in note for note in notes) == says_which
     training = write_task(folder / "training", folder)
     message = refused("train", training, "-s", 'engine={name="openai",url="http://127.0.0.1:9/v1",model="m"}')
     assert "engine.name: expected one of local, scripted, vllm, got 'openai'" in message
@@ -372,3 +372,30 @@ def test_a_card_says_what_a_run_was_made_from_and_what_it_scored(task, tmp_path,
     (folder / "run" / "summary.json").unlink()
     assert "is not finished" in refused("card", folder / "run")
     assert "no run" in refused("card", tmp_path)
+
+
+def test_a_run_is_scored_as_the_release_scores_texts(task, model_folder, tmp_path, capsys):
+    folder = task.parent
+    places = []
+    for name in ("bamboogle", "aime24"):
+        place = tmp_path / name
+        place.mkdir()
+        key = "question" if name == "bamboogle" else "problem"
+        gold = ["Paris"] if name == "bamboogle" else "42"
+        place.joinpath("test.jsonl").write_text(
+            json.dumps({"id": 1, key: "what is 12 plus 30 ?", "answer": gold}) + "\n"
+        )
+        places.append(str(place))
+    test = ("data.instructions=false", "data.max_prompt_tokens=400", f"data.test={places}")
+    assert main(["eval", str(task), *words(folder), *overrides(*test)]) == 0
+    capsys.readouterr()
+    assert main(["score", str(folder / "run"), "--compat", "arpo"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert list(figures) == ["bamboogle", "aime24"]
+    records = read_records(folder / "run")
+    for name, part in (("bamboogle", "f1"), ("aime24", "math_equal")):
+        own = [record for record in records if record.problem.startswith(name)]
+        assert figures[name]["n"] == len(own) == 4
+        assert figures[name][part] == sum(record.correct for record in own) / 4
+    assert main(["score", str(folder / "run"), "--task", "qa", "--compat", "arpo"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 8

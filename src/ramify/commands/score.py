@@ -3,11 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramify.core.errors import DataError
+
+if TYPE_CHECKING:
+    from ramify.eval.result_rows import ResultRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON lines or one JSON array of rows: id, response, gold (a text, a number or a list); also result files of ARPO and "
         "Tool-Star; or the folder of an evaluation",
     )
-    parser.add_argument("--task", choices=("math", "qa", "reward"), help="how answers are scored")
+    parser.add_argument(
+        "--task",
+        choices=("math", "qa", "reward"),
+        help="how answers are scored (of a run with --compat: that of each benchmark)",
+    )
     parser.add_argument(
         "--compat",
         choices=("arpo", "toolstar"),
@@ -43,7 +50,9 @@ def run(options: argparse.Namespace) -> None:
             raise DataError("--golden: it takes no --task, --compat or --out; every vector says what it is")
         result: Mapping[str, Any] = {path.name: _golden(path) for path in options.files}
     elif options.task is None:
-        raise DataError("--task: expected math, qa or reward")
+        if options.compat is None or not all(path.is_dir() for path in options.files):
+            raise DataError("--task: expected math, qa or reward")
+        result = _by_benchmark(options.files, options.compat)
     else:
         result = _scored(options.files, options.task, options.compat, options.out)
     sys.stdout.write(json.dumps(result) + "\n")
@@ -80,35 +89,76 @@ def _golden(path: Path) -> Mapping[str, Any]:
 
 
 def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) -> Mapping[str, Any]:
+    """Score files and runs together, and each by itself if there are several."""
     from ramify.commands.output_files import require_output, write_output
-    from ramify.eval.result_rows import is_gold, read_result_rows, read_run_scores
+    from ramify.eval.result_rows import is_gold
     from ramify.rewards.averages import RowAverages
-    from ramify.rewards.responses import row_scores
 
     if out is not None:
         require_output("--out", out, files)
     without_gold = 0
-    averages = RowAverages(task, compat)
+    together = RowAverages(task, compat)
+    by_file = {str(path): RowAverages(task, compat) for path in files}
     written: list[str] = []
     for path in files:
-        if path.is_dir():
-            if compat is not None or task == "reward" or out is not None:
-                raise DataError(
-                    f"{path}: is a run, whose scores are recorded. It takes --task math or qa only"
-                )
-            for recorded, verdict in read_run_scores(path, task):
-                averages.add(recorded, verdict)
-            continue
-        for row in read_result_rows(path):
-            try:
-                scores = row_scores(row.response, row.gold, task, compat, row.prediction)
-            except (TypeError, IndexError) as error:
-                raise DataError(f"{row.where}: the released code fails on this gold: {error}") from None
-            averages.add(scores, row.verdict)
+        for row, scores, verdict in _scored_rows(path, task, compat, writes=out is not None):
+            together.add(scores, verdict)
+            by_file[str(path)].add(scores, verdict)
+            if row is None:
+                continue
             without_gold += not is_gold(row.gold)
             if out is not None:
                 # ASCII, because ids and answers may contain lone surrogates, which UTF-8 cannot encode.
                 written.append(json.dumps({"id": row.where if row.id is None else row.id, **scores}) + "\n")
     if out is not None:
         write_output("--out", out, "".join(written).encode("ascii"))
-    return {**averages.result(), **({"no_gold": without_gold} if without_gold else {})}
+    files_apart = {name: averages.result() for name, averages in by_file.items()}
+    return {
+        **together.result(),
+        **({"no_gold": without_gold} if without_gold else {}),
+        **({"files": files_apart} if len(files) > 1 else {}),
+    }
+
+
+def _scored_rows(
+    path: Path, task: str, compat: str | None, *, writes: bool
+) -> Iterator[tuple["ResultRow | None", Mapping[str, Any], float | None]]:
+    """Yield rows with their scores and verdicts; a run's recorded scores have no row."""
+    from ramify.eval.result_rows import read_result_rows, read_run_responses, read_run_scores
+
+    if not path.is_dir():
+        rows = read_result_rows(path)
+    elif compat is not None:
+        rows = (row for _, row in read_run_responses(path))
+    elif task == "reward" or writes:
+        raise DataError(f"{path}: is a run, whose scores are recorded. It takes --task math or qa only")
+    else:
+        yield from ((None, scores, verdict) for scores, verdict in read_run_scores(path, task))
+        return
+    for row in rows:
+        yield row, _scores_of(row, task, compat), row.verdict
+
+
+def _by_benchmark(runs: list[Path], compat: str) -> Mapping[str, Any]:
+    """Score the attempts of evaluations as the released code does, by benchmark, each as its task."""
+    from ramify.eval.result_rows import read_run_responses
+    from ramify.rewards.averages import RowAverages
+
+    averages: dict[str, RowAverages] = {}
+    for run_folder in runs:
+        for problem, row in read_run_responses(run_folder):
+            task, benchmark = problem.info.get("task"), str(problem.info.get("benchmark"))
+            if task not in ("math", "qa"):
+                raise DataError(f"--task: expected math or qa, because {row.where} is of no benchmark")
+            scores = _scores_of(row, task, compat)
+            averages.setdefault(benchmark, RowAverages(task, compat)).add(scores, row.verdict)
+    return {name: each.result() for name, each in averages.items()}
+
+
+def _scores_of(row: "ResultRow", task: str, compat: str | None) -> Mapping[str, Any]:
+    from ramify.rewards.responses import row_scores
+
+    try:
+        return row_scores(row.response, row.gold, task, compat, row.prediction)
+    except (TypeError, IndexError) as error:
+        raise DataError(f"{row.where}: the released code fails on this gold: {error}") from None

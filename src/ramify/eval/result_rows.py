@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError, RowError
+from ramify.core.messages import Problem
 from ramify.data.row_files import read_text_rows
-from ramify.eval.results import read_records
+from ramify.eval.results import read_records, tree_lines
+from ramify.obs.trace import each_tree
 from ramify.rewards.responses import REPORTED
 
 _RESPONSES = ("response", "output", "completion", "Full_output")
@@ -124,6 +126,19 @@ def read_run_scores(
             },
             record.parts.get("judge"),
         )
+
+
+def read_run_responses(folder: Path) -> Iterator[tuple[Problem, ResultRow]]:
+    """Yield the attempts of an evaluation as texts, which is what the released code scores.
+
+    Raises:
+        DataError: There are no traces, or one cannot be read.
+    """
+    for traced in each_tree(tree_lines(folder).path):
+        problem, attempt = traced.tree.problem, traced.tree.key.step
+        response = "".join(node.text for node in traced.tree.trajectories[0].nodes[1:])
+        where = f"{folder}: problem {problem.id!r}, attempt {attempt}"
+        yield problem, ResultRow(where, f"{problem.id}/{attempt}", response, list(problem.answer))
 
 
 def is_gold(gold: object) -> bool:
