@@ -376,17 +376,17 @@ def test_a_card_says_what_a_run_was_made_from_and_what_it_scored(task, tmp_path,
 
 def test_a_run_is_scored_as_the_release_scores_texts(task, model_folder, tmp_path, capsys):
     folder = task.parent
-    places = []
+    folders = []
     for name in ("bamboogle", "aime24"):
-        place = tmp_path / name
-        place.mkdir()
+        benchmark = tmp_path / name
+        benchmark.mkdir()
         key = "question" if name == "bamboogle" else "problem"
         gold = ["Paris"] if name == "bamboogle" else "42"
-        place.joinpath("test.jsonl").write_text(
+        benchmark.joinpath("test.jsonl").write_text(
             json.dumps({"id": 1, key: "what is 12 plus 30 ?", "answer": gold}) + "\n"
         )
-        places.append(str(place))
-    test = ("data.instructions=false", "data.max_prompt_tokens=400", f"data.test={places}")
+        folders.append(str(benchmark))
+    test = ("data.instructions=false", "data.max_prompt_tokens=400", f"data.test={folders}")
     assert main(["eval", str(task), *words(folder), *overrides(*test)]) == 0
     capsys.readouterr()
     assert main(["score", str(folder / "run"), "--compat", "arpo"]) == 0

@@ -129,7 +129,7 @@ def _scored_rows(
     if not path.is_dir():
         rows = read_result_rows(path)
     elif compat is not None:
-        rows = (row for _, row in read_run_responses(path))
+        rows = (row for _, row in read_run_responses(path, task))
     elif task == "reward" or writes:
         raise DataError(f"{path}: is a run, whose scores are recorded. It takes --task math or qa only")
     else:

@@ -128,8 +128,10 @@ def read_run_scores(
         )
 
 
-def read_run_responses(folder: Path) -> Iterator[tuple[Problem, ResultRow]]:
-    """Yield the attempts of an evaluation as texts, which is what the released code scores.
+def read_run_responses(folder: Path, task: str | None = None) -> Iterator[tuple[Problem, ResultRow]]:
+    """Yield the attempts of an evaluation as texts, which is what the released code scores; its mathematics has one gold, no list.
+
+    `task` is math or qa; None: that of each problem's benchmark.
 
     Raises:
         DataError: There are no traces, or one cannot be read.
@@ -138,7 +140,9 @@ def read_run_responses(folder: Path) -> Iterator[tuple[Problem, ResultRow]]:
         problem, attempt = traced.tree.problem, traced.tree.key.step
         response = "".join(node.text for node in traced.tree.trajectories[0].nodes[1:])
         where = f"{folder}: problem {problem.id!r}, attempt {attempt}"
-        yield problem, ResultRow(where, f"{problem.id}/{attempt}", response, list(problem.answer))
+        is_math = (task or problem.info.get("task")) == "math"
+        gold = problem.answer[0] if is_math else list(problem.answer)
+        yield problem, ResultRow(where, f"{problem.id}/{attempt}", response, gold)
 
 
 def is_gold(gold: object) -> bool:
