@@ -61,7 +61,11 @@ def test_a_recipe_has_the_released_numbers(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["arpo_deepsearch_8b", "arpo_deepsearch_14b", "aepo_deepsearch_14b", "aepo_deepsearch_32b"]
+    "name",
+    [
+        *("arpo_deepsearch_8b", "arpo_deepsearch_14b", "arpo_deepsearch_32b"),
+        *("aepo_deepsearch_14b", "aepo_deepsearch_32b"),
+    ],
 )
 def test_searches_of_training_have_the_released_country(name):
     search = read_toml(RECIPES / f"{name}.toml")["tools"]["search"]

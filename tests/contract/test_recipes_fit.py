@@ -17,6 +17,7 @@ RELEASED = {
     "arpo_reasoning_7b_8gpus",
     "arpo_deepsearch_8b",
     "arpo_deepsearch_14b",
+    "arpo_deepsearch_32b",
     "aepo_reasoning_7b_8gpus",
     "aepo_deepsearch_14b",
     "aepo_deepsearch_32b",
