@@ -28,7 +28,7 @@ PENALTY_SLOPE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedConfig(RuleConfig):
-    """Switches for defects in the released code of both papers, on as released; B1 to B23 refer to docs/paper-index.md.
+    """Switches for defects in the released code of both papers, on as released; B1 to B23 refer to docs/release-defects.md.
 
     Attributes:
         stale_segment: B2. dh uses the turn before the tool result, not the one after it.
