@@ -29,6 +29,7 @@ from ramify.rewards.math_forms import (
     Text,
     clean,
     read_form,
+    without_unit,
 )
 from ramify.rewards.math_terms import (
     Call,
@@ -41,13 +42,15 @@ from ramify.rewards.math_terms import (
     same_value,
     symbols_of,
 )
-from ramify.rewards.words import same_clock_time
+from ramify.rewards.words import canonical, same_clock_time
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
-_RANGE = re.compile(r"\d+(?:-\d+)+")
-_DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
+_DIGIT_GROUPS = re.compile(r"\d+(?:-\d+)+")
+_DESIGNATION = re.compile(rf"{_DIGIT_GROUPS.pattern}|[A-Z]+-\d+\w*")
+_BOUND = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+_RANGE = re.compile(rf"(?:from )?({_BOUND})(?: ?[-\u2010\u2014] ?| to )({_BOUND})")
 _FROM_TO = re.compile(r"\d to \d")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
@@ -163,8 +166,8 @@ def _decide(prediction: str, gold: str) -> bool | None:
             return True
         if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
             return same_time
-        if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
-            return False
+        if (same_bounds := _same_range(left, right)) is not None:
+            return same_bounds
         written, wanted = _form(prediction), _form(gold)
         if written is None or wanted is None:
             same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
@@ -173,6 +176,20 @@ def _decide(prediction: str, gold: str) -> bool | None:
     # The answer is untrusted text: no error that it causes here may end an evaluation.
     except Exception:  # noqa: BLE001
         return None
+
+
+def _same_range(written: str, wanted: str) -> bool | None:
+    """Compare ranges and scores ("5-7", "5 to 7"); None if the gold is neither, nor a code of digits ("800-555-1234")."""
+    (text, _, unit), (gold, _, gold_unit) = without_unit(written), without_unit(wanted)
+    bounds, gold_bounds = _RANGE.fullmatch(text), _RANGE.fullmatch(gold)
+    if gold_bounds is None:
+        return False if _DIGIT_GROUPS.fullmatch(wanted) else None
+    same_unit = unit == gold_unit or not (unit and gold_unit)
+    return (
+        bounds is not None
+        and same_unit
+        and [*map(canonical, bounds.groups())] == [*map(canonical, gold_bounds.groups())]
+    )
 
 
 def same_form(written: Form, wanted: Form) -> bool:

@@ -67,9 +67,9 @@ _WITH_DIGITS = [
         (" of ", rf"\b(\d{{1,2}}(?:st|nd|rd|th)?) of (?=(?:{_MONTH})\b)", r"\1 "),
         ("", r"(?<=\d)(?:st|nd|rd|th)\b", ""),
         ("$", r"(?:\bUS)?\$ ?(\d(?:[\d,.]*\d)?(?: (?:thousand|million|billion|trillion)\b)?)", r"\1 dollar"),
-        ("-", r"(?:from )?(?<![\w,.])(\d{3,4}) ?- ?(\d{3,4})(?![\w,-])", r"\1-\2"),
+        ("-", r"(?:from )?(?<![\w,.-])(\d{1,4}) ?- ?(\d{1,4})(?![\w,-])", r"\1-\2"),
         *(
-            (word, rf"(?:from )?(?<![\w,.])(\d{{3,4}}){word}(\d{{3,4}})(?![\w,])", r"\1-\2")
+            (word, rf"(?:from )?(?<![\w,.-])(\d{{1,4}}){word}(\d{{1,4}})(?![\w,])", r"\1-\2")
             for word in (" to ", " until ", " through ")
         ),
         ("2", r"(?<=[\d ])(km|mi|ft|cm|m)\^?2\b", r"square \1"),

@@ -77,12 +77,14 @@ NUMBERS = [
     ("5,000,000", "5 million"), ("5 million (5,000,000)", "5 million"), ("5 million", "5,000,000"), ("$5,000,000", "$5 million"),
     ("3", "three"), ("3 (three)", "three"), ("in three", "three"), ("105", "one hundred and five"), ("1946-11-23", "23 November 1946"),
     ("3 pm", "15:00"), ("3:30PM", "3:30 p.m."), ("3 o'clock", "3:00"), ("noon", "12 pm"), ("It ran at 320 km/h", "320 km/h"),
+    ("The score was 21 to 14", "21-14"), ("5-7", "5 to 7"),
 ]  # fmt: skip
 OTHER_NUMBERS = [
     ("Apollo 11", "11"), ("30 Rock", "30"), ("7 Eleven", "7"), ("Group of 20", "20"), ("Chanel No. 5", "5"), ("F16", "16"), ("1867 Act", "1867"),
     ("Three Mile Island", "three"), ("in 1868", "1867"), ("30 (40)", "30"), ("in 44 BC", "44"), ("not 30", "30"), ("30 or 31", "30"),
     ("less than 30", "30"), ("minus 30", "30"), ("- 30", "30"), ("half of 30", "30"), ("5 billion", "5 million"), ("5", "5 million"), ("at 5 pm", "5"),
     ("maybe 30", "30"), ("three hundred", "three"), ("1867-1868", "1867"), ("3:30 am", "3:30 pm"), ("12th", "12"), ("Boeing 0", "0"),
+    ("-2", "5-7"), ("7", "21-14"), ("1999", "2019-20"), ("21", "21-14"),
 ]  # fmt: skip
 
 
