@@ -51,6 +51,7 @@ _DIGIT_GROUPS = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_DIGIT_GROUPS.pattern}|[A-Z]+-\d+\w*")
 _BOUND = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _RANGE = re.compile(rf"(?:from )?({_BOUND})(?: ?[-\u2010\u2014] ?| to )({_BOUND})")
+_PADDED = re.compile(r"\d{1,2}(?: ?: ?\d\d)*? ?: ?0\d(?: ?: ?\d\d)*")
 _FROM_TO = re.compile(r"\d to \d")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
@@ -164,8 +165,12 @@ def _decide(prediction: str, gold: str) -> bool | None:
         # A blank between two numbers stays unless it separates thousands.
         if _BLANK.sub("", left) == _BLANK.sub("", right):
             return True
-        if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
-            return same_time
+        if ":" in left + right:
+            if (same_time := same_clock_time(prediction, gold)) is not None:
+                return same_time
+            # "2:05" is a time of day, and no ratio of 2 to 5.
+            if bool(_PADDED.fullmatch(left)) is not bool(_PADDED.fullmatch(right)):
+                return False
         if (same_bounds := _same_range(left, right)) is not None:
             return same_bounds
         written, wanted = _form(prediction), _form(gold)
