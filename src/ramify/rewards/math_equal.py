@@ -48,7 +48,7 @@ from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, Una
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _DIGIT_GROUPS = re.compile(r"\d+(?:-\d+)+")
-_DESIGNATION = re.compile(rf"{_DIGIT_GROUPS.pattern}|[A-Z]+-\d+\w*")
+_DESIGNATION = re.compile(rf"{_DIGIT_GROUPS.pattern}|[A-Z]+-\d+\w*|[Nn]/[Aa]")
 _BOUND = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _RANGE = re.compile(rf"(?:from )?({_BOUND})(?: ?[-\u2010\u2014] ?| to )({_BOUND})")
 _PADDED = re.compile(r"\d{1,2}(?: ?: ?\d\d)*? ?: ?0\d(?: ?: ?\d\d)*")
@@ -165,14 +165,9 @@ def _decide(prediction: str, gold: str) -> bool | None:
         # A blank between two numbers stays unless it separates thousands.
         if _BLANK.sub("", left) == _BLANK.sub("", right):
             return True
-        if ":" in left + right:
-            if (same_time := same_clock_time(prediction, gold)) is not None:
-                return same_time
-            # "2:05" is a time of day, and no ratio of 2 to 5.
-            if bool(_PADDED.fullmatch(left)) is not bool(_PADDED.fullmatch(right)):
-                return False
-        if (same_bounds := _same_range(left, right)) is not None:
-            return same_bounds
+        times = _same_time(prediction, gold) if ":" in left + right else None
+        if (is_same := _same_range(left, right) if times is None else times) is not None:
+            return is_same
         written, wanted = _form(prediction), _form(gold)
         if written is None or wanted is None:
             same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
@@ -181,6 +176,14 @@ def _decide(prediction: str, gold: str) -> bool | None:
     # The answer is untrusted text: no error that it causes here may end an evaluation.
     except Exception:  # noqa: BLE001
         return None
+
+
+def _same_time(prediction: str, gold: str) -> bool | None:
+    """Compare times of day; None for ratios. "2:05" is a time and no ratio of 2 to 5."""
+    if (same_time := same_clock_time(prediction, gold)) is not None:
+        return same_time
+    is_padded, is_gold_padded = (_PADDED.fullmatch(clean(text)) is not None for text in (prediction, gold))
+    return None if is_padded is is_gold_padded else False
 
 
 def _same_range(written: str, wanted: str) -> bool | None:

@@ -58,6 +58,7 @@ _ARTICLE = re.compile(
     r"^\W*A\s+(?=[^\W\d_]{2})|\bA\s+(?=[A-Z][^\W\d_])|\b(?:[Tt]he|THE|an?|An)\s+(?!(?i:the|an?)\b)(?=\w)"
 )
 """An article before another word; but not the letter in "Vitamin A deficiency", nor the name "The The"."""
+_NOT_APPLICABLE = re.compile(r"\bn/a\b", re.IGNORECASE)
 _INITIALS = re.compile(r"\b([A-Z])(?:\.\s*|\s+)(?=[A-Z](?![^\W_]))")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _DIGIT = re.compile(r"\d")
@@ -167,6 +168,12 @@ def same_clock_time(written: str, wanted: str) -> bool | None:
     return left[0] == right[0]
 
 
+def is_clock_time(text: str) -> bool:
+    """Return True if a text can only be a time of day: "10:30 AM", "noon"."""
+    time = _clock(text)
+    return time is not None and time[2]
+
+
 def _clock(text: str) -> tuple[tuple[int, ...], str, bool] | None:
     """Return hour, minute and second as written, "a", "p" or "", and whether the text can only be a time of day."""
     if len(text) > _MAX_CLOCK:
@@ -240,6 +247,8 @@ def _plain(text: str) -> str:
         text = text.replace("'", "").replace("`", "")
     if "\\" in text:
         text = _MACRO.sub("", text)
+    if "/" in text:
+        text = _NOT_APPLICABLE.sub("NA", text)
     if _DIGIT.search(text):
         if "-" in text or "月" in text:
             text = _DATE.sub(_spelled_date, text)

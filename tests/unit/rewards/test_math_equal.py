@@ -203,7 +203,7 @@ def test_expanding_and_reordering_keep_the_value(a: int, b: int, c: int) -> None
 
 
 MATHEMATICS = ["-5", "\\frac12", "x=5", "(3,4]", "10\\%", "3 \\text{ cm}", "1,-2", "3 hours", "2x+1", "10-2n", "-a - b", "320 km/h", "$59,039", "C. 7", "A", "(B)"]  # fmt: skip
-WORDS = ["Paris", "April 4, 2016", "7 November 1959", "\\text{Evelyn}", "", "A41", "B-52", "AC/DC", "1892\u201394", "1999-2004", "School 2013", "44 BC", "9 am", "2 medals", "25 years", "4.4 million", "185,000 to 190,000 m³"]  # fmt: skip
+WORDS = ["Paris", "April 4, 2016", "7 November 1959", "\\text{Evelyn}", "", "A41", "B-52", "AC/DC", "1892\u201394", "1999-2004", "School 2013", "44 BC", "9 am", "N/A", "2 medals", "25 years", "4.4 million", "185,000 to 190,000 m³"]  # fmt: skip
 
 
 def test_golds_that_are_mathematics() -> None:
