@@ -32,6 +32,7 @@ from ramify.rewards.math_forms import (
     without_unit,
 )
 from ramify.rewards.math_terms import (
+    WORDS,
     Call,
     Number,
     Symbol,
@@ -118,11 +119,12 @@ def is_mathematical(gold: str) -> bool:
     form, text = _form(gold), LABEL.sub("", clean(gold))
     if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text) or _FROM_TO.search(text):
         return form is None and "\\" in gold
-    letters = re.findall("[A-Za-z]+", text)
+    letters = [name for name in re.findall("[A-Za-z]+", text) if name not in WORDS]
     if isinstance(form, Formula) and isinstance(form.term, Symbol):
         return True
     if "\\" in gold or not letters:
-        return _has_digit_or_command(gold)
+        # "√" and "½" are a command and a fraction by now; "①③" is a list of choices.
+        return _has_digit_or_command(gold) or not {"\\", "/"}.isdisjoint(text)
     if isinstance(form, Formula) and form.unit:
         return form.unit.is_measure
     longest = max(map(len, letters))

@@ -34,6 +34,12 @@ def test_scores_by_name() -> None:
         ("April", "April 4, 2016", {"answer": 0.5, "lenient": 0.5, "acc": 0}),
         ("yes, it is", "yes", {"answer": 0, "lenient": 1, "acc": 1, "em": 0}),
         # numbers in words, and numbers in sentences
+        *(
+            (by_value, gold, {"answer": 1, "lenient": 1, "acc": 1})
+            for by_value, gold in (("0.5", "½"), ("2*sqrt(3)", "2√3"), ("√2", "sqrt(2)"))
+        ),
+        ("2", "sqrt(2)", {"answer": 0, "lenient": 0, "acc": 0}),
+        ("10.5", "2½", {"answer": 0, "lenient": 0, "acc": 0}),
         ("three", "3", {"answer": 1, "lenient": 1, "acc": 1, "em": 0}),
         ("It has 5 moons.", "5", {"answer": 1, "lenient": 1, "acc": 1}),
         ("The 5 planets have moons", "5", {"answer": 0, "lenient": 0, "acc": 1}),

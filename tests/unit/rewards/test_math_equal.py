@@ -25,6 +25,7 @@ EQUAL = {
     "fractions": [
         (r"4\frac{2}{3}", r"\frac{14}{3}"), ("4 2/3", r"\frac{14}{3}"), (r"\frac{28}{6}", r"\frac{14}{3}"),
         (r"\frac{14}3", r"\frac{14}{3}"), (r"\dfrac12", "0.5"), (r"\mathrm{\frac{14}{3}}", r"\frac{14}{3}"), ("(14)/(3)", "14/3"),
+        ("0.5", "\N{VULGAR FRACTION ONE HALF}"), ("2.5", "2\N{VULGAR FRACTION ONE HALF}"), ("1 3/4", "1\N{VULGAR FRACTION THREE QUARTERS}"),
     ],
     "formulas": [
         ("x + 1 - y", "x+1-y"), ("-q + p", "p - q"), (r"\sqrt{117}", r"3\sqrt{13}"), ("3*sqrt(13)", r"3\sqrt{13}"),
@@ -202,8 +203,8 @@ def test_expanding_and_reordering_keep_the_value(a: int, b: int, c: int) -> None
     assert decide(product, f"({a})x^2 + ({b})x + ({c}) + 1") is False
 
 
-MATHEMATICS = ["-5", "\\frac12", "x=5", "(3,4]", "10\\%", "3 \\text{ cm}", "1,-2", "3 hours", "2x+1", "10-2n", "-a - b", "320 km/h", "$59,039", "C. 7", "A", "(B)"]  # fmt: skip
-WORDS = ["Paris", "April 4, 2016", "7 November 1959", "\\text{Evelyn}", "", "A41", "B-52", "AC/DC", "1892\u201394", "1999-2004", "School 2013", "44 BC", "9 am", "N/A", "2 medals", "25 years", "4.4 million", "185,000 to 190,000 m³"]  # fmt: skip
+MATHEMATICS = ["-5", "\N{VULGAR FRACTION ONE HALF}", "2√3", "sqrt(2)", "sqrt(3)/2", "log 5", "2pi", "\\frac12", "x=5", "(3,4]", "10\\%", "3 \\text{ cm}", "1,-2", "3 hours", "2x+1", "10-2n", "-a - b", "320 km/h", "$59,039", "C. 7", "A", "(B)"]  # fmt: skip
+WORDS = ["Paris", "①③", "Tan", "sin", "April 4, 2016", "7 November 1959", "\\text{Evelyn}", "", "A41", "B-52", "AC/DC", "1892\u201394", "1999-2004", "School 2013", "44 BC", "9 am", "N/A", "2 medals", "25 years", "4.4 million", "185,000 to 190,000 m³"]  # fmt: skip
 
 
 def test_golds_that_are_mathematics() -> None:
