@@ -51,7 +51,7 @@ _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _DIGIT_GROUPS = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_DIGIT_GROUPS.pattern}|[A-Z]+-\d+\w*|[Nn]/[Aa]")
 _BOUND = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
-_RANGE = re.compile(rf"(?:from )?({_BOUND})(?: ?[-\u2010\u2014] ?| to )({_BOUND})")
+_RANGE = re.compile(rf"(?:from )?({_BOUND})(?: ?[-\u2010\u2014] ?| to )({_BOUND})", re.IGNORECASE)
 _PADDED = re.compile(r"\d{1,2}(?: ?: ?\d\d)*? ?: ?0\d(?: ?: ?\d\d)*")
 _FROM_TO = re.compile(r"\d to \d")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")

@@ -68,9 +68,9 @@ _WITH_DIGITS = [
         (" of ", rf"\b(\d{{1,2}}(?:st|nd|rd|th)?) of (?=(?:{_MONTH})\b)", r"\1 "),
         ("", r"(?<=\d)(?:st|nd|rd|th)\b", ""),
         ("$", r"(?:\bUS)?\$ ?(\d(?:[\d,.]*\d)?(?: (?:thousand|million|billion|trillion)\b)?)", r"\1 dollar"),
-        ("-", r"(?:from )?(?<![\w,.-])(\d{1,4}) ?- ?(\d{1,4})(?![\w,-])", r"\1-\2"),
+        ("-", r"(?:from )?(?<![\w,.-])(\d{1,4}) ?- ?(\d{1,4})(?![\w-]|,\d)", r"\1-\2"),
         *(
-            (word, rf"(?:from )?(?<![\w,.-])(\d{{1,4}}){word}(\d{{1,4}})(?![\w,])", r"\1-\2")
+            (word, rf"(?:from )?(?<![\w,.-])(\d{{1,4}}){word}(\d{{1,4}})(?!\w|,\d)", r"\1-\2")
             for word in (" to ", " until ", " through ")
         ),
         ("2", r"(?<=[\d ])(km|mi|ft|cm|m)\^?2\b", r"square \1"),
@@ -252,8 +252,9 @@ def _plain(text: str) -> str:
     if _DIGIT.search(text):
         if "-" in text or "月" in text:
             text = _DATE.sub(_spelled_date, text)
+        lowered = text.lower()
         for hint, pattern, replacement in _WITH_DIGITS:
-            if hint in text:
+            if hint in lowered:
                 text = pattern.sub(replacement, text)
     return _ARTICLE.sub("", text)
 
