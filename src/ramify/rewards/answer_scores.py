@@ -30,7 +30,16 @@ from typing import TypeAlias
 
 from ramify.rewards import math_equal as mathematics
 from ramify.rewards.extract import plain
-from ramify.rewards.words import MAX_CHARS, MONTHS, NUMBER_WORDS, is_number, joined, same_clock_time, words
+from ramify.rewards.words import (
+    MAX_CHARS,
+    MONTHS,
+    NUMBER_WORDS,
+    is_clock_time,
+    is_number,
+    joined,
+    same_clock_time,
+    words,
+)
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -75,7 +84,7 @@ _TOTAL = (
 )
 _LEAD = re.compile(
     rf"(?P<lead>(?:[^\W\d_](?:[^\W\d_]|['-])*[ ,]+)*?)(?:{'|'.join(_LINKS.split())}|(?:{_TOTAL}) of)\s+"
-    rf"(?=[-$\d]|\.\d|(?:{'|'.join(sorted(NUMBER_WORDS))})\b)",
+    rf"(?=[-$\d]|\.\d|from \d|(?:{'|'.join(sorted(NUMBER_WORDS))})\b)",
     re.IGNORECASE,
 )
 """Words before a number up to one that cannot be part of its name: "It was founded in 1867", but not "Apollo 11"."""
@@ -262,6 +271,9 @@ def _by_gold(words: AnswerScore, *, numbers_are_words: bool = False) -> AnswerSc
                 for gold in others
                 if len(gold) > _LONG or not is_number(gold) or _is_value(prediction, gold)
             ]
+        elif not numbers_are_words:
+            # Shared words such as "1.5" or "10:30" are no part of the right value.
+            others = [gold for gold in others if not _is_one_value(gold)]
         return max(mathematics.math_equal(prediction, formulas), words(prediction, others))
 
     return score
@@ -273,13 +285,25 @@ def _says_number(prediction: str, gold: str) -> bool:
         return False
     if not _has_number(gold):
         return bool(same_clock_time(prediction, gold))
-    if not is_number(gold):
-        return lenient_f1(prediction, [gold]) == 1.0
     texts = (prediction, _stated_number(prediction) or prediction)
+    if not is_number(gold):
+        # The published F1 takes "5 million" for "$5 million".
+        amount = words(gold.removeprefix("$")) if gold.startswith("$") else None
+        return any(
+            lenient_f1(text, [gold]) == 1.0 or (text[:1].isdecimal() and words(text) == amount)
+            for text in (texts if _is_one_value(gold) else texts[:1])
+        )
     return any(
         mathematics.math_equal_quickly(text, [gold]) or (is_number(text) and words(text) == words(gold))
         for text in texts
     )
+
+
+def _is_one_value(gold: str) -> bool:
+    """Return True for a number, a sum of money, a range and a time of day in digits: other words of an answer say nothing about these."""
+    if len(gold) > _LONG:
+        return False
+    return is_number(gold.removeprefix("$")) or (_has_number(gold) and is_clock_time(gold))
 
 
 def _has_number(text: str) -> bool:

@@ -29,8 +29,10 @@ from ramify.rewards.math_forms import (
     Text,
     clean,
     read_form,
+    without_unit,
 )
 from ramify.rewards.math_terms import (
+    WORDS,
     Call,
     Number,
     Symbol,
@@ -41,13 +43,16 @@ from ramify.rewards.math_terms import (
     same_value,
     symbols_of,
 )
-from ramify.rewards.words import same_clock_time
+from ramify.rewards.words import canonical, same_clock_time
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
-_RANGE = re.compile(r"\d+(?:-\d+)+")
-_DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
+_DIGIT_GROUPS = re.compile(r"\d+(?:-\d+)+")
+_DESIGNATION = re.compile(rf"{_DIGIT_GROUPS.pattern}|[A-Z]+-\d+\w*|[Nn]/[Aa]")
+_BOUND = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+_RANGE = re.compile(rf"(?:from )?({_BOUND})(?: ?[-\u2010\u2014] ?| to )({_BOUND})", re.IGNORECASE)
+_PADDED = re.compile(r"\d{1,2}(?: ?: ?\d\d)*? ?: ?0\d(?: ?: ?\d\d)*")
 _FROM_TO = re.compile(r"\d to \d")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
@@ -114,11 +119,12 @@ def is_mathematical(gold: str) -> bool:
     form, text = _form(gold), LABEL.sub("", clean(gold))
     if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text) or _FROM_TO.search(text):
         return form is None and "\\" in gold
-    letters = re.findall("[A-Za-z]+", text)
+    letters = [name for name in re.findall("[A-Za-z]+", text) if name not in WORDS]
     if isinstance(form, Formula) and isinstance(form.term, Symbol):
         return True
     if "\\" in gold or not letters:
-        return _has_digit_or_command(gold)
+        # "√" and "½" are a command and a fraction by now; "①③" is a list of choices.
+        return _has_digit_or_command(gold) or not {"\\", "/"}.isdisjoint(text)
     if isinstance(form, Formula) and form.unit:
         return form.unit.is_measure
     longest = max(map(len, letters))
@@ -161,10 +167,9 @@ def _decide(prediction: str, gold: str) -> bool | None:
         # A blank between two numbers stays unless it separates thousands.
         if _BLANK.sub("", left) == _BLANK.sub("", right):
             return True
-        if ":" in left + right and (same_time := same_clock_time(prediction, gold)) is not None:
-            return same_time
-        if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
-            return False
+        times = _same_time(prediction, gold) if ":" in left + right else None
+        if (is_same := _same_range(left, right) if times is None else times) is not None:
+            return is_same
         written, wanted = _form(prediction), _form(gold)
         if written is None or wanted is None:
             same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
@@ -173,6 +178,28 @@ def _decide(prediction: str, gold: str) -> bool | None:
     # The answer is untrusted text: no error that it causes here may end an evaluation.
     except Exception:  # noqa: BLE001
         return None
+
+
+def _same_time(prediction: str, gold: str) -> bool | None:
+    """Compare times of day; None for ratios. "2:05" is a time and no ratio of 2 to 5."""
+    if (same_time := same_clock_time(prediction, gold)) is not None:
+        return same_time
+    is_padded, is_gold_padded = (_PADDED.fullmatch(clean(text)) is not None for text in (prediction, gold))
+    return None if is_padded is is_gold_padded else False
+
+
+def _same_range(written: str, wanted: str) -> bool | None:
+    """Compare ranges and scores ("5-7", "5 to 7"); None if the gold is neither, nor a code of digits ("800-555-1234")."""
+    (text, _, unit), (gold, _, gold_unit) = without_unit(written), without_unit(wanted)
+    bounds, gold_bounds = _RANGE.fullmatch(text), _RANGE.fullmatch(gold)
+    if gold_bounds is None:
+        return False if _DIGIT_GROUPS.fullmatch(wanted) else None
+    same_unit = unit == gold_unit or not (unit and gold_unit)
+    return (
+        bounds is not None
+        and same_unit
+        and [*map(canonical, bounds.groups())] == [*map(canonical, gold_bounds.groups())]
+    )
 
 
 def same_form(written: Form, wanted: Form) -> bool:

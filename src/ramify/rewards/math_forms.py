@@ -71,6 +71,7 @@ _CHARACTERS = str.maketrans({
     "\u03b1": "\\alpha ", "β": "\\beta ", "θ": "\\theta ", "φ": "\\phi ",
 })  # fmt: skip
 _ROOT_OF_DIGITS = re.compile(r"√\s*(\d+(?:\.\d+)?)")
+_MIXED_SIGN = re.compile("(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215e])")
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _EMPHASIS = re.compile(r"(?<![\w)}*])\*\*(?=\S)(.+?)(?<=\S)\*\*(?![\w({*])")
 _REPEATING = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s*\{\s*(\d{1,30})\s*\}")
@@ -240,7 +241,7 @@ def clean(text: str) -> str:
     if prose and not DENIED.search(prose["lead"]):
         text = next(filter(None, prose.group("a", "b", "c", "d")))
     if not text.isascii():
-        text = _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text)
+        text = _MIXED_SIGN.sub(" ", _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text))
         text = unicodedata.normalize("NFKC", _SUPERSCRIPT.sub(r"^{\g<0>}", text)).translate(_CHARACTERS)
         text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     text = _EMPHASIS.sub(r"\1", text.replace('"', "").replace("`", ""))

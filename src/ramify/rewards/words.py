@@ -58,6 +58,7 @@ _ARTICLE = re.compile(
     r"^\W*A\s+(?=[^\W\d_]{2})|\bA\s+(?=[A-Z][^\W\d_])|\b(?:[Tt]he|THE|an?|An)\s+(?!(?i:the|an?)\b)(?=\w)"
 )
 """An article before another word; but not the letter in "Vitamin A deficiency", nor the name "The The"."""
+_NOT_APPLICABLE = re.compile(r"\bn/a\b", re.IGNORECASE)
 _INITIALS = re.compile(r"\b([A-Z])(?:\.\s*|\s+)(?=[A-Z](?![^\W_]))")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _DIGIT = re.compile(r"\d")
@@ -67,9 +68,9 @@ _WITH_DIGITS = [
         (" of ", rf"\b(\d{{1,2}}(?:st|nd|rd|th)?) of (?=(?:{_MONTH})\b)", r"\1 "),
         ("", r"(?<=\d)(?:st|nd|rd|th)\b", ""),
         ("$", r"(?:\bUS)?\$ ?(\d(?:[\d,.]*\d)?(?: (?:thousand|million|billion|trillion)\b)?)", r"\1 dollar"),
-        ("-", r"(?:from )?(?<![\w,.])(\d{3,4}) ?- ?(\d{3,4})(?![\w,-])", r"\1-\2"),
+        ("-", r"(?:from )?(?<![\w,.-])(\d{1,4}) ?- ?(\d{1,4})(?![\w-]|,\d)", r"\1-\2"),
         *(
-            (word, rf"(?:from )?(?<![\w,.])(\d{{3,4}}){word}(\d{{3,4}})(?![\w,])", r"\1-\2")
+            (word, rf"(?:from )?(?<![\w,.-])(\d{{1,4}}){word}(\d{{1,4}})(?!\w|,\d)", r"\1-\2")
             for word in (" to ", " until ", " through ")
         ),
         ("2", r"(?<=[\d ])(km|mi|ft|cm|m)\^?2\b", r"square \1"),
@@ -167,6 +168,12 @@ def same_clock_time(written: str, wanted: str) -> bool | None:
     return left[0] == right[0]
 
 
+def is_clock_time(text: str) -> bool:
+    """Return True if a text can only be a time of day: "10:30 AM", "noon"."""
+    time = _clock(text)
+    return time is not None and time[2]
+
+
 def _clock(text: str) -> tuple[tuple[int, ...], str, bool] | None:
     """Return hour, minute and second as written, "a", "p" or "", and whether the text can only be a time of day."""
     if len(text) > _MAX_CLOCK:
@@ -240,11 +247,14 @@ def _plain(text: str) -> str:
         text = text.replace("'", "").replace("`", "")
     if "\\" in text:
         text = _MACRO.sub("", text)
+    if "/" in text:
+        text = _NOT_APPLICABLE.sub("NA", text)
     if _DIGIT.search(text):
         if "-" in text or "月" in text:
             text = _DATE.sub(_spelled_date, text)
+        lowered = text.lower()
         for hint, pattern, replacement in _WITH_DIGITS:
-            if hint in text:
+            if hint in lowered:
                 text = pattern.sub(replacement, text)
     return _ARTICLE.sub("", text)
 

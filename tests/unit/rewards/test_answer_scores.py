@@ -34,6 +34,12 @@ def test_scores_by_name() -> None:
         ("April", "April 4, 2016", {"answer": 0.5, "lenient": 0.5, "acc": 0}),
         ("yes, it is", "yes", {"answer": 0, "lenient": 1, "acc": 1, "em": 0}),
         # numbers in words, and numbers in sentences
+        *(
+            (by_value, gold, {"answer": 1, "lenient": 1, "acc": 1})
+            for by_value, gold in (("0.5", "½"), ("2*sqrt(3)", "2√3"), ("√2", "sqrt(2)"))
+        ),
+        ("2", "sqrt(2)", {"answer": 0, "lenient": 0, "acc": 0}),
+        ("10.5", "2½", {"answer": 0, "lenient": 0, "acc": 0}),
         ("three", "3", {"answer": 1, "lenient": 1, "acc": 1, "em": 0}),
         ("It has 5 moons.", "5", {"answer": 1, "lenient": 1, "acc": 1}),
         ("The 5 planets have moons", "5", {"answer": 0, "lenient": 0, "acc": 1}),
@@ -77,12 +83,16 @@ NUMBERS = [
     ("5,000,000", "5 million"), ("5 million (5,000,000)", "5 million"), ("5 million", "5,000,000"), ("$5,000,000", "$5 million"),
     ("3", "three"), ("3 (three)", "three"), ("in three", "three"), ("105", "one hundred and five"), ("1946-11-23", "23 November 1946"),
     ("3 pm", "15:00"), ("3:30PM", "3:30 p.m."), ("3 o'clock", "3:00"), ("noon", "12 pm"), ("It ran at 320 km/h", "320 km/h"),
+    ("The score was 21 to 14", "21-14"), ("5-7", "5 to 7"), ("5 TO 7", "5-7"), ("1960 TO 1976", "1960 to 1976"), ("It lasted from 1999 to 2004", "1999-2004"),
+    ("It was at 10:30 AM", "10:30 AM"), ("10:30 a.m.", "10:30 AM"), ("It was about 1.5 million people", "1.5 million"), ("It cost about $5 million", "$5 million"), ("5 million dollars", "$5 million"),
+    ("NA", "N/A"), ("n/a", "N/A"), ("N/A", "NA"), ("N.A.", "N/A"),
 ]  # fmt: skip
 OTHER_NUMBERS = [
     ("Apollo 11", "11"), ("30 Rock", "30"), ("7 Eleven", "7"), ("Group of 20", "20"), ("Chanel No. 5", "5"), ("F16", "16"), ("1867 Act", "1867"),
     ("Three Mile Island", "three"), ("in 1868", "1867"), ("30 (40)", "30"), ("in 44 BC", "44"), ("not 30", "30"), ("30 or 31", "30"),
     ("less than 30", "30"), ("minus 30", "30"), ("- 30", "30"), ("half of 30", "30"), ("5 billion", "5 million"), ("5", "5 million"), ("at 5 pm", "5"),
     ("maybe 30", "30"), ("three hundred", "three"), ("1867-1868", "1867"), ("3:30 am", "3:30 pm"), ("12th", "12"), ("Boeing 0", "0"),
+    ("-2", "5-7"), ("7", "21-14"), ("1999", "2019-20"), ("21", "21-14"),
 ]  # fmt: skip
 
 
@@ -90,6 +100,15 @@ OTHER_NUMBERS = [
 def test_a_number_counts_in_a_statement_and_never_in_a_name(score: str) -> None:
     assert [pair for pair in NUMBERS if SCORES[score](pair[0], [pair[1]]) != 1.0] == []
     assert [pair for pair in OTHER_NUMBERS if SCORES[score](pair[0], [pair[1]]) == 1.0] == []
+
+
+@pytest.mark.parametrize("score", ["answer", "lenient", "acc"])
+def test_words_shared_with_another_value_pay_nothing(score: str) -> None:
+    pairs = [
+        ("1.5 billion", "1.5 million"), ("2.5 million", "1.5 million"), ("$1.5 billion", "$1.5 million"), ("10:30 PM", "10:30 AM"), ("It was at 10:30 PM", "10:30 AM"),
+        ("10:45 AM", "10:30 AM"), ("9 pm", "9 am"), ("1903 to 1905", "1903 to 1904"), ("57", "5-7"), ("N", "N/A"),
+    ]  # fmt: skip
+    assert [pair for pair in pairs if SCORES[score](pair[0], [pair[1]]) != 0.0] == []
 
 
 def test_each_gold_has_its_own_measure() -> None:

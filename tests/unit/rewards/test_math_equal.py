@@ -25,6 +25,7 @@ EQUAL = {
     "fractions": [
         (r"4\frac{2}{3}", r"\frac{14}{3}"), ("4 2/3", r"\frac{14}{3}"), (r"\frac{28}{6}", r"\frac{14}{3}"),
         (r"\frac{14}3", r"\frac{14}{3}"), (r"\dfrac12", "0.5"), (r"\mathrm{\frac{14}{3}}", r"\frac{14}{3}"), ("(14)/(3)", "14/3"),
+        ("0.5", "\N{VULGAR FRACTION ONE HALF}"), ("2.5", "2\N{VULGAR FRACTION ONE HALF}"), ("1 3/4", "1\N{VULGAR FRACTION THREE QUARTERS}"),
     ],
     "formulas": [
         ("x + 1 - y", "x+1-y"), ("-q + p", "p - q"), (r"\sqrt{117}", r"3\sqrt{13}"), ("3*sqrt(13)", r"3\sqrt{13}"),
@@ -70,9 +71,15 @@ EQUAL = {
         (r"1,2,3,\ldots", r"1,2,3,\dots"), ("1, 2, 3, ...", r"1,2,3,\ldots"), ("2, 4, 6\N{HORIZONTAL ELLIPSIS}", r"2, 4, 6, \ldots"),
         (r"1+2+\cdots+n", "1 + 2 + ... + n"), (r"\{2,4,\ldots\}", r"\{2, 4, ...\}"), (r"1,0.5,\dots", r"1,\frac12,\ldots"), ("0.333...", r"0.333\ldots"),
     ],
+    "ranges and scores": [
+        ("5 to 7", "5-7"), ("5\u20137", "5-7"), ("5 - 7", "5-7"), ("from 5 to 7", "5-7"), ("5-7", "5 to 7"), ("10 to 12", "10\u201312"), ("21 to 14", "21-14"),
+        ("1990\u20131995", "1990-1995"), ("5-7", "5\u20147"), ("2.5 to 3.5", "2.5-3.5"), ("1000 to 2000", "1,000-2,000"), ("5 to 7 km", "5-7 km"),
+        ("-12", "-5-7"), ("3", "5-2x+2x-2"), ("-x+3", "3-x"), ("5-2", "3"),
+    ],
     "clock times": [
         ("3:30 pm", "15:30"), ("3:30 p.m.", r"3\!:\!30 \text{ p.m.}"), ("15:30", r"3:30 \text{ p.m.}"), ("8:15 am", "8:15"), ("08:15", "8:15"),
         ("4:51:06 PM", r"4\!:\!51\!:\!06 \text{ p.m.}"),
+        ("2:05 PM", "2:05"), ("02:05", "2:05"), ("2 : 05", "2:05"), ("2:5", "2 : 5"),
     ],
     "intervals": [
         (r"|x| \le 2", "[-2,2]"), ("|x|<=2", "-2<=x<=2"), (r"2 \ge |x|", "[-2,2]"), (r"|x|>1", r"(-\infty,-1)\cup(1,\infty)"),
@@ -118,7 +125,11 @@ DIFFERENT = {
         (r"\begin{pmatrix} 0 & -1 \\ -1 & 0 \end{pmatrix}", r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}"),
     ],
     "ellipses": [(r"1,2,3,\ldots", r"1,2,4,\ldots"), (r"1,2,3,\ldots", "1,2,3"), ("1,2,3", r"1,2,3,\ldots"), (r"1+2+\dots+n", r"1+3+\dots+n")],
-    "clock times": [("3:30 am", r"3:30 \text{ p.m.}"), ("3:31 pm", r"3:30 \text{ p.m.}"), ("15:30", "3:30"), ("4:30 pm", "15:30")],
+    "ranges and scores": [
+        ("-2", "5-7"), ("-2", "10\u201312"), ("-5", "1990-1995"), ("1999", "2019-20"), ("7", "21-14"), ("7-5", "5-7"), ("5 to 8", "5-7"), ("5", "5-7"),
+        ("-2", "5 - 7"), ("-2", "$5-7$"), ("-1", "2.5-3.5"), ("-1000", "1,000-2,000"), ("-2 km", "5-7 km"), ("5-7 cm", "5-7 km"), ("1976", "2004-03-25"),
+    ],
+    "clock times": [("2:5", "2:05"), ("2:05", "2:5"), ("1:2:5", "1:02:05"), ("3:30 am", r"3:30 \text{ p.m.}"), ("3:31 pm", r"3:30 \text{ p.m.}"), ("15:30", "3:30"), ("4:30 pm", "15:30")],
     "choices": [("D", "C. 7"), ("D) 7", "C. 7"), ("C) 8", "C. 7"), ("p", "P"), ("f", "f (x) = 2x")],
     "intervals": [
         ("|x|<2", "[-2,2]"), (r"|x|>2", "(-2,2)"), ("|x-3|<2", "(-5,-1)"), ("x>1 or x<3", "(1,3)"), (r"x \ne 2", r"(-\infty,2)\cup(3,\infty)"),
@@ -192,8 +203,8 @@ def test_expanding_and_reordering_keep_the_value(a: int, b: int, c: int) -> None
     assert decide(product, f"({a})x^2 + ({b})x + ({c}) + 1") is False
 
 
-MATHEMATICS = ["-5", "\\frac12", "x=5", "(3,4]", "10\\%", "3 \\text{ cm}", "1,-2", "3 hours", "2x+1", "10-2n", "-a - b", "320 km/h", "$59,039", "C. 7", "A", "(B)"]  # fmt: skip
-WORDS = ["Paris", "April 4, 2016", "7 November 1959", "\\text{Evelyn}", "", "A41", "B-52", "AC/DC", "1892\u201394", "1999-2004", "School 2013", "44 BC", "9 am", "2 medals", "25 years", "4.4 million", "185,000 to 190,000 m³"]  # fmt: skip
+MATHEMATICS = ["-5", "\N{VULGAR FRACTION ONE HALF}", "2√3", "sqrt(2)", "sqrt(3)/2", "log 5", "2pi", "\\frac12", "x=5", "(3,4]", "10\\%", "3 \\text{ cm}", "1,-2", "3 hours", "2x+1", "10-2n", "-a - b", "320 km/h", "$59,039", "C. 7", "A", "(B)"]  # fmt: skip
+WORDS = ["Paris", "①③", "Tan", "sin", "April 4, 2016", "7 November 1959", "\\text{Evelyn}", "", "A41", "B-52", "AC/DC", "1892\u201394", "1999-2004", "School 2013", "44 BC", "9 am", "N/A", "2 medals", "25 years", "4.4 million", "185,000 to 190,000 m³"]  # fmt: skip
 
 
 def test_golds_that_are_mathematics() -> None:
