@@ -19,7 +19,7 @@ from ramify.chat.demonstrations import (
 )
 from ramify.chat.renderer import ExampleRenderer
 from ramify.chat.tokenizer import begun_turn
-from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
+from ramify.core.errors import DataError, RowError, RowOmittedError, RowTooLargeError, UserError
 from ramify.core.messages import Message, Problem, ToolSpec
 from ramify.core.tree import Source, Tree, TreeKey
 from ramify.data.configs import ExampleDataConfig
@@ -127,7 +127,7 @@ class ExampleReader:
         self._may_end_in_call = may_end_in_call
         self._rows, self._read_all = 0, False
         self._refused = RefusedRows()
-        self._too_large: dict[str, list[RowName]] = {}
+        self._omitted: dict[str, list[RowName]] = {}
         self._formats: dict[str, list[RowName]] = {}
         self._repaired: list[RowName] = []
         self._with_earlier_turns: list[RowName] = []
@@ -150,8 +150,8 @@ class ExampleReader:
                     raise example
                 self._formats.setdefault(example.format, []).append(number)
                 yield from self._rendered(example)
-            except RowTooLargeError as error:
-                self._too_large.setdefault(error.reason, []).append(number)
+            except RowOmittedError as error:
+                self._omitted.setdefault(error.reason, []).append(number)
             except RowError as error:
                 self._refused.add(number, error)
                 if self._refused.count >= MOST_REFUSED and self._data.malformed == "refuse":
@@ -284,7 +284,7 @@ class ExampleReader:
             )
         notes += [
             f"left out {len(rows):,} of {self._rows:,} rows with {reason}: {_listed(rows)}"
-            for reason, rows in self._too_large.items()
+            for reason, rows in self._omitted.items()
         ]
         return notes
 

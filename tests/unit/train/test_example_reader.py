@@ -252,6 +252,39 @@ def test_a_call_that_rl_would_answer_with_malformed_is_refused_where_it_is_train
         reader.require_usable()
 
 
+@pytest.mark.parametrize("form", ["plain", "ShareGPT", "alpaca", "OpenAI"])
+def test_rows_that_say_that_they_are_not_trained_on_are_left_out_and_counted(read, form):
+    """Leave out rejected rows of KTO and rows without weight, even where nothing else of them can be read."""
+    row = {
+        "plain": PLAIN,
+        "ShareGPT": {"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": ANSWER}]},
+        "alpaca": ALPACA,
+        "OpenAI": OPENAI,
+    }[form]
+    signs = [{"label": False}, {"label": "False"}, {"weight": 0}, {"loss": 0.0}, {"train": False}]
+    trained = [{"label": True, "weight": 1}, {"label": 0, "weight": None}, {"label": "0", "loss": "1.0"}]
+    rows = [*({**row, **sign} for sign in (*signs, *trained)), {**BAD, "label": False}]
+    examples, reader, _ = read(rows)
+    reader.require_usable()
+    assert [example.row for example in examples] == [6, 7, 8]
+    assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
+        "left out 3 of 9 rows with label = false: rows 1, 2, 9",
+        "left out 1 of 9 rows with weight = 0: row 3",
+        "left out 1 of 9 rows with loss = 0: row 4",
+        "left out 1 of 9 rows with train = 0: row 5",
+    ]
+    with pytest.raises(DataError, match="no example is left: left out 1 of 1 rows with label = false: row 1"):
+        read(rows[:1])[1].require_usable()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("weight", 0.5), ("loss", 2.25), ("train", "often"), ("weight", [])]
+)
+def test_a_row_with_another_weight_is_refused_by_its_column(read, name, value):
+    with pytest.raises(DataError, match=rf"row 2: the weight of a row must be 0 or 1: '{name}' is "):
+        read([PLAIN, {**PLAIN, name: value}])[1].require_usable()
+
+
 def test_rows_beyond_the_limit_are_not_read(read):
     examples, reader, _ = read([PLAIN, PLAIN, BAD], limit=2)
     reader.require_usable()
