@@ -329,15 +329,37 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
     examples, reader, rendering = read(
         [OPENAI, {**OPENAI, "tools": None}, OPENAI], model=model, dialect=dialect, max_tokens=2000
     )
-    if dialect == "tags":
-        with pytest.raises(DataError, match=r"row 2: .*: age"):
-            reader.require_usable()
+    with pytest.raises(
+        DataError, match=r"row 2: it calls a tool that is neither the recipe's nor the row's: age"
+    ):
+        reader.require_usable()
     first, last = text_of(rendering, examples[0]), text_of(rendering, examples[-1])
     assert first == last
     assert TOOL["description"] in first[0]
     assert first[1] == [Source.POLICY, Source.TOOL, Source.POLICY]
     assert [(call.name, dict(call.arguments)) for call in first[2]] == [("age", {"of": "Rome"})]
     assert rendering.tools_of(examples[0].tools) is rendering.tools_of(examples[-1].tools)
+
+
+def test_tools_that_only_a_system_message_names_are_noted_and_others_refused(read, tmp_path):
+    """Read rows of the Hermes models, whose system messages hold the tools; a tool that none names is in no prompt."""
+    model = write_hermes_tokenizer(tmp_path / "model")
+    system = {"role": "system", "content": f"You call functions. <tools> {json.dumps([TOOL])} </tools>"}
+    text = '<tool_call>\n{"name": "age", "arguments": {"of": "Rome"}}\n</tool_call>'
+    spoken = [USER, {"role": "assistant", "content": text}, *OPENAI["messages"][2:]]
+    shown = [{"messages": [system, *turns]} for turns in (OPENAI["messages"], spoken)]
+    other = {**system, "content": "Mind your language and the teenage words."}
+    hidden = [{"messages": [*start, *spoken]} for start in ([], [other])]
+    examples, reader, rendering = read(
+        [*shown, *hidden, OPENAI], model=model, dialect="hermes", max_tokens=2000, malformed="drop"
+    )
+    assert [example.row for example in examples] == [1, 2, 5]
+    assert text_of(rendering, examples[0])[2][0].arguments == {"of": "Rome"}
+    assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
+        "left out 2 of 5 rows that cannot be used: 2 rows (3, 4): it calls a tool that is neither the recipe's nor the row's (the "
+        "first: age)",
+        "calls of tools that only the text of the system message names, in 2 of 5 rows: rows 1, 2",
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
