@@ -104,19 +104,26 @@ def read_data(
     Nothing is read behind the first `limit` rows, which are those of the files, whatever becomes of them.
 
     Raises:
-        DataError: As `data_files`, or a file cannot be read from some row on.
+        DataError: As `data_files`, or a file cannot be read from some row on, or a weight yields none of its rows.
     """
-    return islice(_read_sources(sources(data), weights, split), limit)
-
-
-def _read_sources(every: Sequence[str], weights: Sequence[float], split: Split) -> Iterator[DataRow]:
+    every = sources(data)
     for source, weight in zip(every, weights or (1.0,) * len(every), strict=True):
         count = 0
-        for path in _files(source, split):
-            for number, value in read_rows(path):
-                copies = int((count + 1) * weight) - int(count * weight)
-                count += 1
-                yield DataRow(path, number, value, copies)
+        for path, number, value in islice(_read_source(source, split), limit):
+            copies = int((count + 1) * weight) - int(count * weight)
+            count += 1
+            yield DataRow(path, number, value, copies)
+        if count and count * weight < 1:
+            raise DataError(
+                f"data.weights: {weight:g} uses no row of {source}, which has {count:,}. Use at least 1/{count}, or leave the file out."
+            )
+        limit = None if limit is None else limit - count
+
+
+def _read_source(source: str, split: Split) -> Iterator[tuple[Path, int, Any]]:
+    for path in _files(source, split):
+        for number, value in read_rows(path):
+            yield path, number, value
 
 
 def require_data(key: str, data: Data) -> None:
