@@ -84,14 +84,7 @@ def _read(
     columns: Mapping[str, str],
     row_of_id: dict[tuple[Path, str], RowName],
 ) -> Example:
-    value = row.value
-    if isinstance(value, RowError):
-        raise value
-    if isinstance(value, list):
-        raise RowError("a list, not an object; name a file that is one array of rows .json")
-    if not isinstance(value, dict):
-        raise RowError("not an object", type(value).__name__)
-    own = with_own_names(value, columns)
+    own = with_own_names(row.record(), columns)
     _require_trained(own)
     reading = read_row(own, names)
     identifier = f"{name}"

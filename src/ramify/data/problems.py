@@ -138,18 +138,15 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     Raises:
         ValueError, RowError: It cannot be read.
     """
-    if isinstance(row.value, RowError):
-        raise row.value
-    if not isinstance(row.value, dict):
-        raise ValueError(f"expected an object, got {type(row.value).__name__}")
-    own = with_own_names(row.value, columns)
+    record = row.record()
+    own = with_own_names(record, columns)
     # An environment gets the other columns as they are.
     gold = find_field(own, _GOLDS[:2] if bare else _GOLDS)
     prompt = find_field(own, _PROMPTS[:1] if bare else _PROMPTS)
     if verl := is_verl(own):
         own = plain_row(own)
     if prompt is None and not bare:
-        raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
+        raise ValueError(missing_column("prompt", _PROMPTS, record, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
     if not bare:
         _require_question(stored)
@@ -158,7 +155,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     counts.repaired += messages != stored
     is_bare = bare and gold is None
     if gold is None and not bare:
-        raise ValueError(missing_column("answer", _GOLDS, row.value, columns))
+        raise ValueError(missing_column("answer", _GOLDS, record, columns))
     golds = () if gold is None else _golds(*gold, drop_blanks=verl)
     counts.printed_lists += any(map(_is_printed_list, golds))
     if not golds and not is_bare:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.data.configs import DataFiles
 from ramify.data.row_files import FILE_KINDS, counting, read_rows
 from ramify.data.tables import HUB_PREFIX, SHARD, fetch, find_tables, hub_location
@@ -42,6 +42,20 @@ class DataRow:
     def where(self) -> str:
         """The file and the row, for messages."""
         return f"{self.path} row {self.number} ({counting(self.path)})"
+
+    def record(self) -> dict[str, Any]:
+        """Return the row as an object.
+
+        Raises:
+            RowError: It is none, or cannot be read.
+        """
+        if isinstance(self.value, RowError):
+            raise self.value
+        if isinstance(self.value, dict):
+            return self.value
+        is_array = isinstance(self.value, list) and self.path.suffix == ".jsonl"
+        hint = ". Name a file that is one array of rows .json" if is_array else ""
+        raise RowError(f"expected an object, got {type(self.value).__name__}{hint}")
 
 
 def sources(data: Data) -> tuple[str, ...]:
