@@ -35,8 +35,10 @@ _CONVERSATIONS = _PROMPTS[3:]
 """Their last turn of the assistant may be an answer; in a prompt it is the beginning of the policy's turn."""
 _GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
 """Columns of the prompt and of the gold; the first that has a value is read."""
-_RATIONALE = re.compile(r"(?:.*\n)?\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
-"""GSM8K's worked answers end so."""
+_RATIONALE = re.compile(r".*(?<!#)####(?!#)[^\S\n]*(?P<gold>\S[^\n]{0,199}?)\s*", re.DOTALL)
+"""GSM8K's worked answers end so, and copies of them whose line breaks are lost."""
+_THOUSANDS = re.compile(r"[-+$]*\d{1,3}(?:,\d{3})+(?:\.\d+)?\W?")
+"""A number whose commas are no list's, and no text's."""
 _ANSWER_TAGS = re.compile(r"\s*<answer>(?P<gold>.*)</answer>\s*", re.DOTALL)
 _PRINTED_LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*,?\s*\]\s*""", re.DOTALL)
 """A list of texts as Python, numpy or JSON prints it."""
@@ -226,10 +228,10 @@ def _gold(value: object, name: str) -> str:
 
 
 def _of_solution(text: str) -> str:
-    """Return the answer in a `solution`, which some data sets work out, and others put in tags or a box.
+    """Return the answer in a `solution`, which some data sets work out, and others put in tags or a box; one with #### as it is.
 
     Raises:
-        ValueError: It is worked out, and has no box.
+        ValueError: It is worked out, and has neither.
     """
     tagged = _ANSWER_TAGS.fullmatch(text)
     if tagged is not None:
@@ -240,9 +242,9 @@ def _of_solution(text: str) -> str:
         depth += (text[end] == "{") - (text[end] == "}")
         if depth == 0:
             return text[start:end].strip()
-    if len(text) > _MAX_SOLUTION:
+    if len(text) > _MAX_SOLUTION and not _RATIONALE.fullmatch(text):
         raise ValueError(
-            "no answer: 'solution' is worked out and has no \\boxed{..}. Name the column of the answer with data.columns"
+            "no answer: 'solution' is worked out and has no \\boxed{..} and no ####. Name the column of the answer with data.columns"
         )
     return text
 
@@ -253,7 +255,9 @@ def _is_printed_list(gold: str) -> bool:
 
 def _after_rationale(text: str) -> str:
     match = _RATIONALE.fullmatch(text)
-    return text if match is None else match["gold"].replace(",", "")
+    if match is None:
+        return text
+    return match["gold"].replace(",", "") if _THOUSANDS.fullmatch(match["gold"]) else match["gold"]
 
 
 def _info(row: Row, prompt: str) -> dict[str, Any]:

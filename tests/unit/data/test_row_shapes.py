@@ -64,6 +64,10 @@ GOLDS: tuple[Row, ...] = (
     {"ground_truth": json.dumps({"target": ["A"]})},
     {"golden_answers": ["A"]},
     {"answer": "worked\n#### A"},
+    {"answer": "worked #### 3 #### A\n"},
+    {"solution": "worked #### A"},
+    {"solution": "worked " * 90 + "####A"},
+    {"solution": "#### Steps\n" + "worked\n" * 90 + "#### A"},
 )
 
 
@@ -72,6 +76,28 @@ def test_problems_in_all_shapes_are_one_problem(tmp_path: Path) -> None:
     assert loaded(tmp_path / "a.jsonl", *rows) == [([("user", "Q?")], ("A",))] * len(rows)
     (tmp_path / "a.json").write_text(json.dumps(rows))
     assert len(load_problems(tmp_path / "a.json").problems) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("blah #### 72", "72"),
+        ("blah\n#### $1,234,567.5", "$1234567.5"),
+        ("blah #### (1,200)", "(1,200)"),
+        ("blah\n#### Paris, Texas", "Paris, Texas"),
+        ("#### Answer\nParis", "#### Answer\nParis"),
+        ("##### Paris", "##### Paris"),
+        ("blah ####", "blah ####"),
+        ("blah #### " + "so " * 90, "blah #### " + "so " * 90),
+    ],
+)
+def test_the_gold_of_a_worked_answer_is_the_short_line_behind_its_last_mark(
+    tmp_path: Path, answer: str, gold: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "Q?", "answer": answer}))
+    (problem,), notes = (read := load_problems(tmp_path / "a.jsonl")).problems, read.notes
+    assert problem.answer == (gold,)
+    assert notes == (("the gold is what follows the last #### in 1 worked answer",) if gold != answer else ())
 
 
 def test_columns_of_other_names_are_read_where_the_recipe_names_them(tmp_path: Path) -> None:
