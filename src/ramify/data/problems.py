@@ -42,6 +42,10 @@ _THOUSANDS = re.compile(r"[-+$]*\d{1,3}(?:,\d{3})+(?:\.\d+)?\W?")
 _ANSWER_TAGS = re.compile(r"\s*<answer>(?P<gold>.*)</answer>\s*", re.DOTALL)
 _PRINTED_LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*,?\s*\]\s*""", re.DOTALL)
 """A list of texts as Python, numpy or JSON prints it."""
+_ENDED = re.compile(
+    r"(?:(?P<answer></answer>|\\boxed\{\s*[^\s}][^\n]*\}[.$\\)*\]]*)|</(?:tool_call|search|python|function)>)\s*\Z"
+)
+"""The end of a turn that is whole: an answer, or a call, which only its result can follow."""
 _MAX_SOLUTION = 200
 """Characters of a `solution` that is an answer; a worked one has its answer in a box."""
 _BROKEN_BOXED = "\x08oxed"
@@ -288,7 +292,7 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     A turn of the assistant at the end is one that the policy continues.
 
     Raises:
-        RowError: There is no message, one has another form, a call stands among them, or a conversation ends with the assistant.
+        RowError: There is no message, one has another form, a call stands among them, or the last turn is an answer or may be one.
     """
     if (
         isinstance(value, str)
@@ -308,7 +312,22 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
             f"{column!r} ends with a turn of the assistant, which may be an answer. Leave it out, or, if it begins the policy's turn, "
             "name the column 'prompt'"
         )
+    _require_begun(messages[-1], column)
     return messages
+
+
+def _require_begun(last: Message, column: str) -> None:
+    """Require that a turn of the assistant at the end of a prompt is one that the policy can continue.
+
+    Raises:
+        RowError: It is whole.
+    """
+    is_thinking = last.text.rfind("<think>") > last.text.rfind("</think>")
+    if last.role == "assistant" and not is_thinking and (ended := _ENDED.search(last.text)):
+        what = "an answer" if ended["answer"] else "a call without a result"
+        raise RowError(
+            f"{column!r} ends with {what}, which the policy cannot continue. Leave the last turn out"
+        )
 
 
 def with_system_column(messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:

@@ -65,7 +65,7 @@ def test_a_weight_that_uses_no_row_is_named(tmp_path: Path) -> None:
             load_problems(data, weights=weights)
         with pytest.raises(DataError, match=expected):
             list(read_examples(data, COMPLETION, weights=weights))
-    with pytest.raises(DataError, match="0.3 uses no row of .*many.jsonl, which has 3"):
+    with pytest.raises(DataError, match=r"0\.3 uses no row of .*many\.jsonl, which has 3"):
         prompts(many, weights=[0.3], limit=3)
     assert prompts((many, few), weights=[1, 0.3], limit=6) == [*"abcdef"]
     assert prompts((many, few), weights=[0.3, 0.5], limit=8) == ["d", "b"]
