@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dialect_folders import WRITERS
 from hermes_folders import FAMILIES, write_hermes_tokenizer
 from ramify.assemble.examples import open_examples
 from ramify.assemble.model import build_tokenizer
@@ -339,6 +340,19 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
     assert first[1] == [Source.POLICY, Source.TOOL, Source.POLICY]
     assert [(call.name, dict(call.arguments)) for call in first[2]] == [("age", {"of": "Rome"})]
     assert rendering.tools_of(examples[0].tools) is rendering.tools_of(examples[-1].tools)
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_calls_of_tools_that_no_prompt_shows_are_refused_in_all_dialects(read, tmp_path, dialect):
+    (tmp_path / "model").mkdir()
+    model = WRITERS[dialect](tmp_path / "model")
+    row = {**OPENAI, "messages": [*OPENAI["messages"][:3], {"role": "assistant", "content": ANSWER}]}
+    examples, reader, _ = read([row, {**row, "tools": []}], model=model, dialect=dialect, max_tokens=4000)
+    assert [example.row for example in examples] == [1]
+    with pytest.raises(
+        DataError, match=r"row 2: it calls a tool that is neither the recipe's nor the row's: age\."
+    ):
+        reader.require_usable()
 
 
 def test_tools_that_only_a_system_message_names_are_noted_and_others_refused(read, tmp_path):
