@@ -38,7 +38,11 @@ class RowError(DataError):
         super().__init__(f"{reason}: {detail}" if detail else reason)
 
 
-class RowTooLargeError(RowError):
+class RowOmittedError(RowError):
+    """A row is left out and counted, and ends no run; the reason is what such rows have."""
+
+
+class RowTooLargeError(RowOmittedError):
     """A row is too large; the reason says than what."""
 
 

@@ -8,13 +8,14 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from ramify.chat.conversation import CompletionLines
-from ramify.core.errors import RowError
+from ramify.core.errors import RowError, RowOmittedError
 from ramify.core.messages import Problem
 from ramify.data.configs import DataFiles
 from ramify.data.example_formats import PAIR, Format, Sides, read_row
 from ramify.data.problems import listed, read_identifier
 from ramify.data.recorded_pairs import RecordedPair, read_recorded_pair
-from ramify.data.row_columns import with_own_names
+from ramify.data.row_columns import Row, is_missing, with_own_names
+from ramify.data.row_messages import WEIGHTS
 from ramify.data.sources import DataRow, data_files, read_data
 
 RowName: TypeAlias = int | str
@@ -83,14 +84,8 @@ def _read(
     columns: Mapping[str, str],
     row_of_id: dict[tuple[Path, str], RowName],
 ) -> Example:
-    value = row.value
-    if isinstance(value, RowError):
-        raise value
-    if isinstance(value, list):
-        raise RowError("a list, not an object; name a file that is one array of rows .json")
-    if not isinstance(value, dict):
-        raise RowError("not an object", type(value).__name__)
-    own = with_own_names(value, columns)
+    own = with_own_names(row.record(), columns)
+    _require_trained(own)
     reading = read_row(own, names)
     identifier = f"{name}"
     if reading.format == "plain":
@@ -103,6 +98,35 @@ def _read(
     recorded = read_recorded_pair(own) if names == PAIR and own.get("ids") is not None else None
     problem = Problem(identifier, reading.prompt, ())
     return Example(problem, reading.sides, tools, reading.format, name, recorded)
+
+
+def _require_trained(row: Row) -> None:
+    """Require that a row is trained on: KTO's `label` is not false, and its weight is not 0.
+
+    Raises:
+        RowOmittedError: It is not.
+        RowError: Its weight is neither 0 nor 1.
+    """
+    # Other labels are classes or golds.
+    if row.get("label") is False or str(row.get("label")).casefold() == "false":
+        raise RowOmittedError("label = false")
+    for name in WEIGHTS:
+        value = row.get(name)
+        weight = 1.0 if is_missing(value) else _as_number(value)
+        if weight == 0:
+            raise RowOmittedError(f"{name} = 0")
+        if weight != 1:
+            raise RowError("the weight of a row must be 0 or 1", f"{name!r} is {value!r:.40}")
+
+
+def _as_number(value: object) -> float | None:
+    """Return a number or a truth value, which tables in text spell; None for anything else."""
+    if isinstance(value, str):
+        value = {"false": "0", "true": "1"}.get(value.casefold(), value)
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 class RefusedRows:

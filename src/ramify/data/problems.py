@@ -35,11 +35,17 @@ _CONVERSATIONS = _PROMPTS[3:]
 """Their last turn of the assistant may be an answer; in a prompt it is the beginning of the policy's turn."""
 _GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
 """Columns of the prompt and of the gold; the first that has a value is read."""
-_RATIONALE = re.compile(r"(?:.*\n)?\s*####\s*(?P<gold>\S[^\n]*?)\s*", re.DOTALL)
-"""GSM8K's worked answers end so."""
+_RATIONALE = re.compile(r".*(?<!#)####(?!#)[^\S\n]*(?P<gold>\S[^\n]{0,199}?)\s*", re.DOTALL)
+"""GSM8K's worked answers end so, and copies of them whose line breaks are lost."""
+_THOUSANDS = re.compile(r"[-+$]*\d{1,3}(?:,\d{3})+(?:\.\d+)?\W?")
+"""A number whose commas are no list's, and no text's."""
 _ANSWER_TAGS = re.compile(r"\s*<answer>(?P<gold>.*)</answer>\s*", re.DOTALL)
 _PRINTED_LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*,?\s*\]\s*""", re.DOTALL)
 """A list of texts as Python, numpy or JSON prints it."""
+_ENDED = re.compile(
+    r"(?:(?P<answer></answer>|\\boxed\{\s*[^\s}][^\n]*\}[.$\\)*\]]*)|</(?:tool_call|search|python|function)>)\s*\Z"
+)
+"""The end of a turn that is whole: an answer, or a call, which only its result can follow."""
 _MAX_SOLUTION = 200
 """Characters of a `solution` that is an answer; a worked one has its answer in a box."""
 _BROKEN_BOXED = "\x08oxed"
@@ -138,18 +144,15 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     Raises:
         ValueError, RowError: It cannot be read.
     """
-    if isinstance(row.value, RowError):
-        raise row.value
-    if not isinstance(row.value, dict):
-        raise ValueError(f"expected an object, got {type(row.value).__name__}")
-    own = with_own_names(row.value, columns)
+    record = row.record()
+    own = with_own_names(record, columns)
     # An environment gets the other columns as they are.
     gold = find_field(own, _GOLDS[:2] if bare else _GOLDS)
     prompt = find_field(own, _PROMPTS[:1] if bare else _PROMPTS)
     if verl := is_verl(own):
         own = plain_row(own)
     if prompt is None and not bare:
-        raise ValueError(missing_column("prompt", _PROMPTS, row.value, columns))
+        raise ValueError(missing_column("prompt", _PROMPTS, record, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
     if not bare:
         _require_question(stored)
@@ -158,7 +161,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     counts.repaired += messages != stored
     is_bare = bare and gold is None
     if gold is None and not bare:
-        raise ValueError(missing_column("answer", _GOLDS, row.value, columns))
+        raise ValueError(missing_column("answer", _GOLDS, record, columns))
     golds = () if gold is None else _golds(*gold, drop_blanks=verl)
     counts.printed_lists += any(map(_is_printed_list, golds))
     if not golds and not is_bare:
@@ -229,10 +232,10 @@ def _gold(value: object, name: str) -> str:
 
 
 def _of_solution(text: str) -> str:
-    """Return the answer in a `solution`, which some data sets work out, and others put in tags or a box.
+    """Return the answer in a `solution`, which some data sets work out, and others put in tags or a box; one with #### as it is.
 
     Raises:
-        ValueError: It is worked out, and has no box.
+        ValueError: It is worked out, and has neither.
     """
     tagged = _ANSWER_TAGS.fullmatch(text)
     if tagged is not None:
@@ -243,9 +246,9 @@ def _of_solution(text: str) -> str:
         depth += (text[end] == "{") - (text[end] == "}")
         if depth == 0:
             return text[start:end].strip()
-    if len(text) > _MAX_SOLUTION:
+    if len(text) > _MAX_SOLUTION and not _RATIONALE.fullmatch(text):
         raise ValueError(
-            "no answer: 'solution' is worked out and has no \\boxed{..}. Name the column of the answer with data.columns"
+            "no answer: 'solution' is worked out and has no \\boxed{..} and no ####. Name the column of the answer with data.columns"
         )
     return text
 
@@ -256,7 +259,9 @@ def _is_printed_list(gold: str) -> bool:
 
 def _after_rationale(text: str) -> str:
     match = _RATIONALE.fullmatch(text)
-    return text if match is None else match["gold"].replace(",", "")
+    if match is None:
+        return text
+    return match["gold"].replace(",", "") if _THOUSANDS.fullmatch(match["gold"]) else match["gold"]
 
 
 def _info(row: Row, prompt: str) -> dict[str, Any]:
@@ -287,7 +292,7 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
     A turn of the assistant at the end is one that the policy continues.
 
     Raises:
-        RowError: There is no message, one has another form, a call stands among them, or a conversation ends with the assistant.
+        RowError: There is no message, one has another form, a call stands among them, or the last turn is an answer or may be one.
     """
     if (
         isinstance(value, str)
@@ -307,7 +312,22 @@ def read_messages(value: object, column: str = "prompt") -> tuple[Message, ...]:
             f"{column!r} ends with a turn of the assistant, which may be an answer. Leave it out, or, if it begins the policy's turn, "
             "name the column 'prompt'"
         )
+    _require_begun(messages[-1], column)
     return messages
+
+
+def _require_begun(last: Message, column: str) -> None:
+    """Require that a turn of the assistant at the end of a prompt is one that the policy can continue.
+
+    Raises:
+        RowError: It is whole.
+    """
+    is_thinking = last.text.rfind("<think>") > last.text.rfind("</think>")
+    if last.role == "assistant" and not is_thinking and (ended := _ENDED.search(last.text)):
+        what = "an answer" if ended["answer"] else "a call without a result"
+        raise RowError(
+            f"{column!r} ends with {what}, which the policy cannot continue. Leave the last turn out"
+        )
 
 
 def with_system_column(messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:

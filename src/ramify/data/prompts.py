@@ -223,14 +223,21 @@ def _of_data(key: str, source: str, notes: list[str]) -> dict[str, FixedText]:
         )
         if not own:
             continue
-        ((fixed, count),) = own.most_common(1)
-        if count * 2 < own.total():
+        # Rows without a text are in no language that is known.
+        size = rows - counts.total() + own.total()
+        (fixed, count), *following = own.most_common(2)
+        if count * 2 < size:
             raise DataError(
-                f"{key}: {source} has {len(own):,} different texts in front of questions, and none in half of its rows. Write the "
-                "one that is meant into a .txt file."
+                f"{key}: {source} has {len(own):,} different text{'s' * (len(own) > 1)} in front of questions, and none in half of its "
+                f"{size:,} rows: the most frequent is {fixed}, in {count:,}. Write the one that is meant into a .txt file."
+            )
+        if following and following[0][1] == count:
+            raise DataError(
+                f"{key}: two texts of {source} stand in {count:,} of {size:,} rows each: {fixed}, and {following[0][0]}. Write the one "
+                "that is meant into a .txt file."
             )
         by_language[language] = fixed
-        others = f", as in {count:,} of {own.total():,} rows" if len(own) > 1 else ""
+        others = f", as in {count:,} of {size:,} rows" if count < size else ""
         notes.append(f"{key}: {fixed} of {source}{others}")
     return by_language
 

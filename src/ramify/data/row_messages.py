@@ -14,14 +14,15 @@ from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Role, ToolResult, ToolStatus
 from ramify.data.row_columns import as_record
 
-_WEIGHTS = ("weight", "loss", "train")
+WEIGHTS = ("weight", "loss", "train")
+"""Names of the weight of a message, and of a row."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Names of a turn's thought: those of services and of chat templates."""
 _READ = {
-    "system": ("role", "content", "name", *_WEIGHTS),
-    "user": ("role", "content", "name", *_WEIGHTS),
-    "assistant": ("role", "content", "name", "tool_calls", *_THOUGHTS, *_WEIGHTS),
-    "tool": ("role", "content", "name", "tool_call_id", *_WEIGHTS),
+    "system": ("role", "content", "name", *WEIGHTS),
+    "user": ("role", "content", "name", *WEIGHTS),
+    "assistant": ("role", "content", "name", "tool_calls", *_THOUGHTS, *WEIGHTS),
+    "tool": ("role", "content", "name", "tool_call_id", *WEIGHTS),
 }
 """Fields of a message by role: those that are read, and those that are ignored."""
 
@@ -104,7 +105,7 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
     for number, record in _records(messages, column):
         if "from" in record or "value" in record:
             where = f"turn {number} of {column!r}"
-            _require_read(record, ("from", "value", *_WEIGHTS), where)
+            _require_read(record, ("from", "value", *WEIGHTS), where)
             if record.get("from") in ("function_call", "tool_call"):
                 _join_calls(lines, record, where, tools)
             else:
@@ -173,8 +174,8 @@ def _line(role: str, text: str, record: Mapping[str, Any], where: str, before: S
 
 def _is_trained(record: Mapping[str, Any], where: str) -> bool | None:
     """Return what the weight of a message says, which has several names; None if it has none."""
-    values = {float(record[key]) for key in _WEIGHTS if isinstance(record.get(key), int | float)}
-    if any(not isinstance(record.get(key, 0), int | float) for key in _WEIGHTS) or not values <= {0.0, 1.0}:
+    values = {float(record[key]) for key in WEIGHTS if isinstance(record.get(key), int | float)}
+    if any(not isinstance(record.get(key, 0), int | float) for key in WEIGHTS) or not values <= {0.0, 1.0}:
         raise RowError("the weight of a message must be 0 or 1", where)
     if len(values) > 1:
         raise RowError("the weights of a message contradict each other", where)

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.data.configs import DataFiles
 from ramify.data.row_files import FILE_KINDS, counting, read_rows
 from ramify.data.tables import HUB_PREFIX, SHARD, fetch, find_tables, hub_location
@@ -42,6 +42,20 @@ class DataRow:
     def where(self) -> str:
         """The file and the row, for messages."""
         return f"{self.path} row {self.number} ({counting(self.path)})"
+
+    def record(self) -> dict[str, Any]:
+        """Return the row as an object.
+
+        Raises:
+            RowError: It is none, or cannot be read.
+        """
+        if isinstance(self.value, RowError):
+            raise self.value
+        if isinstance(self.value, dict):
+            return self.value
+        is_array = isinstance(self.value, list) and self.path.suffix == ".jsonl"
+        hint = ". Name a file that is one array of rows .json" if is_array else ""
+        raise RowError(f"expected an object, got {type(self.value).__name__}{hint}")
 
 
 def sources(data: Data) -> tuple[str, ...]:
@@ -104,19 +118,26 @@ def read_data(
     Nothing is read behind the first `limit` rows, which are those of the files, whatever becomes of them.
 
     Raises:
-        DataError: As `data_files`, or a file cannot be read from some row on.
+        DataError: As `data_files`, or a file cannot be read from some row on, or a weight yields none of its rows.
     """
-    return islice(_read_sources(sources(data), weights, split), limit)
-
-
-def _read_sources(every: Sequence[str], weights: Sequence[float], split: Split) -> Iterator[DataRow]:
+    every = sources(data)
     for source, weight in zip(every, weights or (1.0,) * len(every), strict=True):
         count = 0
-        for path in _files(source, split):
-            for number, value in read_rows(path):
-                copies = int((count + 1) * weight) - int(count * weight)
-                count += 1
-                yield DataRow(path, number, value, copies)
+        for path, number, value in islice(_read_source(source, split), limit):
+            copies = int((count + 1) * weight) - int(count * weight)
+            count += 1
+            yield DataRow(path, number, value, copies)
+        if count and count * weight < 1:
+            raise DataError(
+                f"data.weights: {weight:g} uses no row of {source}, which has {count:,}. Use at least 1/{count}, or leave the file out."
+            )
+        limit = None if limit is None else limit - count
+
+
+def _read_source(source: str, split: Split) -> Iterator[tuple[Path, int, Any]]:
+    for path in _files(source, split):
+        for number, value in read_rows(path):
+            yield path, number, value
 
 
 def require_data(key: str, data: Data) -> None:

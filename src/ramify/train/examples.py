@@ -1,11 +1,12 @@
 """The examples of a recipe that can be trained on: read, rendered and checked row by row, and what is left out is counted."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ramify.chat.conversation import AssistantTurn, CompletionLines, Parts
+from ramify.chat.conversation import UNNAMED_TOOL, AssistantTurn, CompletionLines, Parts
 from ramify.chat.demonstrations import (
     as_messages,
     begin_alike,
@@ -19,8 +20,8 @@ from ramify.chat.demonstrations import (
 )
 from ramify.chat.renderer import ExampleRenderer
 from ramify.chat.tokenizer import begun_turn
-from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
-from ramify.core.messages import Message, Problem, ToolSpec
+from ramify.core.errors import DataError, RowError, RowOmittedError, RowTooLargeError, UserError
+from ramify.core.messages import Calls, Message, Problem, ToolSpec
 from ramify.core.tree import Source, Tree, TreeKey
 from ramify.data.configs import ExampleDataConfig
 from ramify.data.example_formats import COMPLETION, PAIR
@@ -127,9 +128,10 @@ class ExampleReader:
         self._may_end_in_call = may_end_in_call
         self._rows, self._read_all = 0, False
         self._refused = RefusedRows()
-        self._too_large: dict[str, list[RowName]] = {}
+        self._omitted: dict[str, list[RowName]] = {}
         self._formats: dict[str, list[RowName]] = {}
         self._repaired: list[RowName] = []
+        self._described: list[RowName] = []
         self._with_earlier_turns: list[RowName] = []
         self._by_exchange: list[RowName] = []
         self._spelt: list[str | None] = []
@@ -150,8 +152,8 @@ class ExampleReader:
                     raise example
                 self._formats.setdefault(example.format, []).append(number)
                 yield from self._rendered(example)
-            except RowTooLargeError as error:
-                self._too_large.setdefault(error.reason, []).append(number)
+            except RowOmittedError as error:
+                self._omitted.setdefault(error.reason, []).append(number)
             except RowError as error:
                 self._refused.add(number, error)
                 if self._refused.count >= MOST_REFUSED and self._data.malformed == "refuse":
@@ -198,6 +200,11 @@ class ExampleReader:
             # A rejected side may call tools in ways that a rollout would answer with an error.
             lenient = frozenset(range(len(parts))) if number else untrained
             self._check(parts, lenient, tools, begun_turn(problem.messages))
+            # Elsewhere a call without tools is one of the papers' two, or was refused.
+            if renderer.ends_each_turn and not tools and (names := _called(renderer, parts)):
+                _require_described(names, problem)
+                if self._described[-1:] != [example.row]:
+                    self._described.append(example.row)
         mended = tuple(map(renderer.repaired, sides))
         if any(_size_if_above(renderer, problem, parts, tools, limit) > limit for parts in mended):
             raise RowTooLargeError(self._too_many_tokens)
@@ -264,6 +271,11 @@ class ExampleReader:
                 f"the chat template rewrites earlier turns, or the user speaks twice in a row, so that each exchange is an example of "
                 f"its own in {len(self._by_exchange):,} of {self._rows:,} rows: {_listed(self._by_exchange)}"
             )
+        if self._described:
+            notes.append(
+                f"calls of tools that only the text of the system message names, in {len(self._described):,} of {self._rows:,} rows: "
+                f"{_listed(self._described)}"
+            )
         if self._repaired:
             notes.append(
                 f"unescaped newlines in Python calls of {len(self._repaired):,} of {self._rows:,} rows: "
@@ -284,7 +296,7 @@ class ExampleReader:
             )
         notes += [
             f"left out {len(rows):,} of {self._rows:,} rows with {reason}: {_listed(rows)}"
-            for reason, rows in self._too_large.items()
+            for reason, rows in self._omitted.items()
         ]
         return notes
 
@@ -297,6 +309,25 @@ class ExampleReader:
 
 def _listed(rows: list[RowName]) -> str:
     return f"row{'s' * (len(rows) > 1)} {listed(rows)}"
+
+
+def _called(renderer: ExampleRenderer, parts: Parts) -> list[str]:
+    """Return the names of the tools that the turns of a demonstration without tools call."""
+    turns = [renderer.parse(text + renderer.ends[0], ()) for source, text in parts if source is Source.POLICY]
+    calls = [call for turn in turns if isinstance(turn, Calls) for call in turn.calls]
+    return [call.name for call in calls if call.malformed is None]
+
+
+def _require_described(names: Sequence[str], problem: Problem) -> None:
+    """Require that the text of a system message names each tool, as data of the Hermes models has it.
+
+    Raises:
+        RowError: It does not.
+    """
+    text = "\n".join(message.text for message in problem.messages if message.role == "system")
+    for name in names:
+        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+            raise RowError(UNNAMED_TOOL, name)
 
 
 def _by_exchange(

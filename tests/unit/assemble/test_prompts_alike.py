@@ -25,6 +25,7 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
 from ramify.core.tree import TreeKey
 from ramify.data.problems import load_problems
+from ramify.data.prompts import read_prompt_texts
 from ramify.runs.trained_prompts import prompt_notes, training_stage, with_stage
 
 SCHEMAS = {SftRecipe: SFT, DpoRecipe: DPO, TrainRecipe: TRAIN, EvalRecipe: EVAL, SynthRecipe: SYNTH}
@@ -199,6 +200,14 @@ def test_a_data_file_without_one_text_is_refused(prompts, tmp_path):
     for rows, words in (
         ([{"prompt": "Who?", "answer": "A"}], "expected rows with a system message"),
         ([{"system": f"Text {i}.", "prompt": "Who?"} for i in range(3)], "3 different texts"),
+        (
+            [{"prompt": "Who?"}, {"prompt": "Who?"}, {"system": "A text.", "prompt": "Who?"}],
+            'has 1 different text in front of questions, and none in half of its 3 rows: the most frequent is the system message "A text."',
+        ),
+        (
+            [{"system": f"Text {i % 2}.", "prompt": "Who?"} for i in range(4)],
+            r'two texts of .* in 2 of 4 rows each: the system message "Text 0\."[^,]*, and the system message "Text 1\."',
+        ),
     ):
         file = write_lines(tmp_path / "rows.jsonl", rows)
         with pytest.raises(DataError, match=words):
@@ -208,6 +217,17 @@ def test_a_data_file_without_one_text_is_refused(prompts, tmp_path):
             ConfigError, match=r"data\.instructions: expected true, false, a text of several words"
         ):
             prompts(value, only=(TrainRecipe,))
+
+
+def test_a_note_says_how_many_rows_have_the_text(tmp_path, renderer):
+    """Count rows that have none."""
+    rows = [{"system": "A text.", "prompt": "Who?"}, {"prompt": "Who?"}]
+    file = write_lines(tmp_path / "rows.jsonl", rows)
+    (note,) = read_prompt_texts("data.instructions", f"from:{file}", renderer, "tags").notes
+    assert note.endswith(f'the system message "A text." (7 characters) of {file}, as in 1 of 2 rows')
+    write_lines(file, rows[:1])
+    (note,) = read_prompt_texts("data.instructions", f"from:{file}", renderer, "tags").notes
+    assert note.endswith(f"of {file}")
 
 
 def test_evaluations_in_training_have_the_prompt_of_training_or_say_so(tmp_path, tokenizer_folder, renderer):

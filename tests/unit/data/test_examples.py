@@ -45,8 +45,8 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
     errors = [str(example) for _, example in examples if isinstance(example, RowError)]
     assert errors == [
         "broken JSON: Expecting property name enclosed in double quotes at column 2",
-        "not an object: int",
-        "a list, not an object; name a file that is one array of rows .json",
+        "expected an object, got int",
+        "expected an object, got list. Name a file that is one array of rows .json",
         "'id' must be text or a whole number, got ['a']",
         "a message has an unknown role: message 1 of 'prompt' has 'usr'",
         "no 'completion': found prompt",

@@ -176,7 +176,7 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ({**GOOD, "id": ""}, "'id'"),
         ({**GOOD, "id": "t-1"}, "id 't-1' is already that of row 1"),
         ('{"prompt": "\\ud800", "answer": "A"}', "a lone surrogate"),
-        ("[1, 2]", "expected an object"),
+        ("[1, 2]", "expected an object, got list. Name a file that is one array of rows .json"),
         ('{"prompt": ', "broken JSON"),
         ("[" * 100_000, "nested more than 100 deep"),
         (

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +65,10 @@ GOLDS: tuple[Row, ...] = (
     {"ground_truth": json.dumps({"target": ["A"]})},
     {"golden_answers": ["A"]},
     {"answer": "worked\n#### A"},
+    {"answer": "worked #### 3 #### A\n"},
+    {"solution": "worked #### A"},
+    {"solution": "worked " * 90 + "####A"},
+    {"solution": "#### Steps\n" + "worked\n" * 90 + "#### A"},
 )
 
 
@@ -72,6 +77,28 @@ def test_problems_in_all_shapes_are_one_problem(tmp_path: Path) -> None:
     assert loaded(tmp_path / "a.jsonl", *rows) == [([("user", "Q?")], ("A",))] * len(rows)
     (tmp_path / "a.json").write_text(json.dumps(rows))
     assert len(load_problems(tmp_path / "a.json").problems) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("blah #### 72", "72"),
+        ("blah\n#### $1,234,567.5", "$1234567.5"),
+        ("blah #### (1,200)", "(1,200)"),
+        ("blah\n#### Paris, Texas", "Paris, Texas"),
+        ("#### Answer\nParis", "#### Answer\nParis"),
+        ("##### Paris", "##### Paris"),
+        ("blah ####", "blah ####"),
+        ("blah #### " + "so " * 90, "blah #### " + "so " * 90),
+    ],
+)
+def test_the_gold_of_a_worked_answer_is_the_short_line_behind_its_last_mark(
+    tmp_path: Path, answer: str, gold: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "Q?", "answer": answer}))
+    (problem,), notes = (read := load_problems(tmp_path / "a.jsonl")).problems, read.notes
+    assert problem.answer == (gold,)
+    assert notes == (("the gold is what follows the last #### in 1 worked answer",) if gold != answer else ())
 
 
 def test_columns_of_other_names_are_read_where_the_recipe_names_them(tmp_path: Path) -> None:
@@ -112,6 +139,40 @@ def test_a_refusal_names_the_columns_that_are_there(tmp_path: Path, row: Row, ex
     with pytest.raises(DataError) as caught:
         loaded(tmp_path / "a.jsonl", row)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("<think> so </think><answer> 4 </answer>\n", "an answer"),
+        (r"So it is $\boxed{\frac{1}{2}}$.", "an answer"),
+        ('<tool_call>\n{"name": "age", "arguments": {}}\n</tool_call>', "a call without a result"),
+        ("<search> Emma </search>", "a call without a result"),
+        ("<python>\nprint(1)\n</python>\n", "a call without a result"),
+        ("<think>", None),
+        ("<think> They want <answer> 4 </answer>", None),
+        ("<think> so </think>", None),
+        ("<search> Emma </search><result> Austen </result>", None),
+        ("<answer> It is", None),
+        (r"It goes into \boxed{", None),
+        (r"It goes into \boxed{}", None),
+        ("Let me see. ", None),
+    ],
+)
+def test_a_prompt_that_ends_with_a_whole_turn_is_refused(tmp_path: Path, text: str, what: str | None) -> None:
+    prompt = [*ASKED, {"role": "assistant", "content": text}]
+    if what is None:
+        ((messages, _),) = loaded(tmp_path / "a.jsonl", {"prompt": prompt, "answer": "A"})
+        assert messages[-1] == ("assistant", text)
+        assert read_row({"prompt": prompt, "completion": "b"}, COMPLETION).prompt[-1].text == text
+        return
+    expected = f"'prompt' ends with {what}, which the policy cannot continue. Leave the last turn out"
+    with pytest.raises(DataError, match=re.escape(expected)):
+        loaded(tmp_path / "a.jsonl", {"prompt": prompt, "answer": "A"})
+    with pytest.raises(RowError, match=re.escape(expected)):
+        read_row({"prompt": prompt, "completion": "b"}, COMPLETION)
+    again = [*prompt, *ASKED]
+    assert len(loaded(tmp_path / "a.jsonl", {"prompt": again, "answer": "A"})) == 1
 
 
 def test_choices_that_are_shown_or_not_meant_are_read(tmp_path: Path) -> None:

@@ -44,6 +44,33 @@ def test_several_files_come_in_order_and_as_often_as_their_weights_say(tmp_path:
     assert data_sha256(first) == file_sha256(first) == data_sha256((first,)) != data_sha256((first, second))
 
 
+def test_a_list_among_the_rows_is_an_array_only_where_each_line_is_a_row(tmp_path: Path) -> None:
+    for name, end in (
+        ("a.jsonl", r"got list\. Name a file that is one array of rows \.json$"),
+        ("a.json", "got list$"),
+    ):
+        (tmp_path / name).write_text('[[{"prompt": "Q?"}]]')
+        with pytest.raises(DataError, match=end):
+            load_problems(tmp_path / name)
+        ((_, error),) = read_examples(tmp_path / name, COMPLETION)
+        with pytest.raises(DataError, match=end):
+            raise error
+
+
+def test_a_weight_that_uses_no_row_is_named(tmp_path: Path) -> None:
+    few, many = write(tmp_path / "few.jsonl", "a", "b"), write(tmp_path / "many.jsonl", *"abcdef")
+    expected = r"^data\.weights: 0\.3 uses no row of .*few\.jsonl, which has 2\. Use at least 1/2, or leave"
+    for data, weights in ((few, [0.3]), ((many, few), [1, 0.3])):
+        with pytest.raises(DataError, match=expected):
+            load_problems(data, weights=weights)
+        with pytest.raises(DataError, match=expected):
+            list(read_examples(data, COMPLETION, weights=weights))
+    with pytest.raises(DataError, match=r"0\.3 uses no row of .*many\.jsonl, which has 3"):
+        prompts(many, weights=[0.3], limit=3)
+    assert prompts((many, few), weights=[1, 0.3], limit=6) == [*"abcdef"]
+    assert prompts((many, few), weights=[0.3, 0.5], limit=8) == ["d", "b"]
+
+
 def test_ids_of_two_files_may_be_alike(tmp_path: Path) -> None:
     paths = tuple(write(tmp_path / name / "rows.jsonl", name) for name in ("x", "y"))
     assert [problem.id for problem in load_problems(paths).problems] == ["rows-1", "y/rows/rows-1"]

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dialect_folders import WRITERS
 from hermes_folders import FAMILIES, write_hermes_tokenizer
 from ramify.assemble.examples import open_examples
 from ramify.assemble.model import build_tokenizer
@@ -252,6 +253,39 @@ def test_a_call_that_rl_would_answer_with_malformed_is_refused_where_it_is_train
         reader.require_usable()
 
 
+@pytest.mark.parametrize("form", ["plain", "ShareGPT", "alpaca", "OpenAI"])
+def test_rows_that_say_that_they_are_not_trained_on_are_left_out_and_counted(read, form):
+    """Leave out rejected rows of KTO and rows without weight, even where nothing else of them can be read."""
+    row = {
+        "plain": PLAIN,
+        "ShareGPT": {"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": ANSWER}]},
+        "alpaca": ALPACA,
+        "OpenAI": OPENAI,
+    }[form]
+    signs = [{"label": False}, {"label": "False"}, {"weight": 0}, {"loss": 0.0}, {"train": False}]
+    trained = [{"label": True, "weight": 1}, {"label": 0, "weight": None}, {"label": "0", "loss": "1.0"}]
+    rows = [*({**row, **sign} for sign in (*signs, *trained)), {**BAD, "label": False}]
+    examples, reader, _ = read(rows)
+    reader.require_usable()
+    assert [example.row for example in examples] == [6, 7, 8]
+    assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
+        "left out 3 of 9 rows with label = false: rows 1, 2, 9",
+        "left out 1 of 9 rows with weight = 0: row 3",
+        "left out 1 of 9 rows with loss = 0: row 4",
+        "left out 1 of 9 rows with train = 0: row 5",
+    ]
+    with pytest.raises(DataError, match="no example is left: left out 1 of 1 rows with label = false: row 1"):
+        read(rows[:1])[1].require_usable()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("weight", 0.5), ("loss", 2.25), ("train", "often"), ("weight", [])]
+)
+def test_a_row_with_another_weight_is_refused_by_its_column(read, name, value):
+    with pytest.raises(DataError, match=rf"row 2: the weight of a row must be 0 or 1: '{name}' is "):
+        read([PLAIN, {**PLAIN, name: value}])[1].require_usable()
+
+
 def test_rows_beyond_the_limit_are_not_read(read):
     examples, reader, _ = read([PLAIN, PLAIN, BAD], limit=2)
     reader.require_usable()
@@ -296,15 +330,50 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
     examples, reader, rendering = read(
         [OPENAI, {**OPENAI, "tools": None}, OPENAI], model=model, dialect=dialect, max_tokens=2000
     )
-    if dialect == "tags":
-        with pytest.raises(DataError, match=r"row 2: .*: age"):
-            reader.require_usable()
+    with pytest.raises(
+        DataError, match=r"row 2: it calls a tool that is neither the recipe's nor the row's: age"
+    ):
+        reader.require_usable()
     first, last = text_of(rendering, examples[0]), text_of(rendering, examples[-1])
     assert first == last
     assert TOOL["description"] in first[0]
     assert first[1] == [Source.POLICY, Source.TOOL, Source.POLICY]
     assert [(call.name, dict(call.arguments)) for call in first[2]] == [("age", {"of": "Rome"})]
     assert rendering.tools_of(examples[0].tools) is rendering.tools_of(examples[-1].tools)
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_calls_of_tools_that_no_prompt_shows_are_refused_in_all_dialects(read, tmp_path, dialect):
+    (tmp_path / "model").mkdir()
+    model = WRITERS[dialect](tmp_path / "model")
+    row = {**OPENAI, "messages": [*OPENAI["messages"][:3], {"role": "assistant", "content": ANSWER}]}
+    examples, reader, _ = read([row, {**row, "tools": []}], model=model, dialect=dialect, max_tokens=4000)
+    assert [example.row for example in examples] == [1]
+    with pytest.raises(
+        DataError, match=r"row 2: it calls a tool that is neither the recipe's nor the row's: age\."
+    ):
+        reader.require_usable()
+
+
+def test_tools_that_only_a_system_message_names_are_noted_and_others_refused(read, tmp_path):
+    """Read rows of the Hermes models, whose system messages hold the tools; a tool that none names is in no prompt."""
+    model = write_hermes_tokenizer(tmp_path / "model")
+    system = {"role": "system", "content": f"You call functions. <tools> {json.dumps([TOOL])} </tools>"}
+    text = '<tool_call>\n{"name": "age", "arguments": {"of": "Rome"}}\n</tool_call>'
+    spoken = [USER, {"role": "assistant", "content": text}, *OPENAI["messages"][2:]]
+    shown = [{"messages": [system, *turns]} for turns in (OPENAI["messages"], spoken)]
+    other = {**system, "content": "Mind your language and the teenage words."}
+    hidden = [{"messages": [*start, *spoken]} for start in ([], [other])]
+    examples, reader, rendering = read(
+        [*shown, *hidden, OPENAI], model=model, dialect="hermes", max_tokens=2000, malformed="drop"
+    )
+    assert [example.row for example in examples] == [1, 2, 5]
+    assert text_of(rendering, examples[0])[2][0].arguments == {"of": "Rome"}
+    assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
+        "left out 2 of 5 rows that cannot be used: 2 rows (3, 4): it calls a tool that is neither the recipe's nor the row's (the "
+        "first: age)",
+        "calls of tools that only the text of the system message names, in 2 of 5 rows: rows 1, 2",
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
