@@ -13,7 +13,7 @@ from ramify.obs.trace import read_trees
 RECIPE = Path(__file__).parents[2] / "recipes" / "arpo_deepsearch_8b.toml"
 NUM_QUERIES = 40
 NUM_PROBLEMS = 6
-SEARCH = ("-s", "zone=serp_api1")
+SEARCH = ("-s", "zone=serp_api1", "-s", "country=cn", "-s", "language=en")
 
 
 @pytest.fixture(scope="module")
