@@ -140,7 +140,7 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
         dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet).
 
     Raises:
-        DataError: NAME=PLACE with an unknown name, a hub id without a name, or a name without a location.
+        DataError: NAME=PLACE with an unknown name, a hub id without a name, a name without a location, or a folder of benchmarks.
     """
     name, equals, location = dataset.partition("=")
     if equals and not Path(dataset).exists():
@@ -159,7 +159,19 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
         raise DataError(
             f"{dataset}: expected {dataset.casefold()}=PLACE, and PLACE is a file, a folder or hf:org/name"
         )
+    if inside := [each for each in _benchmark_folders(path) if any(each.glob("test.*"))]:
+        raise DataError(
+            f"{dataset}: holds the benchmarks {', '.join(each.name for each in inside)}. Name each of them in a list, such as "
+            f'["{inside[0]}"]'
+        )
     return None
+
+
+def _benchmark_folders(path: Path) -> list[Path]:
+    """Return the folders in a folder that have a benchmark's name; none if it is no folder."""
+    if not path.is_dir():
+        return []
+    return sorted(each for each in path.iterdir() if each.is_dir() and each.name.casefold() in BENCHMARKS)
 
 
 def load_benchmark(name: str, location: str | Path, limit: int | None = None) -> ProblemSet:

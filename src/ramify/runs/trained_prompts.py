@@ -164,7 +164,8 @@ def difference_notes(
         {
             fixed: count
             for fixed, count in counts.items()
-            if (fixed.role, text_sha256(fixed.text)) not in known and fixed.text not in stage.user_texts
+            if (fixed.role, text_sha256(fixed.text)) not in known
+            and not (fixed.role == "user" and fixed.text in stage.user_texts)
         }
     )
     if new and learned:
@@ -181,5 +182,9 @@ def difference_notes(
         )
     if not differences:
         return ()
-    advice = ". Set data.instructions to that text unless this is meant." if new and learned else "."
+    advice = "."
+    if new and learned:
+        # A text that a recipe writes is a system message; only a data file puts it into the user's turn.
+        value = "that text" if learned[0].role == "system" else '"from:" and the file of the training data'
+        advice = f". Set data.instructions to {value} unless this is meant."
     return (f"{'; '.join(differences)}{advice}",)

@@ -285,12 +285,13 @@ def test_what_a_user_means_by_a_dataset(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path / "eval" / "SimpleQA")
     assert parse_dataset("test.jsonl") == ("simpleqa", "test.jsonl")
     monkeypatch.chdir(tmp_path)
-    for own in ("math.jsonl", "a=b.jsonl", "absent.jsonl", "eval", "hf:a/b"):
+    for own in ("math.jsonl", "a=b.jsonl", "absent.jsonl", "hf:a/b"):
         assert parse_dataset(own) is None
     for wrong, message in (
         ("gaai=x", "did you mean gaia?"),
         ("gaia=", "expected gaia=PLACE"),
         ("GAIA", "expected gaia=PLACE"),
+        ("eval", "holds the benchmarks SimpleQA. Name each"),
     ):
         with pytest.raises(DataError, match=message):
             parse_dataset(wrong)
