@@ -50,3 +50,16 @@ def test_prompts_are_recorded_through_all_stages_and_a_difference_is_said(tmp_pa
     assert stages(tmp_path / "whole")[1]["prompts"][0]["sha256"] == stage["prompts"][0]["sha256"]
     # Away from its run, the folder itself says which dialect it was taught.
     assert trained_dialect(tmp_path / "whole") == "tags"
+
+
+def test_a_data_file_whose_text_is_taken_may_come_later_than_a_dry_run(tmp_path, model_folder, capsys):
+    recipe = write_task(tmp_path / "task", model_folder, TRAIN)
+    words = overrides(f"data.instructions=from:{tmp_path}/later.jsonl")
+    assert main(["train", str(recipe), *words, "--dry-run"]) == 0
+    assert (
+        f"data.instructions: the run takes its text from {tmp_path}/later.jsonl, which is not here"
+        in capsys.readouterr().out
+    )
+    for rows in (["--dry-run", "--rows"], []):
+        assert main(["train", str(recipe), *words, *rows]) == 2
+        assert "later.jsonl" in capsys.readouterr().err

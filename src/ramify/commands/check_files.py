@@ -27,7 +27,8 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import AnyRecipe, longest_sequence, refuse_large_steps, work_of
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
-from ramify.data.sources import require_data, sources
+from ramify.data.configs import FROM
+from ramify.data.sources import is_on_hub, require_data, sources
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
@@ -46,14 +47,15 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
 
     Args:
         recipe: Of any kind.
-        fetch: Download a model of the hub first; without it one that is not here yet is not checked.
+        fetch: Download a model of the hub first; without it one that is not here yet is not checked, nor is the data file
+            whose text `data.instructions` takes.
         trains: False where a recipe of training is not trained: its trees are grown, or its examples shown.
 
     Raises:
         ConfigError: A file is missing or wrong.
     """
     checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
-    checks += [partial(_require_data, recipe), partial(_require_instructions, recipe)]
+    checks += [partial(_require_data, recipe), partial(_require_instructions, recipe, fetch=fetch)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
     checks += [partial(require_file, key, path) for key, path in _files_of(recipe, trains)]
@@ -86,15 +88,31 @@ def _require_data(recipe: AnyRecipe) -> None:
         require_data("data.train", recipe.data.train)
 
 
-def _require_instructions(recipe: AnyRecipe) -> None:
-    values = {"data.instructions": recipe.data.instructions}
-    if isinstance(recipe, TrainRecipe | SftRecipe) and recipe.eval is not None:
-        values["eval.instructions"] = recipe.eval.instructions
-    for key, value in values.items():
-        if isinstance(value, str):
+def _require_instructions(recipe: AnyRecipe, *, fetch: bool) -> None:
+    absent = [] if fetch else [key for key, _ in _absent_instructions(recipe)]
+    for key, value in _written_instructions(recipe):
+        if key not in absent:
             from ramify.data.prompts import require_instructions
 
             require_instructions(key, value)
+
+
+def _written_instructions(recipe: AnyRecipe) -> list[tuple[str, str]]:
+    """Return the texts, files and data files that a recipe names as instructions, with their keys."""
+    values = {"data.instructions": recipe.data.instructions}
+    if isinstance(recipe, TrainRecipe | SftRecipe) and recipe.eval is not None:
+        values["eval.instructions"] = recipe.eval.instructions
+    return [(key, value) for key, value in values.items() if isinstance(value, str)]
+
+
+def _absent_instructions(recipe: AnyRecipe) -> list[tuple[str, Path]]:
+    """Return the data files whose fixed text a recipe takes and that are not here, with their keys."""
+    places = {
+        key: Path(value.removeprefix(FROM).strip())
+        for key, value in _written_instructions(recipe)
+        if value.startswith(FROM)
+    }
+    return [(key, path) for key, path in places.items() if not (is_on_hub(path) or path.exists())]
 
 
 def _require_searched(recipe: EvalRecipe) -> None:
@@ -321,6 +339,10 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     lines = [*work.in_words, f"device: {device} ({why})"]
     if not is_fetched(recipe.model.path):
         lines.append(f"model: {recipe.model.path} is fetched from the hub when the run starts")
+    lines += [
+        f"{key}: the run takes its text from {path}, which is not here"
+        for key, path in _absent_instructions(recipe)
+    ]
     if job is not None:
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
