@@ -308,6 +308,9 @@ def as_texts_of_dialect(row: Row, draw: random.Random, dialect: str) -> Row:
             continue
         if results and dialect == "llama3":
             turns += [{"role": "ipython", "content": text} for text in results]
+        elif dialect == "tags" and any("<answer>" in text for text in results):
+            # Within the dialect's own tags an answer is refused; a message of the tool has it escaped.
+            turns += [{"role": "tool", "content": text} for text in results]
         elif results:
             name = "result" if dialect == "tags" else "tool_response"
             wrapped = [f"<{name}>\n{text}\n</{name}>" for text in results]
