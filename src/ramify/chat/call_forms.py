@@ -13,7 +13,7 @@ from ramify.core.messages import Dialect
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How a chat template writes calls.
+    """The form in which a chat template writes calls.
 
     Attributes:
         dialect: The dialect that needs it.

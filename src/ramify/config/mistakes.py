@@ -87,7 +87,7 @@ def form_of(schema: Schema) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """What is wrong with an unknown key, and the keys, dotted, that may have been meant."""
+    """The reason why a key is unknown, and the keys, dotted, that may have been meant."""
 
     key: str
     reason: str
