@@ -5,7 +5,7 @@ import { readTurn } from "./node_text";
 import { Chip } from "./parts";
 import { TokenText } from "./token_text";
 import type { PanelProps } from "./tree_page";
-import type { Call, Node, Result } from "./types";
+import type { Call, Message, Node, Result } from "./types";
 import { clip, json, plural, short } from "./words";
 
 /** The trajectory as the model saw it: messages, turns with folded thoughts, calls and results; or its exact tokens. */
@@ -29,7 +29,7 @@ export function Conversation({ forest, node, leaf, raw, setRaw, choose }: PanelP
           onClick={() => choose(part.id)}
         >
           <Head node={part} />
-          {raw ? <TokenText nodes={[part]} /> : <Body node={part} />}
+          {raw ? <TokenText nodes={[part]} /> : <Body node={part} messages={part === forest.root ? forest.tree.problem.messages : part.messages} />}
         </article>
       ))}
     </section>
@@ -59,20 +59,26 @@ function Head({ node }: { node: Node }): JSX.Element {
   );
 }
 
-function Body({ node }: { node: Node }): JSX.Element {
+function Body({ node, messages }: { node: Node; messages: Message[] }): JSX.Element {
   if (node.source === "policy") return <PolicyTurn node={node} />;
   return (
     <>
       {node.results.map((result, at) => (
         <ToolResult key={at} result={result} />
       ))}
-      {node.messages.map((message, at) => (
+      {messages.map((message, at) => (
         <div key={at} class="message">
           <span class="role">{message.role}</span>
           <p class="text">{message.text}</p>
         </div>
       ))}
-      {node.results.length === 0 && node.messages.length === 0 && <p class="text">{node.text}</p>}
+      {node.results.length === 0 && messages.length === 0 && <p class="text">{node.text}</p>}
+      {node.source === "prompt" && messages.length > 0 && (
+        <details>
+          <summary>The whole prompt</summary>
+          <pre class="text">{node.text}</pre>
+        </details>
+      )}
     </>
   );
 }

@@ -21,7 +21,7 @@ export function failuresIn(tree: Tree, flag: string): Failure[] {
         const calls = node.parent === null ? [] : (byId.get(node.parent)?.turn?.calls ?? []);
         const results = node.results.flatMap((result, at): Failure[] => {
           const malformed = result.status === "malformed" || calls[at]?.malformed != null;
-          const failed = result.status !== "ok" && result.status !== "empty";
+          const failed = !["ok", "empty", "malformed"].includes(result.status);
           if (flag === "malformed" ? !malformed : !failed) return [];
           const call = calls[at];
           const wrote = call === undefined ? "" : `${call.name} ${argumentsText(call.arguments)}`;

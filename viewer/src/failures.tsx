@@ -11,6 +11,8 @@ import type { Row, Run } from "./types";
 import { clip, plural } from "./words";
 
 const SHOWN = 8;
+const UNFOLDED = 2;
+const CAUSES = 4;
 
 /** What went wrong, counted over steps, with the text that the policy read. */
 export function Failures({ source, run, rows, open }: { source: Source; run: Run; rows: Row[]; open: Open }): JSX.Element {
@@ -27,7 +29,7 @@ export function Failures({ source, run, rows, open }: { source: Source; run: Run
       {steps > 1 && (
         <div class="charts">
           {kinds.map((kind) => (
-            <Chart key={kind.flag} title={`trees with ${kind.label} by step`} lines={countLines(run, rows, kind.flag)} low={0} />
+            <Chart key={kind.flag} title={`${kind.label}: trees by step`} lines={countLines(run, rows, kind.flag)} low={0} />
           ))}
         </div>
       )}
@@ -55,8 +57,8 @@ function Group(props: { flag: string; label: string; rows: Row[]; source: Source
       <h3>
         {props.label} <span class="soft">{plural(rows.length, "tree")}</span>
       </h3>
-      {rows.slice(0, shown).map((row) => (
-        <Case key={rowKey(row)} row={row} flag={props.flag} source={props.source} open={props.open} />
+      {rows.slice(0, shown).map((row, at) => (
+        <Case key={rowKey(row)} first={at < UNFOLDED} row={row} flag={props.flag} source={props.source} open={props.open} />
       ))}
       {rows.length > shown && (
         <button class="link" onClick={() => setShown(shown + 5 * SHOWN)}>
@@ -68,10 +70,10 @@ function Group(props: { flag: string; label: string; rows: Row[]; source: Source
 }
 
 /** One tree; its body is read when it is unfolded. */
-function Case({ row, flag, source, open }: { row: Row; flag: string; source: Source; open: Open }): JSX.Element {
-  const [unfolded, setUnfolded] = useState(false);
+function Case({ row, flag, source, open, first }: { row: Row; flag: string; source: Source; open: Open; first: boolean }): JSX.Element {
+  const [unfolded, setUnfolded] = useState(first);
   return (
-    <details class="case" onToggle={(event) => setUnfolded(event.currentTarget.open)}>
+    <details class="case" open={unfolded} onToggle={(event) => setUnfolded(event.currentTarget.open)}>
       <summary>
         <span class="soft">step {row.step}</span> {clip(row.question, 110) || row.problem}
       </summary>
@@ -81,12 +83,14 @@ function Case({ row, flag, source, open }: { row: Row; flag: string; source: Sou
 }
 
 function Causes({ row, flag, source, open }: { row: Row; flag: string; source: Source; open: Open }): JSX.Element {
+  const [shown, setShown] = useState(CAUSES);
   const { value, error } = useLoaded(() => source.tree(row.source, row.row), [source, row.source, row.row]);
   if (error !== "") return <p class="failure">{error}</p>;
   if (value === null) return <p class="soft">Reading ...</p>;
+  const failures = failuresIn(value, flag);
   return (
     <ul>
-      {failuresIn(value, flag).map((failure, at) => (
+      {failures.slice(0, shown).map((failure, at) => (
         <li key={at}>
           <button class="link" onClick={() => open(row, failure.node)}>
             {failure.node || "prompt"}
@@ -95,6 +99,13 @@ function Causes({ row, flag, source, open }: { row: Row; flag: string; source: S
           {failure.read !== "" && <pre class="text">{failure.read}</pre>}
         </li>
       ))}
+      {failures.length > shown && (
+        <li>
+          <button class="link" onClick={() => setShown(failures.length)}>
+            {failures.length - shown} more in this tree
+          </button>
+        </li>
+      )}
     </ul>
   );
 }

@@ -120,7 +120,7 @@ function Item(props: { row: Row; run: Run; at: number; top: number; chosen: bool
         <span class="soft">{[row.kind, run.runs.length > 1 ? run.runs[row.run]?.name : ""].filter(Boolean).join(", ")}</span>
         {failures.map(([flag, label]) => (
           <Chip key={flag} tone="bad">
-            {label}
+            {label.split(" ").at(-1) === "turn" ? "malformed" : label}
           </Chip>
         ))}
         {row.flags.includes("entropy_flipped") && <Chip>entropy</Chip>}

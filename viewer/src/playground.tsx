@@ -34,7 +34,7 @@ export function Playground(props: PanelProps): JSX.Element {
     <section aria-label="Credit of another algorithm">
       <div class="row">
         <Select
-          label={`${own?.algorithm ?? "Nothing"} against`}
+          label="Algorithm"
           value={algorithm}
           options={names.map((name) => [name, name])}
           choose={setAlgorithm}
@@ -49,7 +49,7 @@ export function Playground(props: PanelProps): JSX.Element {
         )}
         <label class="switch">
           <input type="checkbox" checked={change} onChange={(event) => setChange(event.currentTarget.checked)} />
-          Show the change
+          Show the change against the run's own credit
         </label>
       </div>
       {other.error !== "" && <p class="failure">{other.error}</p>}

@@ -1,5 +1,6 @@
 import type { Index, Row, Run } from "./types";
 
+/** The flags of the index, with what the page calls them. */
 export const FLAGS: [flag: string, label: string][] = [
   ["right", "right"],
   ["wrong", "wrong"],

@@ -24,7 +24,7 @@ export function RunPage({ run, rows }: { run: Run; rows: Row[] }): JSX.Element {
         head={["", ""]}
         rows={[
           ...run.about.map(([name, text]) => [<b>{name}</b>, text]),
-          ...run.runs.map((other) => [<b>folder</b>, <code>{other.dir}</code>]),
+          ...(run.runs.length > 1 ? run.runs : []).map((other) => [<b>folder</b>, <code>{other.dir}</code>]),
           [<b>trees</b>, `${plural(rows.length, "tree")} in ${plural(run.sources.length, "file")}`],
         ]}
       />

@@ -68,8 +68,9 @@ function Notes({ event }: { event: Event }): JSX.Element {
 function Bars({ events, node, choose }: { events: Event[]; node: string; choose(node: string): void }): JSX.Element {
   const [box, size] = useSize<HTMLDivElement>();
   const width = Math.max(280, size.width);
-  const begin = Math.min(...events.map(({ time }) => time.begin));
-  const end = Math.max(...events.map(({ time }) => time.begin + time.seconds));
+  const timed = events.some(({ time }) => time.begin !== null);
+  const begin = Math.min(...events.map(({ time }) => time.begin ?? 0));
+  const end = Math.max(...events.map(({ time }) => (time.begin ?? 0) + time.seconds));
   const x = (at: number): number => LABEL + ((at - begin) / (end - begin || 1)) * (width - LABEL - 62);
   return (
     <div ref={box} class="bars">
@@ -83,6 +84,7 @@ function Bars({ events, node, choose }: { events: Event[]; node: string; choose(
         {events.map((event, at) => {
           const y = 20 + at * ROW;
           const { time } = event;
+          const from = time.begin ?? 0;
           const queued = Math.min(time.queued, time.seconds);
           return (
             <g key={at} class={`bar ${event.kind} ${event.node.id === node ? "chosen" : ""}`} onClick={() => choose(event.node.id)}>
@@ -90,9 +92,9 @@ function Bars({ events, node, choose }: { events: Event[]; node: string; choose(
               <text x={0} y={y + 12}>
                 {clip(event.label, 22)}
               </text>
-              <rect class="queue" x={x(time.begin)} y={y + 2} width={Math.max(0, x(time.begin + queued) - x(time.begin))} height={13} />
-              <rect x={x(time.begin + queued)} y={y + 2} width={Math.max(2, x(time.begin + time.seconds) - x(time.begin + queued))} height={13} />
-              <text x={x(time.begin + time.seconds) + 5} y={y + 12}>
+              <rect class="queue" x={x(from)} y={y + 2} width={Math.max(0, x(from + queued) - x(from))} height={13} />
+              <rect x={x(from + queued)} y={y + 2} width={Math.max(2, x(from + time.seconds) - x(from + queued))} height={13} />
+              <text x={x(from + time.seconds) + 5} y={y + 12}>
                 {seconds(time.seconds)}
                 {time.cached === true ? " cache" : ""}
               </text>
@@ -100,7 +102,10 @@ function Bars({ events, node, choose }: { events: Event[]; node: string; choose(
           );
         })}
       </svg>
-      <p class="soft">Begin is counted from the beginning of the step. The pale part of a bar waits in a queue.</p>
+      <p class="soft">
+        {timed ? "Counted from the beginning of the step." : "The run recorded lengths only, not when turns and calls began."} The
+        pale part of a bar waits in a queue.
+      </p>
     </div>
   );
 }

@@ -45,7 +45,13 @@ export function Shaded(props: Pick<PanelProps, "forest" | "leaf"> & { measure: M
   return (
     <>
       <p class="soft">
-        {measure.hint}. {limits === null ? "" : `From ${short(limits[0])} to ${short(limits[1])}.`}
+        {measure.hint}.{" "}
+        {limits !== null && (
+          <span class={`scale ${measure.signed ? "signed" : measure.key === "logprob" ? "reversed" : ""}`}>
+            {short(measure.signed ? -Math.max(...limits.map(Math.abs)) : measure.key === "logprob" ? limits[0] : 0)} <i />{" "}
+            {short(measure.signed ? Math.max(...limits.map(Math.abs)) : measure.key === "logprob" ? 0 : limits[1])}
+          </span>
+        )}
       </p>
       <div
         class="keeps-arrows"

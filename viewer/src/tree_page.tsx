@@ -68,9 +68,9 @@ function Opened(props: Props & { forest: Forest }): JSX.Element {
   const [raw, setRaw] = useState(false);
   const node = forest.byId.has(route.node) ? route.node : forest.root.id;
   // The trajectory stays while one walks up its path: a node of it shows the same leaf.
-  const last = useRef("");
-  const stays = forest.byId.has(last.current) && isAbove(forest, node, last.current);
-  const leaf = stays ? last.current : leafBelow(forest, node);
+  const last = useRef<string | null>(null);
+  const before = last.current;
+  const leaf = before !== null && forest.trajectories.has(before) && isAbove(forest, node, before) ? before : leafBelow(forest, node);
   useEffect(() => {
     last.current = leaf;
   }, [leaf]);

@@ -13,6 +13,7 @@ const DENSE = 32;
 const LEFT = 14;
 const LABEL = 128;
 const CHARACTER = 6.1;
+const ANSWER = 18;
 
 interface Props {
   forest: Forest;
@@ -25,11 +26,14 @@ interface Props {
 export function TreeView({ forest, node, leaf, choose }: Props): JSX.Element {
   const [box, size] = useSize<HTMLDivElement>();
   const [pointed, setPointed] = useState<string | null>(null);
-  const { spots, depth, rows } = useMemo(() => layOut(forest), [forest]);
+  const { spots, rows } = useMemo(() => layOut(forest), [forest]);
   const path = useMemo(() => new Set(pathTo(forest, leaf).map((node) => node.id)), [forest, leaf]);
   const row = rows > DENSE ? ROW_DENSE : ROW;
   const width = Math.max(size.width, 300);
-  const gap = (width - LEFT - LABEL - 8) / Math.max(1, depth);
+  const gap = useMemo(
+    () => Math.min(140, ...spots.map((spot) => (width - LEFT - room(forest, spot)) / Math.max(1, spot.depth))),
+    [forest, spots, width],
+  );
   const x = (spot: Spot): number => LEFT + spot.depth * gap;
   const y = (spot: Spot): number => 22 + spot.row * row;
   const byId = useMemo(() => new Map(spots.map((spot, at) => [spot.node.id, { spot, at }])), [spots]);
@@ -53,15 +57,16 @@ export function TreeView({ forest, node, leaf, choose }: Props): JSX.Element {
           {spots.map((spot) => {
             const above = byId.get(spot.node.parent ?? "")?.spot;
             if (above === undefined || above === spot) return null;
-            const middle = (x(above) + x(spot)) / 2;
-            const d = `M${x(above)},${y(above)}C${middle},${y(above)} ${middle},${y(spot)} ${x(spot)},${y(spot)}`;
+            // The last part of an edge is level: the label of its node stands on it.
+            const [begin, bend] = [x(above), x(above) + Math.min(gap * 0.25, 24)];
+            const d = `M${begin},${y(above)}C${bend},${y(above)} ${begin},${y(spot)} ${bend},${y(spot)}H${x(spot)}`;
             const tone = toneOf(forest.reward.get(spot.node.id) ?? null);
             return (
               <path
                 key={spot.node.id}
                 d={d}
                 class={`edge ${tone} ${path.has(spot.node.id) ? "on-path" : ""} ${spot.node.context === "parent" ? "" : "new-context"}`}
-                style={{ strokeWidth: `${1.5 + 7 * spot.node.mass}px` }}
+                style={{ strokeWidth: `${1 + 10 * spot.node.mass}px` }}
               />
             );
           })}
@@ -97,7 +102,7 @@ function Mark(props: {
   const { node } = spot;
   const trajectory = forest.trajectories.get(node.id);
   const tone = toneOf(forest.reward.get(node.id) ?? null);
-  const room = Math.floor((props.gap - 22) / CHARACTER);
+  const letters = Math.floor((props.gap - 24) / CHARACTER);
   return (
     <g
       id={`node-${props.at}`}
@@ -112,9 +117,9 @@ function Mark(props: {
       <rect class="hit" x={x - Math.min(props.gap / 2, 40)} y={y - 11} width={Math.min(props.gap / 2, 40) + (trajectory === undefined ? 14 : LABEL)} height={22} />
       {props.chosen && <circle class="ring" cx={x} cy={y} r={10} />}
       <Shape node={node} x={x} y={y} />
-      {room > 4 && spot.depth > 0 && (
+      {letters > 4 && spot.depth > 0 && trajectory === undefined && (
         <text class="label" x={x - 9} y={y - 5} text-anchor="end">
-          {clip(nodeLabel(node), room)}
+          {clip(nodeLabel(node), letters)}
         </text>
       )}
       {(forest.decisions.get(node.id) ?? []).slice(0, 3).map((decision, at) => (
@@ -122,7 +127,8 @@ function Mark(props: {
       ))}
       {trajectory !== undefined && (
         <text class="leaf" x={x + 12} y={y + 4}>
-          {clip(leafText(trajectory), 20)}
+          <tspan class="score">{`${verdict(trajectory).mark} ${short(trajectory.reward)}`.trim()}</tspan>
+          <tspan dx={8}>{clip(endOf(trajectory), ANSWER)}</tspan>
         </text>
       )}
     </g>
@@ -187,10 +193,14 @@ function toneOf(reward: number | null): string {
   return `tone-${Math.round(Math.max(0, Math.min(1, reward)) * 4)}`;
 }
 
-function leafText(trajectory: Trajectory): string {
-  const { mark } = verdict(trajectory);
-  const end = trajectory.stop === "answered" || trajectory.stop === "ended" ? trajectory.answer : trajectory.stop;
-  return `${mark} ${short(trajectory.reward)} ${end}`.trim();
+function endOf(trajectory: Trajectory): string {
+  return trajectory.stop === "answered" || trajectory.stop === "ended" ? trajectory.answer : trajectory.stop;
+}
+
+/** Pixels right of a node: of the text behind a leaf, and of a decision's marks. */
+function room(forest: Forest, spot: Spot): number {
+  const trajectory = forest.trajectories.get(spot.node.id);
+  return trajectory === undefined ? 40 : 70 + Math.min(ANSWER, endOf(trajectory).length) * 6.8;
 }
 
 function spoken(forest: Forest, node: Node, trajectory: Trajectory | undefined): string {

@@ -82,7 +82,8 @@ export interface Result {
 }
 
 export interface Time {
-  begin: number;
+  /** Seconds since the beginning of the step; null if it was not recorded. */
+  begin: number | null;
   seconds: number;
   queued: number;
   cached: boolean | null;
