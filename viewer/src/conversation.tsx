@@ -25,7 +25,7 @@ export function Conversation({ forest, node, leaf, raw, setRaw, choose }: PanelP
         <article
           key={part.id}
           ref={part.id === node ? chosen : null}
-          class={`turn ${part.source} ${part.id === node ? "chosen" : ""}`}
+          class={`turn ${part.source} ${part.id === node && part !== forest.root ? "chosen" : ""}`}
           onClick={() => choose(part.id)}
         >
           <Head node={part} />
@@ -45,7 +45,7 @@ function Head({ node }: { node: Node }): JSX.Element {
       <span class="soft">
         {node.id === "" ? "" : `${node.id}, `}
         {plural(node.ids.length, "token")}
-        {node.version === null ? "" : `, weights ${node.version}`}
+        {node.version === null ? "" : `, version ${node.version}`}
         {node.rewriter === "" ? "" : `, text of ${node.rewriter}`}
       </span>
       {node.context === "fresh" && <Chip>fresh context</Chip>}

@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { Table } from "./parts";
 import type { PanelProps } from "./tree_page";
-import { plural, seconds, short } from "./words";
+import { plural, score, seconds, short } from "./words";
 
 /** Tokens, cost and time of each trajectory and of the tree. */
 export function Costs({ forest, row, leaf, choose }: PanelProps): JSX.Element {
@@ -39,7 +39,7 @@ export function Costs({ forest, row, leaf, choose }: PanelProps): JSX.Element {
             <button class={`link ${trajectory.leaf === leaf ? "chosen" : ""}`} onClick={() => choose(trajectory.leaf)}>
               {trajectory.leaf}
             </button>,
-            short(trajectory.reward),
+            score(trajectory.reward),
             short(trajectory.tokens.prompt),
             short(trajectory.tokens.written),
             short(trajectory.tokens.results),

@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { partner, partOf, type Token } from "./parting";
 import { Select, Verdict, verdict } from "./parts";
 import type { PanelProps } from "./tree_page";
-import { isSpecial, plural, short, visible } from "./words";
+import { isSpecial, plural, score, short, visible } from "./words";
 
 const BEFORE = 12;
 
@@ -17,7 +17,7 @@ export function Difference({ forest, leaf, choose }: PanelProps): JSX.Element {
     .filter((trajectory) => trajectory.leaf !== leaf)
     .map((trajectory): [string, string] => [
       trajectory.leaf,
-      `${trajectory.leaf} ${verdict(trajectory).mark} ${short(trajectory.reward)} ${trajectory.answer}`.slice(0, 60),
+      `${trajectory.leaf} ${verdict(trajectory).mark} ${score(trajectory.reward)} ${trajectory.answer}`.slice(0, 60),
     ]);
   const [left, right] = [parting.left[parting.shared], parting.right[parting.shared]];
   return (

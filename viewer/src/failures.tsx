@@ -5,7 +5,7 @@ import { Chart } from "./chart";
 import { failuresIn } from "./failing";
 import { useLoaded } from "./hooks";
 import { Chip } from "./parts";
-import { FAILURES, FLAGS, rowKey } from "./rows";
+import { FAILURES, FLAGS, rowKey, runName } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
 import { clip, plural } from "./words";
@@ -41,11 +41,11 @@ export function Failures({ source, run, rows, open }: { source: Source; run: Run
 }
 
 function countLines(run: Run, rows: Row[], flag: string): { name: string; points: [number, number][] }[] {
-  return run.runs.map((other, at) => {
+  return run.runs.map((_, at) => {
     const counts = new Map<number, number>();
     for (const row of rows)
       if (row.run === at) counts.set(row.step, (counts.get(row.step) ?? 0) + (row.flags.includes(flag) ? 1 : 0));
-    return { name: other.name, points: [...counts].sort((a, b) => a[0] - b[0]) };
+    return { name: runName(run, at), points: [...counts].sort((a, b) => a[0] - b[0]) };
   });
 }
 

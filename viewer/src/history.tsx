@@ -6,8 +6,8 @@ import { ShareBar, Table } from "./parts";
 import type { Source } from "./source";
 import type { PanelProps } from "./tree_page";
 import type { Row, Run } from "./types";
-import { rowKey, share } from "./rows";
-import { plural, short, signed } from "./words";
+import { rowKey, runName, share } from "./rows";
+import { plural, score, short, signed } from "./words";
 
 /** The same problem at all steps and in all runs. */
 export function History(props: PanelProps): JSX.Element {
@@ -37,8 +37,8 @@ export function Occurrences(props: {
     run: files.get(source)?.run ?? 0,
   }));
   const lines = run.runs
-    .map((other, at) => ({
-      name: other.name,
+    .map((_, at) => ({
+      name: runName(run, at),
       points: seen.filter((each) => each.run === at).map((each): [number, number] => [each.step, each.mean]),
     }))
     .filter((line) => line.points.length > 0);
@@ -50,18 +50,18 @@ export function Occurrences(props: {
       {seen.length > 1 && <Chart title="Mean reward by step" lines={lines} dots low={0} />}
       <Table
         label="Trees of this problem"
-        head={[...(run.runs.length > 1 ? ["Run"] : []), "Step", "Right", "Reward", "Change", ""]}
+        head={[...(run.runs.length > 1 ? ["Run"] : []), "Step", "Right", "Reward", "Change", "Flip"]}
         numbers={run.runs.length > 1 ? [1, 3, 4] : [0, 2, 3]}
         rows={seen.map((each, at) => {
           const before = seen[at - 1];
           const flip = before === undefined ? "" : flipped(before, each);
           return [
-            ...(run.runs.length > 1 ? [run.runs[each.run]?.name ?? ""] : []),
+            ...(run.runs.length > 1 ? [runName(run, each.run)] : []),
             <button class={`link ${rowKey(each) === props.here ? "chosen" : ""}`} onClick={() => props.open(each)}>
               {short(each.step)}
             </button>,
             <ShareBar row={each} />,
-            short(each.mean),
+            score(each.mean),
             before === undefined ? "" : signed(each.mean - before.mean),
             flip,
           ];

@@ -1,19 +1,21 @@
-import type { JSX } from "preact";
-import { useEffect, useLayoutEffect, useState } from "preact/hooks";
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import type { Open } from "./app";
 import { useKeys, useSize } from "./hooks";
 import { Chip, ShareBar } from "./parts";
-import { FAILURES, FLAGS, rowKey, type Sort, type SortKey } from "./rows";
+import { FAILURES, FLAGS, rowKey, runName, type Sort, type SortKey } from "./rows";
 import type { Row, Run } from "./types";
-import { clip, seconds, short } from "./words";
+import { clip, score, seconds, short } from "./words";
 
 const ROW = 40;
-const ROW_NARROW = 84;
+const ROW_NARROW = 70;
 const NARROW = 720;
 const BEYOND = 6;
 
 interface Props {
   run: Run;
+  /** All rows of the run, and those that pass. */
+  all: Row[];
   rows: Row[];
   sort: Sort;
   setSort(sort: Sort): void;
@@ -22,17 +24,57 @@ interface Props {
   open: Open;
 }
 
-const COLUMNS: [key: SortKey, label: string, hint: string][] = [
-  ["problem", "Problem", "The last question of the problem"],
-  ["step", "Step", "Training step"],
-  ["right", "Right", "Right trajectories of all"],
-  ["mean", "Reward", "Mean reward of the trajectories that count"],
-  ["spread", "Spread", "Largest minus smallest reward"],
-  ["written", "Tokens", "Tokens that the policy wrote"],
-  ["calls", "Calls", "Tool calls, failed ones in brackets"],
-  ["branches", "Branches", "Trajectories that began at a branch"],
-  ["seconds", "Time", "Time of the tree's turns and calls"],
+interface Column {
+  key: SortKey;
+  label: string;
+  hint: string;
+  width: string;
+  cell(row: Row, run: Run): ComponentChildren;
+}
+
+const COLUMNS: Column[] = [
+  { key: "problem", label: "Problem", hint: "The last question of the problem", width: "minmax(260px, 1fr)", cell: problemCell },
+  { key: "step", label: "Step", hint: "Training step", width: "52px", cell: (row) => short(row.step) },
+  { key: "right", label: "Right", hint: "Right trajectories of all", width: "124px", cell: (row) => <ShareBar row={row} /> },
+  { key: "mean", label: "Reward", hint: "Mean reward of the trajectories that count", width: "72px", cell: (row) => score(row.mean) },
+  { key: "spread", label: "Spread", hint: "Largest minus smallest reward", width: "72px", cell: (row) => score(row.spread) },
+  { key: "written", label: "Tokens", hint: "Tokens that the policy wrote", width: "72px", cell: (row) => short(row.written) },
+  {
+    key: "calls",
+    label: "Calls",
+    hint: "Tool calls, failed ones in brackets",
+    width: "76px",
+    cell: (row) => `${short(row.calls)}${row.failed_calls > 0 ? ` (${row.failed_calls})` : ""}`,
+  },
+  { key: "branches", label: "Branches", hint: "Trajectories that began at a branch", width: "84px", cell: (row) => short(row.branches) },
+  { key: "seconds", label: "Time", hint: "From the tree's first turn or call to its last", width: "84px", cell: (row) => seconds(row.seconds) },
 ];
+
+/** The columns that say something about this run. */
+function columnsOf(run: Run, rows: Row[]): Column[] {
+  const trees = rows.some((row) => row.n > 1);
+  const steps = new Set(run.sources.map((file) => file.step)).size > 1;
+  const timed = rows.some((row) => row.seconds !== null);
+  return COLUMNS.filter(
+    ({ key }) => (trees || (key !== "spread" && key !== "branches")) && (steps || key !== "step") && (timed || key !== "seconds"),
+  );
+}
+
+function problemCell(row: Row, run: Run): JSX.Element {
+  const failures = FLAGS.filter(([flag]) => FAILURES.includes(flag) && flag !== "wrong" && row.flags.includes(flag));
+  return (
+    <>
+      <b title={row.question}>{clip(row.question, 160) || row.problem}</b>
+      <span class="soft">{[row.kind, run.runs.length > 1 ? runName(run, row.run) : ""].filter(Boolean).join(", ")}</span>
+      {failures.map(([flag, label]) => (
+        <Chip key={flag} tone="bad">
+          {label}
+        </Chip>
+      ))}
+      {row.flags.includes("entropy_flipped") && <Chip>entropy</Chip>}
+    </>
+  );
+}
 
 /** The rows in view and a few beyond: a list of any length scrolls and walks alike. */
 export function List(props: Props): JSX.Element {
@@ -41,6 +83,8 @@ export function List(props: Props): JSX.Element {
   const [top, setTop] = useState(0);
   const narrow = size.width > 0 && size.width < NARROW;
   const height = narrow ? ROW_NARROW : ROW;
+  const columns = useMemo(() => columnsOf(props.run, props.all), [props.run, props.all]);
+  const grid = narrow ? {} : { gridTemplateColumns: columns.map(({ width }) => width).join(" ") };
   const page = Math.max(1, Math.floor(size.height / height) - 2);
   const move = (to: number): void => setCursor(Math.max(0, Math.min(rows.length - 1, to)));
   useKeys({
@@ -78,9 +122,9 @@ export function List(props: Props): JSX.Element {
       tabIndex={0}
       onScroll={(event) => setTop(event.currentTarget.scrollTop)}
     >
-      <div class="list-head" role="row" aria-rowindex={1}>
-        {COLUMNS.map(([key, label, hint]) => (
-          <span key={key} role="columnheader" aria-sort={sort.key === key ? (sort.down ? "descending" : "ascending") : "none"}>
+      <div class="list-head" role="row" aria-rowindex={1} style={grid}>
+        {columns.map(({ key, label, hint }) => (
+          <span key={key} role="columnheader" class={`cell-${key}`} aria-sort={sort.key === key ? (sort.down ? "descending" : "ascending") : "none"}>
             <button title={hint} onClick={() => setSort({ key, down: sort.key === key ? !sort.down : key !== "problem" && key !== "step" })}>
               {label}
               <span class="arrow">{sort.key === key ? (sort.down ? "↓" : "↑") : ""}</span>
@@ -92,7 +136,7 @@ export function List(props: Props): JSX.Element {
         {rows.slice(first, last).map((row, at) => (
           <Item
             key={rowKey(row)}
-            {...{ row, run: props.run, at: first + at, top: (first + at) * height, chosen: first + at === cursor }}
+            {...{ row, run: props.run, columns, grid, at: first + at, top: (first + at) * height, chosen: first + at === cursor }}
             open={() => (setCursor(first + at), open(row))}
           />
         ))}
@@ -102,54 +146,33 @@ export function List(props: Props): JSX.Element {
   );
 }
 
-function Item(props: { row: Row; run: Run; at: number; top: number; chosen: boolean; open(): void }): JSX.Element {
-  const { row, run } = props;
-  const failures = FLAGS.filter(([flag]) => FAILURES.includes(flag) && flag !== "wrong" && row.flags.includes(flag));
+interface ItemProps {
+  row: Row;
+  run: Run;
+  columns: Column[];
+  grid: { gridTemplateColumns?: string };
+  at: number;
+  top: number;
+  chosen: boolean;
+  open(): void;
+}
+
+function Item({ row, run, columns, grid, at, top, chosen, open }: ItemProps): JSX.Element {
   return (
     <div
-      id={`row-${props.at}`}
-      class={`list-row ${props.chosen ? "chosen" : ""}`}
+      id={`row-${at}`}
+      class={`list-row ${chosen ? "chosen" : ""}`}
       role="row"
-      aria-rowindex={props.at + 2}
-      aria-selected={props.chosen}
-      style={{ transform: `translateY(${props.top}px)` }}
-      onClick={props.open}
+      aria-rowindex={at + 2}
+      aria-selected={chosen}
+      style={{ ...grid, transform: `translateY(${top}px)` }}
+      onClick={open}
     >
-      <span role="gridcell" class="question">
-        <b title={row.question}>{clip(row.question, 160) || row.problem}</b>
-        <span class="soft">{[row.kind, run.runs.length > 1 ? run.runs[row.run]?.name : ""].filter(Boolean).join(", ")}</span>
-        {failures.map(([flag, label]) => (
-          <Chip key={flag} tone="bad">
-            {label.split(" ").at(-1) === "turn" ? "malformed" : label}
-          </Chip>
-        ))}
-        {row.flags.includes("entropy_flipped") && <Chip>entropy</Chip>}
-      </span>
-      <span role="gridcell" data-label="step">
-        {short(row.step)}
-      </span>
-      <span role="gridcell">
-        <ShareBar row={row} />
-      </span>
-      <span role="gridcell" data-label="reward">
-        {short(row.mean)}
-      </span>
-      <span role="gridcell" data-label="spread">
-        {short(row.spread)}
-      </span>
-      <span role="gridcell" data-label="tokens">
-        {short(row.written)}
-      </span>
-      <span role="gridcell" data-label="calls">
-        {short(row.calls)}
-        {row.failed_calls > 0 ? ` (${row.failed_calls})` : ""}
-      </span>
-      <span role="gridcell" data-label="branches">
-        {short(row.branches)}
-      </span>
-      <span role="gridcell" data-label="time">
-        {seconds(row.seconds)}
-      </span>
+      {columns.map(({ key, label, cell }) => (
+        <span key={key} role="gridcell" class={`cell-${key}`} data-label={label}>
+          {cell(row, run)}
+        </span>
+      ))}
     </div>
   );
 }

@@ -15,6 +15,12 @@ export function nodeLabel(node: Node): string {
   return clip(turn.answer ?? turn.text ?? node.text, 60);
 }
 
+/** The names of the calls if they fit into so many letters; else nothing. */
+export function shortLabel(node: Node, letters: number): string {
+  const names = node.turn?.calls?.map((call) => call.name).join(", ") ?? "";
+  return names.length <= letters ? names : "";
+}
+
 function callLabel(call: Call): string {
   return `${call.name} ${clip(argumentsText(call.arguments), 60)}`;
 }

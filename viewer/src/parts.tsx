@@ -1,6 +1,6 @@
 import type { ComponentChildren, JSX } from "preact";
 import type { Row, Trajectory } from "./types";
-import { percent, short } from "./words";
+import { percent, score } from "./words";
 import { share } from "./rows";
 
 /** A word with a frame: a flag, a status, a kind. */
@@ -30,7 +30,7 @@ export function Verdict({ trajectory }: { trajectory: Trajectory }): JSX.Element
   const { mark, word, tone } = verdict(trajectory);
   return (
     <span class={`verdict ${tone}`}>
-      {mark} {word}, reward {short(trajectory.reward)}
+      {mark} {word}, reward {score(trajectory.reward)}
     </span>
   );
 }
@@ -74,17 +74,19 @@ export type Cell = ComponentChildren;
 export function Table(props: { label: string; head: string[]; rows: Cell[][]; numbers?: number[] }): JSX.Element {
   const tone = (at: number): string => (props.numbers?.includes(at) === true ? "number" : "");
   return (
-    <div class="scroll" role="region" aria-label={props.label} tabIndex={0}>
+    <div class="scroll" role="group" aria-label={props.label} tabIndex={0}>
       <table>
-        <thead>
-          <tr>
-            {props.head.map((text, at) => (
-              <th key={at} scope="col" class={tone(at)}>
-                {text}
-              </th>
-            ))}
-          </tr>
-        </thead>
+        {props.head.length > 0 && (
+          <thead>
+            <tr>
+              {props.head.map((text, at) => (
+                <th key={at} scope="col" class={tone(at)}>
+                  {text}
+                </th>
+              ))}
+            </tr>
+          </thead>
+        )}
         <tbody>
           {props.rows.map((cells, row) => (
             <tr key={row}>

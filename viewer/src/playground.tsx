@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { pathTo } from "./forest";
 import { useLoaded } from "./hooks";
 import { difference, measuresOf } from "./measures";
@@ -14,13 +14,19 @@ export function Playground(props: PanelProps): JSX.Element {
   const { source, run, forest, row, leaf } = props;
   const own = forest.tree.credit;
   const names = run.algorithms.filter((name) => name !== own?.algorithm);
-  const [algorithm, setAlgorithm] = useState(names[0] ?? "");
+  const [picked, setAlgorithm] = useState("");
+  // Some need the whole batch: the first that can credit a single tree is shown until another is picked.
+  const [at, setAt] = useState(0);
+  const algorithm = picked || (names[at] ?? "");
   const [key, setKey] = useState("advantage");
   const [change, setChange] = useState(true);
   const other = useLoaded(
     async () => (algorithm === "" ? null : await source.credit(row.source, row.row, algorithm)),
     [source, row.source, row.row, algorithm],
   );
+  useEffect(() => {
+    if (other.error !== "" && picked === "" && at + 1 < names.length) setAt(at + 1);
+  }, [other.error]);
   const nodes = useMemo(() => {
     if (other.value === null) return null;
     return change ? difference(own?.nodes ?? {}, other.value.nodes) : other.value.nodes;

@@ -5,10 +5,10 @@ import { flipped, Occurrences } from "./history";
 import { useLoaded } from "./hooks";
 import { ShareBar, Table, verdict } from "./parts";
 import type { Route } from "./route";
-import { rowKey } from "./rows";
+import { rowKey, runName } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
-import { clip, plural, short, signed } from "./words";
+import { clip, plural, score, short, signed } from "./words";
 
 interface Props {
   source: Source;
@@ -30,7 +30,7 @@ export function Problems(props: Props): JSX.Element {
   const flips = changes.filter((change) => change.flip !== "");
   const shown = onlyFlips ? flips : changes;
   const worse = changes.filter((change) => change.by < 0).length;
-  const [first, last] = run.runs.length > 1 ? [run.runs[0]?.name ?? "", run.runs.at(-1)?.name ?? ""] : ["First", "Last"];
+  const [first, last] = run.runs.length > 1 ? [runName(run, 0), runName(run, run.runs.length - 1)] : ["First", "Last"];
   return (
     <div class="problems">
       <h2>Problems that were tried more than once</h2>
@@ -47,7 +47,7 @@ export function Problems(props: Props): JSX.Element {
           </label>
           <Table
             label="Problems"
-            head={["Problem", "Trees", first, last, "Change", ""]}
+            head={["Problem", "Trees", first, last, "Change", "Flip"]}
             numbers={[1, 4]}
             rows={shown.slice(0, SHOWN).map((change) => [
               <button class="link" onClick={() => go({ view: "problems", problem: change.last.problem })}>
@@ -119,7 +119,7 @@ function Attempts({ source, row, open, run }: { source: Source; row: Row; open: 
   return (
     <article>
       <h4>
-        {run.runs.length > 1 ? `${run.runs[row.run]?.name}, ` : ""}step {row.step}, {row.right} of {row.n} right
+        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}step {row.step}, {row.right} of {row.n} right
       </h4>
       {error !== "" && <p class="failure">{error}</p>}
       <ol class="attempts">
@@ -129,7 +129,7 @@ function Attempts({ source, row, open, run }: { source: Source; row: Row; open: 
               {trajectory.leaf}
             </button>{" "}
             <span class={`verdict ${verdict(trajectory).tone}`}>
-              {verdict(trajectory).mark} {short(trajectory.reward)}
+              {verdict(trajectory).mark} {score(trajectory.reward)}
             </span>{" "}
             {clip(trajectory.answer, 80) || <i>{trajectory.stop}</i>}
           </li>

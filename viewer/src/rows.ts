@@ -99,3 +99,12 @@ export function countFlags(rows: Row[]): Record<string, number> {
 export function share(row: { right: number; n: number }): number {
   return row.n === 0 ? 0 : row.right / row.n;
 }
+
+/** The name of a run without the folders that all names begin with. */
+export function runName(run: Run, at: number): string {
+  const parts = run.runs.map(({ name }) => name.split("/"));
+  const own = parts[at] ?? [];
+  let common = 0;
+  while (common < own.length - 1 && parts.every((other) => other[common] === own[common])) common++;
+  return own.slice(common).join("/");
+}

@@ -37,7 +37,7 @@ export function TimeLine({ forest, leaf, node, choose }: PanelProps): JSX.Elemen
       <h3>Slowest of this tree</h3>
       <Table
         label="Slowest turns and calls"
-        head={["What", "Node", "Seconds", "Queued", "Begins", ""]}
+        head={["What", "Node", "Seconds", "Queued", "Begins", "Notes"]}
         numbers={[2, 3, 4]}
         rows={slowest.map((event) => [
           `${event.kind}: ${clip(event.label, 50)}`,

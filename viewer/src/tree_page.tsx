@@ -11,6 +11,7 @@ import { History } from "./history";
 import { useKeys, useLoaded } from "./hooks";
 import { Playground } from "./playground";
 import type { Route } from "./route";
+import { runName } from "./rows";
 import type { Source } from "./source";
 import { TimeLine } from "./time_line";
 import { TokenPanel } from "./token_panel";
@@ -96,12 +97,14 @@ function Opened(props: Props & { forest: Forest }): JSX.Element {
   return (
     <div class="tree-page">
       <div class="tree-head">
+        <div>
         <h2>{row.question || row.problem}</h2>
         <p class="soft">
-          {[row.problem, row.kind, run.runs.length > 1 ? run.runs[row.run]?.name : "", `step ${row.step}`, plural(row.n, "trajectory", "trajectories"), `${row.right} right`, `mean reward ${short(row.mean)}`]
+          {[row.problem, row.kind, run.runs.length > 1 ? runName(run, row.run) : "", new Set(run.sources.map((file) => file.step)).size > 1 ? `step ${row.step}` : "", plural(row.n, "trajectory", "trajectories"), `${row.right} right`, `mean reward ${short(row.mean)}`]
             .filter(Boolean)
             .join(", ")}
         </p>
+        </div>
         <div class="steps">
           <button onClick={() => props.step(-1)} disabled={props.at <= 0}>
             Tree before <kbd>b</kbd>

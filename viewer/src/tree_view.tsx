@@ -2,10 +2,10 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { layOut, pathTo, type Forest, type Spot } from "./forest";
 import { useSize } from "./hooks";
-import { nodeLabel, nodeText } from "./node_text";
+import { nodeLabel, nodeText, shortLabel } from "./node_text";
 import { verdict } from "./parts";
 import type { Decision, Node, Trajectory } from "./types";
-import { clip, percent, short, signed } from "./words";
+import { clip, percent, score, short, signed } from "./words";
 
 const ROW = 25;
 const ROW_DENSE = 17;
@@ -14,6 +14,7 @@ const LEFT = 14;
 const LABEL = 128;
 const CHARACTER = 6.1;
 const ANSWER = 18;
+const READABLE = 9;
 
 interface Props {
   forest: Forest;
@@ -66,7 +67,7 @@ export function TreeView({ forest, node, leaf, choose }: Props): JSX.Element {
                 key={spot.node.id}
                 d={d}
                 class={`edge ${tone} ${path.has(spot.node.id) ? "on-path" : ""} ${spot.node.context === "parent" ? "" : "new-context"}`}
-                style={{ strokeWidth: `${1 + 10 * spot.node.mass}px` }}
+                style={{ strokeWidth: `${1.2 + 6 * spot.node.mass}px` }}
               />
             );
           })}
@@ -117,18 +118,18 @@ function Mark(props: {
       <rect class="hit" x={x - Math.min(props.gap / 2, 40)} y={y - 11} width={Math.min(props.gap / 2, 40) + (trajectory === undefined ? 14 : LABEL)} height={22} />
       {props.chosen && <circle class="ring" cx={x} cy={y} r={10} />}
       <Shape node={node} x={x} y={y} />
-      {letters > 4 && spot.depth > 0 && trajectory === undefined && (
+      {spot.depth > 0 && trajectory === undefined && (
         <text class="label" x={x - 9} y={y - 5} text-anchor="end">
-          {clip(nodeLabel(node), letters)}
+          {letters >= READABLE ? clip(nodeLabel(node), letters) : shortLabel(node, letters)}
         </text>
       )}
       {(forest.decisions.get(node.id) ?? []).slice(0, 3).map((decision, at) => (
-        <DecisionMark key={at} decision={decision} x={x + 13 + at * 9} y={y} />
+        <DecisionMark key={at} decision={decision} x={x + at * 9} y={y + 10} />
       ))}
       {trajectory !== undefined && (
         <text class="leaf" x={x + 12} y={y + 4}>
-          <tspan class="score">{`${verdict(trajectory).mark} ${short(trajectory.reward)}`.trim()}</tspan>
-          <tspan dx={8}>{clip(endOf(trajectory), ANSWER)}</tspan>
+          <tspan class="score">{leafText(trajectory)[0]}</tspan>
+          <tspan dx={8}>{leafText(trajectory)[1]}</tspan>
         </text>
       )}
     </g>
@@ -193,18 +194,21 @@ function toneOf(reward: number | null): string {
   return `tone-${Math.round(Math.max(0, Math.min(1, reward)) * 4)}`;
 }
 
-function endOf(trajectory: Trajectory): string {
-  return trajectory.stop === "answered" || trajectory.stop === "ended" ? trajectory.answer : trajectory.stop;
+/** Verdict and reward; the answer, or why there is none. */
+function leafText(trajectory: Trajectory): [string, string] {
+  const end = trajectory.stop === "answered" || trajectory.stop === "ended" ? trajectory.answer : trajectory.stop;
+  return [`${verdict(trajectory).mark} ${score(trajectory.reward)}`.trim(), clip(end, ANSWER)];
 }
 
 /** Pixels right of a node: of the text behind a leaf, and of a decision's marks. */
 function room(forest: Forest, spot: Spot): number {
   const trajectory = forest.trajectories.get(spot.node.id);
-  return trajectory === undefined ? 40 : 70 + Math.min(ANSWER, endOf(trajectory).length) * 6.8;
+  return trajectory === undefined ? 40 : 70 + leafText(trajectory)[1].length * 6.8;
 }
 
 function spoken(forest: Forest, node: Node, trajectory: Trajectory | undefined): string {
   const decisions = (forest.decisions.get(node.id) ?? []).map((decision) => `, branch ${decision.outcome}`).join("");
-  const end = trajectory === undefined ? "" : `, ${verdict(trajectory).word}, reward ${short(trajectory.reward)}`;
-  return `${nodeLabel(node)}${end}${decisions}`;
+  if (trajectory === undefined) return `${nodeLabel(node)}${decisions}`;
+  // Begins with the text that stands there, so that one can say it to choose the node.
+  return `${leafText(trajectory).join(" ")}: ${verdict(trajectory).word}, ${nodeLabel(node)}${decisions}`;
 }

@@ -4,7 +4,7 @@ import type { Open } from "./app";
 import { messageOf, useKeys } from "./hooks";
 import { List } from "./list";
 import { Field, Select } from "./parts";
-import { countFlags, FLAGS, NO_FILTER, rowKey, type Filter, type Sort } from "./rows";
+import { countFlags, FLAGS, NO_FILTER, rowKey, runName, type Filter, type Sort } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
 import { percent, plural, short } from "./words";
@@ -64,7 +64,7 @@ export function Trees(props: Props): JSX.Element {
           <Select
             label="Run"
             value={String(filter.run ?? "")}
-            options={[["", "all"], ...run.runs.map((other, at): [string, string] => [String(at), other.name])]}
+            options={[["", "all"], ...run.runs.map((_, at): [string, string] => [String(at), runName(run, at)])]}
             choose={(value) => change({ run: value === "" ? null : Number(value) })}
           />
         )}
@@ -84,7 +84,7 @@ export function Trees(props: Props): JSX.Element {
           )}
         </p>
       </div>
-      <List {...props} rows={props.shown} />
+      <List {...props} all={rows} rows={props.shown} />
     </div>
   );
 }

@@ -8,6 +8,11 @@ export function short(value: number | null | undefined): string {
   return text.replace("-", "−");
 }
 
+/** A reward: two decimals always, so that a column of them can be compared. */
+export function score(value: number | null | undefined): string {
+  return value === null || value === undefined ? "–" : value.toFixed(2).replace("-", "−");
+}
+
 export function signed(value: number | null | undefined): string {
   return value !== null && value !== undefined && value > 0 ? `+${short(value)}` : short(value);
 }
