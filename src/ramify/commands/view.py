@@ -48,7 +48,9 @@ def run(options: argparse.Namespace) -> None:
     from ramify.obs.console import RunConsole
     from ramify.view.page import Bundle, write_page
     from ramify.view.payload import RunView
+    from ramify.view.safe import hide_keys
 
+    hide_keys()
     roots = [options.run, *([] if options.other is None else [options.other])]
     if len({root.resolve() for root in roots}) < len(roots):
         raise ConfigError(f"{options.other}: is the first run. Name another one.")
