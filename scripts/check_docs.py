@@ -84,7 +84,12 @@ def unknown_options(command: str, arguments: str) -> Iterator[str]:
 def main() -> int:
     """Print every mistake; 1 when there is one."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    documents = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "AGENTS.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
     lines = [f"{d.relative_to(ROOT)}: no such {m}" for d in documents for m in mistakes(d, targets)]
     sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.write(f"{len(documents)} documents, {len(lines)} mistakes\n")
