@@ -1,5 +1,6 @@
 """The values of a page (view schema 1): a run, the index of a trace, a tree. All are plain JSON without keys of services."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_tree
-from ramify.view.actions import commands_for
+from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts
 from ramify.view.folders import RunPlace, TraceSource, find_runs, is_live, sources_of
@@ -183,7 +184,7 @@ class RunView:
                 for name in credits.algorithms
                 if (nodes := self._credit_or_none(source, row, traced, name)) is not None
             }
-        value["commands"] = [] if self._redact else commands_for(run, source, row, traced)
+        value["commands"] = [] if self._redact else _commands(run, source, row)
         return self._value(value)
 
     def _credit_or_none(
@@ -262,3 +263,11 @@ def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:
         flags = (*(flag for flag in summary.flags if flag not in _VERDICTS), "right" if is_right else "wrong")
         row |= {"right": int(is_right), "flags": sorted(flags)}
     return row
+
+
+def _commands(run: RunPlace, source: TraceSource, row: int) -> list[dict[str, str]]:
+    """Return the commands for a tree, in which the page puts ids for {node}, {leaf} and {other}."""
+    actions = [(action.name, action.template) for action in tree_actions(source.path, row)]
+    where = f"&step={source.step}&tree={row}/{{node}}"
+    show = ("open here", f"ramify view {shlex.quote(f'{run.folder}')}  # and add to the address: {where}")
+    return [{"name": name, "template": template} for name, template in (*actions, show)]
