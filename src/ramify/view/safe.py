@@ -24,10 +24,25 @@ _JOINERS = "\u200c\u200d"
 _KEY_NAME = re.compile("(KEY|TOKEN|SECRET|PASSWORD)$")
 _LEAST_KEY = 8
 _NAMES = frozenset(
-    {"schema", "kind", "source", "id", "name", "run", "parent", "status", "stop", "node", "leaf", "version"}
-    | {"outcome", "algorithm", "context", "rewriter", "role", "template", "columns", "algorithms"}
+    {
+        "source",
+        "id",
+        "name",
+        "kind",
+        "parent",
+        "status",
+        "stop",
+        "node",
+        "leaf",
+        "outcome",
+        "algorithm",
+        "context",
+        "role",
+    }
 )
 """Keys whose texts are names of ours or of the run, not data."""
+_TABLES = ("info", "arguments")
+"""Tables whose keys are data too."""
 
 
 def hide_keys() -> None:
@@ -71,13 +86,15 @@ def _short(number: float) -> float | None:
 
 
 def redacted(value: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON value with every text of the data replaced by its length; names, numbers and the shape stay.
+    """Return a tree's values with every text of the data replaced by its length; names, numbers and the shape stay.
 
     Token ids, which a tokenizer turns into text again, become zeros.
     """
     match value:
         case str():
             return value if key in _NAMES or not value else f"[{len(value):,} characters]"
+        case Mapping() if key in _TABLES:
+            return {}
         case Mapping():
             return {name: redacted(inner, name) for name, inner in value.items()}
         case list() if key == "ids":
