@@ -26,6 +26,7 @@ COMMANDS = {
     "score": "score a file of responses, or check the scores against test vectors",
     "view": "look at what agents did: the trees of a run in a browser, or as one file",
     "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
+    "case": "a recorded trajectory as a test of the tools and the reward",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder",

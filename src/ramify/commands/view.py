@@ -48,7 +48,9 @@ def run(options: argparse.Namespace) -> None:
     from ramify.obs.console import RunConsole
     from ramify.view.page import Bundle, write_page
     from ramify.view.payload import RunView
+    from ramify.view.safe import hide_keys
 
+    hide_keys()
     roots = [options.run, *([] if options.other is None else [options.other])]
     if len({root.resolve() for root in roots}) < len(roots):
         raise ConfigError(f"{options.other}: is the first run. Name another one.")
@@ -61,8 +63,8 @@ def run(options: argparse.Namespace) -> None:
         _serve(view, bundle, options.port, console)
         return
     require_output("--out", options.out, [source.path for source in view.sources.values()])
-    with console.phase("writing the page", len(view.sources)):
-        size = write_page(view, options.out, bundle)
+    with console.phase("writing the page", sum(map(view.num_trees, view.sources))) as phase:
+        size = write_page(view, options.out, bundle, phase.advance)
     console.result(f"{options.out}: {size / 1e6:.1f} MB, one file. Open it in a browser.")
 
 

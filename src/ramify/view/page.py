@@ -5,20 +5,20 @@ import gzip
 import hashlib
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, DataError, MachineError
-from ramify.files.durable import replacing
+from ramify.files.durable import UNFINISHED, replacing
 from ramify.view.payload import RunView
 from ramify.view.safe import dump
 
 BLOCK_BYTES = 1 << 20
 """JSON of a block, about."""
-MAX_WITH_CREDITS = 20 << 20
-"""Bytes of a page up to which it has the credit of every algorithm, and not only of the run's own."""
+MAX_WITH_CREDITS = 40 << 20
+"""Bytes of traces up to which a page has the credit of every algorithm, and not only of the run's own. It stays below 20 MB then."""
 MAX_PAGE = 256 << 20
 """Bytes that a browser still opens."""
 _STYLE = re.compile(r'<link[^>]*href="bundle\.css"[^>]*>')
@@ -54,40 +54,33 @@ class Bundle:
             ) from None
 
 
-def write_page(view: RunView, path: Path, bundle: Bundle) -> int:
-    """Write the page as a whole or not at all; returns its bytes.
+def write_page(view: RunView, path: Path, bundle: Bundle, advance: Callable[[], None]) -> int:
+    """Write the page as a whole or not at all; returns its bytes. `advance` is called after each tree.
 
     Raises:
         ConfigError: It would be larger than a browser opens.
-        DataError: A tree cannot be read.
     """
-    for with_credits in (True, False):
-        try:
-            return _write(view, path, bundle, with_credits)
-        except _TooLargeError:
-            continue
-    raise ConfigError(
-        f"--out {path}: the page would have more than {MAX_PAGE >> 20} MiB. Use --serve, or name the folder of a smaller run."
-    )
-
-
-class _TooLargeError(Exception):
-    pass
-
-
-def _write(view: RunView, path: Path, bundle: Bundle, with_credits: bool) -> int:
-    most = MAX_WITH_CREDITS if with_credits else MAX_PAGE
     indexes = [view.index(key) for key in view.sources]
+    traces = sum(source.path.stat().st_size for source in view.sources.values())
     size = 0
-    with replacing(path) as file:
-        for piece in _pieces(view, bundle, indexes, with_credits):
-            size += file.write(piece)
-            if size > most:
-                raise _TooLargeError
+    try:
+        with replacing(path) as file:
+            for piece in _pieces(view, bundle, indexes, traces <= MAX_WITH_CREDITS, advance):
+                size += file.write(piece)
+                if size > MAX_PAGE:
+                    raise ConfigError(
+                        f"--out {path}: the page would have more than {MAX_PAGE >> 20} MiB. Use --serve, or name the folder "
+                        "of a smaller run."
+                    )
+    except BaseException:
+        path.with_name(path.name + UNFINISHED).unlink(missing_ok=True)
+        raise
     return size
 
 
-def _pieces(view: RunView, bundle: Bundle, indexes: list[object], with_credits: bool) -> Iterator[bytes]:
+def _pieces(
+    view: RunView, bundle: Bundle, indexes: list[object], with_credits: bool, advance: Callable[[], None]
+) -> Iterator[bytes]:
     # After the indexes, which say what is left out of damaged traces.
     run = view.run() | {"live": False}
     before, after = _frame(bundle, run["title"])
@@ -96,7 +89,7 @@ def _pieces(view: RunView, bundle: Bundle, indexes: list[object], with_credits: 
     yield _block(b'type="application/json" id="index"', dump(indexes))
     for key in view.sources:
         source = html.escape(key).encode("ascii", "xmlcharrefreplace")
-        for first, block in _blocks(view, key, with_credits):
+        for first, block in _blocks(view, key, with_credits, advance):
             packed = base64.b64encode(gzip.compress(block, 6, mtime=0))
             yield _block(
                 b'type="application/octet-stream" data-source="%b" data-first="%d"' % (source, first), packed
@@ -108,10 +101,13 @@ def _block(attributes: bytes, content: bytes) -> bytes:
     return b"<script %b>%b</script>\n" % (attributes, content)
 
 
-def _blocks(view: RunView, key: str, with_credits: bool) -> Iterator[tuple[int, bytes]]:
+def _blocks(
+    view: RunView, key: str, with_credits: bool, advance: Callable[[], None]
+) -> Iterator[tuple[int, bytes]]:
     trees: list[bytes] = []
     first = size = 0
     for row in range(view.num_trees(key)):
+        advance()
         try:
             tree = dump(view.tree(key, row, with_credits=with_credits))
         except DataError:

@@ -1,5 +1,6 @@
 """The values of a page (view schema 1): a run, the index of a trace, a tree. All are plain JSON without keys of services."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_tree
-from ramify.view.actions import commands_for
+from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts
 from ramify.view.folders import RunPlace, TraceSource, find_runs, is_live, sources_of
@@ -102,7 +103,7 @@ class RunView:
             if summaries is not None and summaries.note and (summaries.is_broken or not live[source.run]):
                 notes.append(summaries.note)
         if len(self.runs) == 1:
-            about = list(facts[0].about())
+            about = [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
         else:
             about = [(each.run.name, each.in_one_line()) for each in facts]
         title = " and ".join(root.resolve().name for root in self._roots)
@@ -117,14 +118,14 @@ class RunView:
                 {"id": key, "run": each.run, "step": each.step, "trees": self._summaries.count(each.path)}
                 for key, each in self.sources.items()
             ],
-            "runs": [{"name": run.name, "dir": f"{run.folder}"} for run in self.runs],
+            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in self.runs],
             "series": series,
             "algorithms": list(
                 dict.fromkeys(n for run in self.runs for n in self._credits_of(run).algorithms)
             ),
             "columns": list(COLUMNS),
         }
-        return self._value(value)
+        return safe(value)
 
     def _kind(self) -> str:
         kinds = [run.kind for run in self.runs]
@@ -140,13 +141,15 @@ class RunView:
         """
         source = self._source(source_id)
         rows = [list(row.values()) for row in self._rows(source, seconds_by_tree(source))]
-        return self._value({"source": source_id, "rows": rows})
+        return safe({"source": source_id, "rows": rows})
 
     def _rows(self, source: TraceSource, seconds: Mapping[TreeKey, float]) -> Iterator[dict[str, Any]]:
         right = right_attempts(source.path.parent) if source.by_attempt else {}
         for summary in self._summaries.read(source.path).trees:
             attempt = (summary.problem, summary.step)
             row = _row(summary, right.get(attempt))
+            if self._redact:
+                row |= {"question": "", "answer": [], "kind": ""}
             row["seconds"] = seconds.get(attempt if source.by_attempt else (summary.step, summary.slot))
             # A step counts from 1, and a tree's key from 0.
             yield row if source.by_attempt else row | {"step": source.step}
@@ -183,8 +186,8 @@ class RunView:
                 for name in credits.algorithms
                 if (nodes := self._credit_or_none(source, row, traced, name)) is not None
             }
-        value["commands"] = [] if self._redact else commands_for(run, source, row, traced)
-        return self._value(value)
+        value["commands"] = [] if self._redact else _commands(run, source, row)
+        return self._safe_tree(value)
 
     def _credit_or_none(
         self, source: TraceSource, row: int, traced: TracedTree, name: str
@@ -203,7 +206,7 @@ class RunView:
         """
         source, traced = self._traced(source_id, row)
         nodes = self._credits_of(self.runs[source.run]).of_tree(source, row, traced, algorithm)
-        return self._value({"algorithm": algorithm, "nodes": nodes})
+        return safe({"algorithm": algorithm, "nodes": nodes})
 
     def search(self, text: str) -> list[list[Any]]:
         """Return source, row and place of trees that hold a text, at most `MAX_HITS`."""
@@ -218,7 +221,7 @@ class RunView:
 
     def problem(self, problem_id: str) -> list[list[Any]]:
         """Return source, row, mean, right and number of trajectories of all trees of a problem."""
-        return self._value(
+        return safe(
             [
                 [key, *(row[name] for name in ("row", "mean", "right", "n"))]
                 for key, source in self.sources.items()
@@ -250,9 +253,8 @@ class RunView:
     def _credits_of(self, run: RunPlace) -> RunCredits:
         return self._credits.setdefault(run.folder, RunCredits(run))
 
-    def _value(self, value: Any) -> Any:  # noqa: ANN401 - JSON
-        plain = safe(value)
-        return redacted(plain) if self._redact else plain
+    def _safe_tree(self, value: Any) -> Any:  # noqa: ANN401 - JSON
+        return redacted(safe(value)) if self._redact else safe(value)
 
 
 def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:
@@ -262,3 +264,11 @@ def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:
         flags = (*(flag for flag in summary.flags if flag not in _VERDICTS), "right" if is_right else "wrong")
         row |= {"right": int(is_right), "flags": sorted(flags)}
     return row
+
+
+def _commands(run: RunPlace, source: TraceSource, row: int) -> list[dict[str, str]]:
+    """Return the commands for a tree, in which the page puts ids for {node}, {leaf} and {other}."""
+    actions = [(action.name, action.template) for action in tree_actions(source.path, row)]
+    where = f"&step={source.step}&tree={row}/{{node}}"
+    show = ("open here", f"ramify view {shlex.quote(f'{run.folder}')}  # and add to the address: {where}")
+    return [{"name": name, "template": template} for name, template in (*actions, show)]

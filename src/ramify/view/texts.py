@@ -81,13 +81,11 @@ def _where(record: Mapping[str, Any], wanted: str) -> str | None:
     if any(wanted in text.casefold() for text in problem["answer"]):
         return "answer"
     for node in record["nodes"]:
-        turn = node["turn"] or {}
-        texts = [node["text"], turn.get("answer") or "", turn.get("reason") or ""]
-        texts += [result["text"] for result in node["results"]]
-        texts += [
-            f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}"
-            for call in turn.get("calls", ())
-        ]
+        turn = node.get("turn") or {}
+        texts = [node["text"], turn.get("answer", ""), turn.get("reason", "")]
+        texts += [result["text"] for result in node.get("results", ())]
+        for call in turn.get("calls", ()):
+            texts += [call["name"], json.dumps(call["arguments"], ensure_ascii=False)]
         if any(wanted in text.casefold() for text in texts):
             return str(node["id"])
     return None
