@@ -9,6 +9,9 @@ import { shellWord } from "./words";
 export function Commands({ forest, node, leaf }: PanelProps): JSX.Element {
   const other = partner(forest, leaf) ?? leaf;
   const names = forest.trajectories;
+  const reward = (id: string): number => names.get(id)?.reward ?? 0;
+  // The better one of a pair is the one that is preferred.
+  const pair = reward(other) > reward(leaf) ? { leaf: other, other: leaf } : { leaf, other };
   return (
     <section aria-label="Commands">
       <p class="soft">
@@ -21,7 +24,7 @@ export function Commands({ forest, node, leaf }: PanelProps): JSX.Element {
         . Choose another node in the tree to change them.
       </p>
       {forest.tree.commands.map((command) => (
-        <CommandLine key={command.name} name={command.name} text={filled(command.template, { node, leaf, other })} />
+        <CommandLine key={command.name} name={command.name} text={filled(command.template, command.template.includes("{other}") ? { node, ...pair } : { node, leaf })} />
       ))}
       <CommandLine name="link to this node" text={window.location.href} />
     </section>

@@ -76,7 +76,12 @@ interface Change {
 }
 
 export function changesOf(rows: Row[]): Change[] {
-  const problems = Map.groupBy(rows, (row) => row.problem);
+  const problems = new Map<string, Row[]>();
+  for (const row of rows) {
+    const trees = problems.get(row.problem);
+    if (trees === undefined) problems.set(row.problem, [row]);
+    else trees.push(row);
+  }
   return [...problems.values()]
     .filter((trees) => trees.length > 1)
     .map((trees) => {

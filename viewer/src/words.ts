@@ -5,7 +5,7 @@ export function short(value: number | null | undefined): string {
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en-US").replace("-", "−");
   const digits = size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 ? 2 : size >= 0.001 ? 4 : 0;
   const text = digits === 0 && size < 0.001 ? value.toExponential(1) : value.toFixed(digits);
-  return text.replace("-", "−");
+  return text.replace(/^-/, "−");
 }
 
 /** A reward: two decimals always, so that a column of them can be compared. */
