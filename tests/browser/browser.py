@@ -64,9 +64,7 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         """Press and release keys one after the other, wherever the focus is."""
-        steps = [
-            {"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")
-        ]
+        steps = [{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")]
         self.send("POST", "actions", actions=[{"type": "key", "id": "keyboard", "actions": steps}])
 
     def text(self, selector: str = "body") -> str:
@@ -104,7 +102,9 @@ def running(arguments: Sequence[str] = ()) -> Iterator[Browser]:
         try:
             assert driver.stdout is not None
             port = next(
-                line.split()[-1].rstrip(".") for line in driver.stdout if "started successfully on port" in line
+                line.split()[-1].rstrip(".")
+                for line in driver.stdout
+                if "started successfully on port" in line
             )
             address = f"http://127.0.0.1:{port}"
             options = {

@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Open } from "./app";
 import { Commands } from "./commands";
 import { Conversation } from "./conversation";
@@ -57,11 +57,14 @@ const PANELS: [panel: string, label: string, key: string, part: (props: PanelPro
 
 export function TreePage(props: Props): JSX.Element {
   const { source, row } = props;
-  const { value, error } = useLoaded(() => source.tree(row.source, row.row), [source, row.source, row.row]);
-  const forest = useMemo(() => (value === null ? null : growForest(value)), [value]);
+  const { value, error } = useLoaded(
+    // The row comes with its tree: until the next tree is there, the page shows this one with its own heading.
+    async () => ({ row, forest: growForest(await source.tree(row.source, row.row)) }),
+    [source, row.source, row.row],
+  );
   if (error !== "") return <p class="loading">{error}</p>;
-  if (forest === null) return <p class="loading">Reading the tree ...</p>;
-  return <Opened {...props} forest={forest} />;
+  if (value === null) return <p class="loading">Reading the tree ...</p>;
+  return <Opened {...props} {...value} />;
 }
 
 function Opened(props: Props & { forest: Forest }): JSX.Element {

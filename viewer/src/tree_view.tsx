@@ -104,35 +104,41 @@ function Mark(props: {
   const trajectory = forest.trajectories.get(node.id);
   const tone = toneOf(forest.reward.get(node.id) ?? null);
   const letters = Math.floor((props.gap - 24) / CHARACTER);
+  const classes = `node ${tone} ${props.chosen ? "chosen" : ""} ${props.onPath ? "on-path" : ""}`;
+  const left = Math.min(props.gap / 2, 40);
   return (
-    <g
-      id={`node-${props.at}`}
-      role="treeitem"
-      aria-level={spot.depth + 1}
-      aria-selected={props.chosen}
-      aria-label={spoken(forest, node, trajectory)}
-      class={`node ${tone} ${props.chosen ? "chosen" : ""} ${props.onPath ? "on-path" : ""}`}
-      onClick={props.choose}
-      onMouseEnter={props.point}
-    >
-      <rect class="hit" x={x - Math.min(props.gap / 2, 40)} y={y - 11} width={Math.min(props.gap / 2, 40) + (trajectory === undefined ? 14 : LABEL)} height={22} />
-      {props.chosen && <circle class="ring" cx={x} cy={y} r={10} />}
-      <Shape node={node} x={x} y={y} />
-      {spot.depth > 0 && trajectory === undefined && (
-        <text class="label" x={x - 9} y={y - 5} text-anchor="end">
-          {letters >= READABLE ? clip(nodeLabel(node), letters) : shortLabel(node, letters)}
-        </text>
-      )}
-      {(forest.decisions.get(node.id) ?? []).slice(0, 3).map((decision, at) => (
-        <DecisionMark key={at} decision={decision} x={x + at * 9} y={y + 10} />
-      ))}
-      {trajectory !== undefined && (
-        <text class="leaf" x={x + 12} y={y + 4}>
-          <tspan class="score">{leafText(trajectory)[0]}</tspan>
-          <tspan dx={8}>{leafText(trajectory)[1]}</tspan>
-        </text>
-      )}
-    </g>
+    <>
+      <g
+        id={`node-${props.at}`}
+        role="treeitem"
+        aria-level={spot.depth + 1}
+        aria-selected={props.chosen}
+        aria-label={spoken(forest, node, trajectory)}
+        class={classes}
+        onClick={props.choose}
+        onMouseEnter={props.point}
+      >
+        <rect class="hit" x={x - left} y={y - 11} width={left + (trajectory === undefined ? 14 : LABEL)} height={22} />
+        {props.chosen && <circle class="ring" cx={x} cy={y} r={10} />}
+        <Shape node={node} x={x} y={y} />
+        {(forest.decisions.get(node.id) ?? []).slice(0, 3).map((decision, at) => (
+          <DecisionMark key={at} decision={decision} x={x + at * 9} y={y + 10} />
+        ))}
+      </g>
+      {/* The item's own name says more than these shortened texts. */}
+      <g class={`${classes} texts`} aria-hidden="true">
+        {spot.depth > 0 && trajectory === undefined && (
+          <text class="label" x={x - 9} y={y - 5} text-anchor="end">
+            {letters >= READABLE ? clip(nodeLabel(node), letters) : shortLabel(node, letters)}
+          </text>
+        )}
+        {trajectory !== undefined && (
+          <text class="leaf" x={x + 12} y={y + 4}>
+            <tspan class="score">{leafText(trajectory)[0]}</tspan> <tspan dx={4}>{leafText(trajectory)[1]}</tspan>
+          </text>
+        )}
+      </g>
+    </>
   );
 }
 
