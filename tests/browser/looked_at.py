@@ -48,12 +48,12 @@ def contested(identifier, step, slot, right):
     answers = [("Paris", 1.0 if right else 0.0), ("Rome", 0.0)]
     search = Calls((ToolCall("c0", "search", {"query": f"the {identifier} of France"}),))
     python = Calls((ToolCall("c1", "python", {"code": "print(capital)"}),))
-    found = (ToolResult("c0", ToolStatus.OK, "Paris is the capital of France", {"passages": ["p/1"]}),)
+    passages = (ToolResult("c0", ToolStatus.OK, "Paris is the capital of France", {"passages": ["p/1"]}),)
     failed = (ToolResult("c1", ToolStatus.ERROR, "NameError: capital is not defined"),)
     nodes = [
         node((), Source.PROMPT, f"user: which {identifier}?", 5),
         node((0,), Source.POLICY, "<think> look it up </think><search>France</search>", 3, turn=search, entropy=Entropy(0.2, 0.2, 3)),
-        node((0, 0), Source.TOOL, "Paris is the capital of France", 4, results=found),
+        node((0, 0), Source.TOOL, "Paris is the capital of France", 4, results=passages),
         *(
             replace(node((0, 0, at), Source.POLICY, f"so {answer}", 3, turn=Final(answer), entropy=Entropy(0.8, 0.8, 3)),
                     token_ids=(7, 20 + at, 8), stop=StopReason.ANSWERED)
@@ -79,7 +79,7 @@ def contested(identifier, step, slot, right):
     return TracedTree(tree, rewards, (0.9, -0.1, -0.1, -0.7))
 
 
-class Repeated(RunView):
+class CopiedTrees(RunView):
     """A run as it would be with `copies` trees for each that it has."""
 
     def __init__(self, folder, copies):

@@ -10,9 +10,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from looked_at import CopiedTrees, contested, small_run
 
 import browser as chromium
-from looked_at import Repeated, contested, small_run
 from ramify.view.page import Bundle, write_page
 from ramify.view.payload import RunView
 from viewed_runs import HOSTILE, two_calls, write_training
@@ -78,26 +78,25 @@ def open_page(browser, address):
     browser.wait_for("(document.querySelector('main')?.innerText.length ?? 0) > 30")
 
 
+def press(browser, *keys, shows, inside="main"):
+    browser.press(*keys)
+    browser.wait_for(f"document.querySelector('{inside}')?.innerText.includes('{shows}')")
+
+
 def look_at_all_twelve(browser, address):
     """Reach each of the twelve things with keys alone, and read what it is about."""
-
-    def press(*keys, shows, inside="main"):
-        browser.press(*keys)
-        quoted = shows.replace("\\", "\\\\").replace("'", "\\'")
-        browser.wait_for(f"document.querySelector('{inside}')?.innerText.includes('{quoted}')")
-
     browser.resize(1280, 800)
     open_page(browser, address)
     browser.wait_for("document.querySelectorAll('.list-row').length === 3")
     # 1 the list: search in conversations, then a filter by its button, and an open tree.
-    press("/", *"not defined", "Enter", shows="3 conversations with this text")
+    press(browser, "/", *"not defined", "Enter", shows="3 conversations with this text")
     browser.press("Escape", "Tab")
     browser.run(
         "[...document.querySelectorAll('.toggle')].find(each => each.innerText.startsWith('tool failed')).focus()"
     )
-    press("Enter", shows="clear filters")
+    press(browser, "Enter", shows="clear filters")
     browser.run("document.activeElement.blur()")
-    press("Enter", shows="which capital?", inside=".tree-head")
+    press(browser, "Enter", shows="which capital?", inside=".tree-head")
     # 4 the tree: all leaves in view, arrow keys, decisions with their numbers; a permalink (11) of the node.
     assert browser.run("""
         const leaves = [...document.querySelectorAll('.leaf')].map(each => each.getBoundingClientRect());
@@ -114,12 +113,21 @@ def look_at_all_twelve(browser, address):
     # 2 the conversation, folded and as exact tokens.
     assert "Thought: look it up" in browser.text("#panel")
     assert '"query": "the capital of France"' in browser.text("#panel")
-    press("r", shows="<think> look it up </think>", inside="#panel")
+    press(browser, "r", shows="<think> look it up </think>", inside="#panel")
     browser.press("r")
+    look_at_panels(browser)
+    # 9 failures first, with the text that the policy read; 10 again.
+    press(browser, "2", shows="NameError: capital is not defined")
+    press(browser, "3", shows="1 problem, 1 got worse, 0 flips")
+    press(browser, "4", shows="reward/mean")
+    press(browser, "Escape", shows="which river?")
+
+
+def look_at_panels(browser):
     # 6 numbers of tokens; 5 the difference of siblings; the decisions of 4.
-    press("t", shows="log probability", inside="#panel")
+    press(browser, "t", shows="log probability", inside="#panel")
     assert browser.run("return document.querySelectorAll('#panel .token').length") == 15
-    press("d", shows="Both share 13 tokens", inside="#panel")
+    press(browser, "d", shows="Both share 13 tokens", inside="#panel")
     assert [each.strip() for each in re.findall(r"first different token (\S+)", browser.text("#panel"))] == [
         "[21]",
         "[20]",
@@ -128,7 +136,7 @@ def look_at_all_twelve(browser, address):
         "i", shows="2 decisions: 1 granted, 0 without budget, 1 refused. Entropy flipped 1.", inside="#panel"
     )
     # 7 where time went, 8 where tokens went.
-    press("l", shows="issued 2 times", inside="#panel")
+    press(browser, "l", shows="issued 2 times", inside="#panel")
     assert browser.run("return document.querySelector('#panel tbody tr').innerText").split()[:5] == [
         "call:",
         "python",
@@ -136,23 +144,18 @@ def look_at_all_twelve(browser, address):
         "2",
         "s",
     ]
-    press("u", shows="saved by sharing", inside="#panel")
+    press(browser, "u", shows="saved by sharing", inside="#panel")
     # The playground: another algorithm.
-    press("p", shows="S+", inside="#panel")
+    press(browser, "p", shows="S+", inside="#panel")
     browser.wait_for("document.querySelectorAll('#panel tbody tr').length === 2")
     # 10 the same problem at other steps.
-    press("h", shows="−0.25", inside="#panel")
+    press(browser, "h", shows="\N{MINUS SIGN}0.25", inside="#panel")
     # 12 what one can do.
-    press("x", shows="make a pair", inside="#panel")
+    press(browser, "x", shows="make a pair", inside="#panel")
     commands = browser.run("return [...document.querySelectorAll('#panel textarea')].map(each => each.value)")
     assert any("--chosen 0.0.0 --rejected 0.0.1" in command for command in commands)
     assert commands[-1].endswith("#step=1&tree=0/0.0.1&panel=commands")
     assert "token=" not in commands[-1].partition("#")[2]
-    # 9 failures first, with the text that the policy read; 10 again.
-    press("2", shows="NameError: capital is not defined")
-    press("3", shows="1 problem, 1 got worse, 0 flips")
-    press("4", shows="reward/mean")
-    press("Escape", shows="which river?")
 
 
 def test_each_of_the_twelve_is_reached_by_keyboard_in_a_file(browser, tmp_path):
@@ -180,13 +183,13 @@ def test_hostile_texts_stay_texts(browser, tmp_path):
     with served(folder) as address:
         for page in (*pages, address):
             before, _, token = page.partition("#")
-            for place in (
+            for page_part in (
                 "view=failures",
                 "view=problems",
                 "view=run",
                 *(f"step=2&tree={row}/0.0.1&panel={panel}" for row in (0, 2, 6) for panel in PANELS),
             ):
-                open_page(browser, f"{before}#{token}&{place}".replace("#&", "#"))
+                open_page(browser, f"{before}#{token}&{page_part}".replace("#&", "#"))
                 assert not browser.run("return window.ran ?? false")
                 elements = browser.run(
                     "return [...new Set([...document.querySelectorAll('#app *')].map(each => each.localName))]"
@@ -211,16 +214,16 @@ def test_axe_finds_nothing(browser, tmp_path, scheme, width):
     page = page_of(RunView([small_run(tmp_path / "rl")]), tmp_path)
     browser.resize(width, 800)
     browser.colors(scheme)
-    for place in PAGES:
-        open_page(browser, f"{page}{place}")
+    for page_part in PAGES:
+        open_page(browser, f"{page}{page_part}")
         browser.run(AXE.read_text())
         findings = browser.send("POST", "execute/async", args=[], script="""
             const done = arguments[0];
             axe.run().then(({ violations }) => done(violations.map(each => [each.id, each.nodes[0].html])));
         """)  # fmt: skip
-        assert findings == [], place
+        assert findings == [], page_part
         # Nothing is wider than the window.
-        assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), place
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), page_part
 
 
 def test_a_run_that_grows_is_followed(browser, tmp_path):
@@ -237,7 +240,7 @@ def test_a_run_that_grows_is_followed(browser, tmp_path):
 
 def test_ten_thousand_trees(browser, tmp_path, record_property):
     step = [contested(f"capital {number}", 0, number, right=number % 3 > 0) for number in range(20)]
-    view = Repeated(write_training(tmp_path / "rl", dict.fromkeys(range(1, 11), step)), copies=50)
+    view = CopiedTrees(write_training(tmp_path / "rl", dict.fromkeys(range(1, 11), step)), copies=50)
     page = page_of(view, tmp_path)
     browser.resize(1280, 800)
     browser.colors("light")
