@@ -24,6 +24,7 @@ COMMANDS = {
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "judge": "a model's verdicts on the answers of a finished evaluation, or of a file of results",
     "score": "score a file of responses, or check the scores against test vectors",
+    "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder, push a folder to the hub",
