@@ -52,7 +52,8 @@ def two_calls(texts, identifier="p0", step=0, slot=0, part="style"):
     `texts` yields the next text of the data, for every field that takes one; `part` names a part of a reward.
     """
     text = iter(texts).__next__
-    calls = Calls((ToolCall("c0", text(), {}, text()), ToolCall("c1", "search", {text(): text()})))
+    tool = text() if part in HOSTILE else "search"
+    calls = Calls((ToolCall("c0", tool, {}, text()), ToolCall("c1", "search", {text(): text()})))
     results = (
         ToolResult("c0", ToolStatus.MALFORMED, text()),
         ToolResult("c1", ToolStatus.OK, text(), {text(): [text(), 2.5, None]}),

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ramify.chat.token_texts import FOLDER
 from ramify.config.load import read_toml
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, number, part
@@ -63,7 +64,7 @@ class RunFacts:
     def tokenizer(self) -> Path | None:
         """The folder of the run's tokenizer: its own copy, else that of its model if it is on this machine."""
         model = _text(self.recipe, "model", "path")
-        folders = [self.run.folder / "tokenizer", *([Path(model)] if model else [])]
+        folders = [self.run.folder / FOLDER, *([Path(model)] if model else [])]
         return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
 
     def about(self) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from ramify.core.errors import ConfigError
 from ramify.files.durable import LOCK, RECIPE
+from ramify.obs.trace_index import trace_files
 from ramify.runs.run_folder import ROLLOUT, SYNTHESIS
 
 Kind: TypeAlias = Literal["train", "rollout", "evaluation", "synthesis"]
@@ -18,7 +19,6 @@ _LEVELS = 3
 """Folders below the one that the user names: `eval/NAME` of a quick start, `cycle-01/rl` of a self-critic run."""
 _INSIDE = frozenset({"checkpoints", "trees", "timing", "evals", "preflight", "judge", "tokenizer"})
 """Folders of a run that hold no other run."""
-_INDEX = ".index.jsonl"
 _ORDER: tuple[Kind, ...] = ("train", "rollout", "synthesis", "evaluation")
 
 
@@ -149,8 +149,7 @@ def _files(run: RunPlace) -> Iterator[tuple[Path, Path, bool]]:
 
 def _traces(folder: Path) -> Iterator[Path]:
     if folder.is_dir() and not folder.is_symlink():
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))  # noqa: PTH208 - names sort faster
-        yield from (folder / name for name in names if not name.endswith(_INDEX) and is_file(folder / name))
+        yield from filter(is_file, trace_files(folder))
 
 
 def _step(path: Path) -> int:

@@ -168,7 +168,7 @@ class RunView:
         verdict = verdict_of(run.folder, key) if source.by_attempt else Verdict(None, "")
         recorded = TreeFacts(
             times_of(source, traced),
-            self._texts.of(facts.tokenizer, traced),
+            self._texts.of(facts.tokenizer, traced.tree),
             facts.rule,
             verdict,
             facts.price,

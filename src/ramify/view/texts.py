@@ -2,58 +2,48 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ramify.chat.token_texts import token_texts
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, MachineError
-from ramify.obs.trace import TracedTree, lines_of
+from ramify.core.tree import Node, Tree
+from ramify.obs.trace import lines_of
 from ramify.runs.manifest import file_sha256
-
-if TYPE_CHECKING:
-    from ramify.chat.tokenizer import ChatTokenizer
 
 _RUN_OF_LETTERS = re.compile(r"[0-9a-z ]+")
 
 
 class TokenTexts:
-    """Tokenizers of runs, each read once. Runs of one model have equal files."""
+    """Tokenizers of runs, each read once: runs of one model have equal files."""
 
     def __init__(self) -> None:
-        self._tokenizers: dict[str, _Decoder] = {}
+        self._tokenizers: dict[str, ChatTokenizer] = {}
 
-    def of(self, folder: Path | None, traced: TracedTree) -> Callable[[Sequence[int]], list[str]] | None:
-        """Return what gives the text of each token of a tree; None without a tokenizer that spells the tree's prompt."""
+    def of(self, folder: Path | None, tree: Tree) -> dict[str, tuple[str, ...]]:
+        """Return the text of each token by node; nothing without a tokenizer that spells the tree's prompt."""
         if folder is None:
-            return None
+            return {}
         with suppress(DataError, MachineError):
             key = file_sha256(folder / "tokenizer.json")
             if key not in self._tokenizers:
-                from ramify.chat.tokenizer import ChatTokenizer
+                self._tokenizers[key] = ChatTokenizer(folder)
+            tokenizer, prompt = self._tokenizers[key], tree.by_id[""]
+            if tokenizer.decode(prompt.token_ids) == prompt.text:
+                return {
+                    node.id: token_texts(tokenizer, node.token_ids, _begun(tree, node)) for node in tree.nodes
+                }
+        return {}
 
-                self._tokenizers[key] = _Decoder(ChatTokenizer(folder))
-            prompt = traced.tree.nodes[0]
-            if self._tokenizers[key].spells(prompt.token_ids, prompt.text):
-                return self._tokenizers[key].texts
-        return None
 
-
-class _Decoder:
-    """The text of each token by itself; of a token that is a part of a character it is the replacement character."""
-
-    def __init__(self, tokenizer: "ChatTokenizer") -> None:
-        self._tokenizer = tokenizer
-        self._texts: dict[int, str] = {}
-
-    def spells(self, ids: Sequence[int], text: str) -> bool:
-        return self._tokenizer.decode(ids) == text
-
-    def texts(self, ids: Sequence[int]) -> list[str]:
-        for token in ids:
-            if token not in self._texts:
-                self._texts[token] = self._tokenizer.decode((token,))
-        return [self._texts[token] for token in ids]
+def _begun(tree: Tree, node: Node) -> tuple[int, ...]:
+    """Return the ids before a node that belong to the same turn."""
+    parent = tree.by_id[node.parent] if node.parent is not None else None
+    is_same = parent is not None and parent.source is node.source and node.context == "parent"
+    return parent.token_ids if parent is not None and is_same else ()
 
 
 def search_trace(path: Path, text: str) -> Iterator[tuple[int, str]]:

@@ -1,6 +1,6 @@
 """One tree as JSON values: nodes, decisions and trajectories, with all that was recorded about them elsewhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,34 +19,34 @@ class TreeFacts:
 
     Attributes:
         times: Its times.
-        token_texts: Texts of tokens; None if the run's tokenizer is not there, or is another one.
+        tokens: The text of each token by node; empty if the run's tokenizer is not there, or is another one.
         rule: The reward of the recipe; "".
         verdict: An evaluation's verdict on its one trajectory.
         price: Price of tokens; None if the recipe has none.
     """
 
     times: TreeTimes
-    token_texts: Callable[[Sequence[int]], list[str]] | None
+    tokens: Mapping[str, Sequence[str]]
     rule: str
     verdict: Verdict
     price: PriceConfig | None
 
 
-def tree_values(traced: TracedTree, recorded: TreeFacts) -> dict[str, Any]:
+def tree_values(traced: TracedTree, facts: TreeFacts) -> dict[str, Any]:
     """Return problem, key, nodes, decisions and trajectories of a tree."""
     tree = traced.tree
-    calls_time = recorded.times.of_calls(tree)
+    calls_time = facts.times.of_calls(tree)
     mass = _masses(tree)
     return {
         "problem": _problem(tree.problem),
         "key": {"step": tree.key.step, "slot": tree.key.slot, "attempt": tree.key.attempt},
         "start": tree.start,
         "nodes": [
-            _node(node, recorded) | {"mass": mass[node.id], "calls_time": calls_time.get(node.id, [])}
+            _node(node, facts) | {"mass": mass[node.id], "calls_time": calls_time.get(node.id, [])}
             for node in tree.nodes
         ],
         "decisions": [_decision(decision) for decision in tree.decisions],
-        "trajectories": [_trajectory(traced, index, recorded) for index in range(len(traced.rewards))],
+        "trajectories": [_trajectory(traced, index, facts) for index in range(len(traced.rewards))],
     }
 
 
@@ -73,17 +73,16 @@ def _masses(tree: Tree) -> dict[str, float]:
     return {key: count / max(leaves[""], 1) for key, count in leaves.items()}
 
 
-def _node(node: Node, recorded: TreeFacts) -> dict[str, Any]:
+def _node(node: Node, facts: TreeFacts) -> dict[str, Any]:
     entropy, context = node.entropy, node.context
     is_policy = node.source is Source.POLICY
-    texts = recorded.token_texts
     return {
         "id": node.id,
         "parent": node.parent,
         "source": node.source,
         "text": node.text,
         "ids": node.token_ids,
-        "tokens": texts(node.token_ids) if texts is not None else None,
+        "tokens": facts.tokens.get(node.id),
         "logprobs": node.behavior_logprobs,
         "entropies": node.token_entropies,
         "entropy": None
@@ -101,7 +100,7 @@ def _node(node: Node, recorded: TreeFacts) -> dict[str, Any]:
         "context": {"node": context.node, "tokens": context.tokens} if isinstance(context, Cut) else context,
         "rewriter": node.rewriter,
         "exact_ids": node.exact_ids,
-        "time": recorded.times.of_turn(node.id) if is_policy else None,
+        "time": facts.times.of_turn(node.id) if is_policy else None,
     }
 
 
@@ -139,7 +138,7 @@ def _decision(decision: BranchDecision) -> dict[str, Any]:
         "depth": decision.depth,
         "entropy_delta": decision.entropy_delta,
         "probability": decision.probability,
-        "draw": getattr(decision, "draw", None),
+        "draw": decision.draw,
         "planned": decision.planned,
         "taken": decision.taken,
         "entropy_acted": decision.entropy_acted,
@@ -149,12 +148,11 @@ def _decision(decision: BranchDecision) -> dict[str, Any]:
     }
 
 
-def _trajectory(traced: TracedTree, index: int, recorded: TreeFacts) -> dict[str, Any]:
+def _trajectory(traced: TracedTree, index: int, facts: TreeFacts) -> dict[str, Any]:
     trajectory, reward = traced.tree.trajectories[index], traced.rewards[index]
     answer = answer_of(trajectory)
     tokens = count_tokens(trajectory, traced.tree.inherited_ids)
     is_right = reward.value > 0 if reward.counts else None
-    mask = getattr(traced, "mask", None)
     return {
         "leaf": trajectory.leaf.id,
         "reward": reward.value,
@@ -163,18 +161,18 @@ def _trajectory(traced: TracedTree, index: int, recorded: TreeFacts) -> dict[str
         "counts": reward.counts,
         "stop": trajectory.stop,
         "answer": answer,
-        "right": is_right if recorded.verdict.is_right is None else recorded.verdict.is_right,
-        "why": reasons(trajectory, reward, answer, recorded.rule, recorded.verdict),
+        "right": is_right if facts.verdict.is_right is None else facts.verdict.is_right,
+        "why": reasons(trajectory, reward, answer, facts.rule, facts.verdict),
         "advantage": None if traced.advantages is None else traced.advantages[index],
-        "loss": reward.counts if mask is None else bool(mask[index]),
+        "loss": reward.counts if traced.mask is None else traced.mask[index],
         "tokens": {
             "prompt": tokens.prompt,
             "written": tokens.written,
             "results": tokens.results,
             "sent": tokens.sent,
         },
-        "cost": None if recorded.price is None else _cost(recorded.price, tokens),
-        "seconds": _seconds(trajectory, recorded.times),
+        "cost": None if facts.price is None else _cost(facts.price, tokens),
+        "seconds": _seconds(trajectory, facts.times),
     }
 
 

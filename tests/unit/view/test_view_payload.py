@@ -21,7 +21,7 @@ from viewed_runs import (
 
 
 def words(start="word"):
-    return (f"{start}{number}" for number in count())
+    return (f"{start}{number:03}" for number in count())
 
 
 def rows_of(view, source):
