@@ -27,11 +27,8 @@ from ramify.core.records import (
 )
 from ramify.core.tree import Source
 from ramify.obs.trace import TracedTree
-from ramify.rewards.trajectory_rewards import length_penalty
+from ramify.rewards.trajectory_rewards import OVERLONG, length_penalty
 from ramify.runs.recorded_trees import recipe_of
-
-_PENALTY = "overlong"
-"""The part of a recorded reward that is the run's penalty for length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +87,9 @@ class RecordedAlgorithm:
     """An algorithm, and what else the credit of recorded trees depends on.
 
     Attributes:
-        name: For people: the name of a shipped recipe, the path of another one, or "of the run".
-        section: Its settings.
+        name: For people: the name of a shipped recipe, the path of another one, or "of the run"; and what is left out of it.
+        section: Its settings, without a correction: its importance weights need the learner's own logprobs, which no trace
+            holds.
         max_tokens: Limit of a trajectory of the recorded run, which a penalty for length needs; None: not known.
         runs_file: Whether an estimator in a file of the user's own may be run: only if the user named the recipe.
     """
@@ -118,11 +116,6 @@ class RecordedAlgorithm:
             return (
                 "algorithm.kl: in the reward it needs logprobs of the reference model, which no trace holds. "
                 "Remove it: -s algorithm.kl="
-            )
-        if section.correction is not None:
-            return (
-                "algorithm.correction: its weights need the learner's own logprobs, which no trace holds. "
-                "Remove it: -s algorithm.correction="
             )
         if entropy is not None and entropy.source == "annotate":
             return (
@@ -178,7 +171,7 @@ class RecordedAlgorithm:
         """Return the tree with this algorithm's penalty for length in place of the recorded one."""
         margin, rewards = self.section.overlong_margin, []
         for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True):
-            recorded, penalty = reward.parts.get(_PENALTY, 0.0), 0.0
+            recorded, penalty = reward.parts.get(OVERLONG, 0.0), 0.0
             if margin is not None and self.max_tokens is not None:
                 penalty = length_penalty(trajectory, self.max_tokens, margin)
             # A recorded reward stays what it is to the last bit.
@@ -201,8 +194,7 @@ def own_algorithm(source: Path, overrides: Sequence[str] = ()) -> RecordedAlgori
     path = recipe_of(source)
     if path is None or "algorithm" not in read_toml(path):
         return None
-    section = load_tables(AlgorithmTable, path, overrides).algorithm
-    return RecordedAlgorithm("of the run", section, max_tokens_of(source))
+    return _read("of the run", path, overrides, max_tokens_of(source))
 
 
 def named_algorithm(
@@ -214,8 +206,15 @@ def named_algorithm(
         ConfigError: The recipe cannot be read, or has no table [algorithm].
     """
     name = path.stem if path.parent == shipped_recipes() else f"{path}"
+    return replace(_read(name, path, overrides, max_tokens), runs_file=True)
+
+
+def _read(name: str, path: Path, overrides: Sequence[str], max_tokens: int | None) -> RecordedAlgorithm:
     section = load_tables(AlgorithmTable, path, overrides).algorithm
-    return RecordedAlgorithm(name, section, max_tokens, runs_file=True)
+    if section.correction is None:
+        return RecordedAlgorithm(name, section, max_tokens)
+    bare = section.model_copy(update={"correction": None})
+    return RecordedAlgorithm(f"{name}, without its importance weights", bare, max_tokens)
 
 
 def shipped_algorithms(max_tokens: int | None = None) -> tuple[RecordedAlgorithm, ...]:

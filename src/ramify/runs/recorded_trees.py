@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.tree import Tree
 from ramify.files.durable import RECIPE
 from ramify.obs.trace import TracedTree, each_tree
 
@@ -56,7 +57,21 @@ def tree_at(path: Path, number: int) -> TracedTree:
         if count == number:
             return traced
         count += 1
-    raise DataError(f"{path}: it has no tree {number}. Choose one of 0 to {count - 1}")
+    raise DataError(f"{path}: it has no tree {number}; it has {f'0 to {count - 1}' if count else 'none'}")
+
+
+def trajectory_at(tree: Tree, leaf: str) -> int:
+    """Return the place of the trajectory that ends at a leaf among those of its tree.
+
+    Raises:
+        DataError: There is no such leaf.
+    """
+    leaves = [trajectory.leaf.id for trajectory in tree.trajectories]
+    if leaf not in leaves:
+        raise DataError(
+            f"problem {tree.problem.id!r}: its tree has no leaf {leaf!r}. Choose one of {', '.join(leaves)}"
+        )
+    return leaves.index(leaf)
 
 
 def recipe_of(source: Path) -> Path | None:

@@ -10,22 +10,22 @@ from ramify.core.messages import Problem
 from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
-from ramify.obs.trace import TracedTree, read_trees
+from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import write_indexed
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
+from ramify.runs.recorded_trees import tree_at
 from ramify.runs.run_folder import RunFolder
 from ramify.sampler.sampler import Sampler, sampling
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node of a recorded tree: the run's folder, the step, the tree's slot in it, and the node's id."""
+    """A node of a recorded tree: the file of trees, the tree's place in it, from 0, and the node's id."""
 
-    run: Path
-    step: int
-    slot: int
+    trace: Path
+    tree: int
     node: str
 
 
@@ -74,12 +74,8 @@ def recorded_start(start: Place, decode: Callable[[Sequence[int]], str]) -> Tree
     Raises:
         DataError: There is no such tree or node, nothing can go on from it, or its tokens are another model's.
     """
-    path = RunFolder(start.run).trees(start.step)
-    trees = {traced.tree.key.slot: traced.tree for traced in read_trees(path)}
-    if start.slot not in trees:
-        raise DataError(f"{path}: it has no tree {start.slot}; it has {', '.join(map(str, sorted(trees)))}")
-    planned = request_from(trees[start.slot], start.node)
+    planned = request_from(tree_at(start.trace, start.tree).tree, start.node)
     prompt = planned.above[0]
     if decode(prompt.token_ids) != prompt.text:
-        raise DataError(f"{path}: its tokens are those of another model's tokenizer")
+        raise DataError(f"{start.trace}: its tokens are those of another model's tokenizer")
     return planned
