@@ -162,7 +162,7 @@ async def _run_call(
         **({"debugger": result.info["debugger"]} if "debugger" in result.info else {}),
         **({"services": dict(services)} if services else {}),
     }
-    parts.events.emit(Event(f"tool/{call.name}", (key.step, key.slot), node, clock.own, fields))
+    parts.events.emit(Event(f"tool/{call.name}", (key.step, key.slot), node, clock.own, fields, clock.began))
     return result
 
 

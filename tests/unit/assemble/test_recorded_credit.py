@@ -11,11 +11,9 @@ from build import learner, learning, tiny_model
 from ramify.assemble.algorithm import annotation_request, build_estimator, build_objective
 from ramify.assemble.recorded_credit import (
     RecordedAlgorithm,
-    named_algorithm,
     own_algorithm,
     shipped_algorithms,
 )
-from ramify.config import shipped_recipes
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import ScoredTree
@@ -37,6 +35,8 @@ ALGORITHMS = {
     "turns": {"estimator": {"name": "turn_level"}, "entropy_advantage": {}, "truncated": "mask"},
     "sequences": {"loss": {"name": "gspo"}, "aggregation": "sequence_mean"},
     "recomputed": {"old": "recompute", "kl": {"place": "loss", "estimator": "k3", "coefficient": 0.1}},
+    "weighted": {"old": "recompute", "correction": {"level": "token", "kind": "truncate"}, "shared": "mass"},
+    "weighted by sequence": {"old": "recompute", "correction": {"level": "sequence", "kind": "mask", "cap": 9.0}},
 }  # fmt: skip
 
 
@@ -65,12 +65,20 @@ def a_step(rng, size=4):
     return trees
 
 
-def recorded(path, trees, trained):
-    """The trees as a file has them; the recorded means are of no importance here, but which trees have some is."""
-    write_trees(
-        path,
-        [TracedTree(t.tree, t.rewards, (0.0,) * len(t.rewards) if t in trained else None) for t in trees],
-    )
+def recorded(path, trees, trained=(), learned=()):
+    """The trees as a file has them: which of them a step trained on, and the old logprobs of what was learned from.
+
+    Their advantages are of no importance here, but which trees have some is.
+    """
+    old = {
+        tree.tree.key: {n: tuple(a.old_logprobs.tolist()) for n, a in tree.annotations.items()}
+        for tree in learned
+    }
+    lines = []
+    for scored in trees:
+        advantages = (0.0,) * len(scored.rewards) if scored in trained else None
+        lines.append(TracedTree(scored.tree, scored.rewards, advantages, None, old.get(scored.tree.key, {})))
+    write_trees(path, lines)
     return read_trees(path)
 
 
@@ -88,12 +96,15 @@ def test_the_credit_is_the_learners_to_the_last_bit(tmp_path, policy, name):
     applied = learning(
         policy,
         estimator=build_estimator(algorithm),
+        correction=algorithm.correction,
         masks_truncated=algorithm.truncated == "mask",
         request=annotation_request(algorithm),
     )
     objective = build_objective(algorithm)
-    by_learner = {tree.tree.key: tree for tree in applied.credit(trained)}
-    step = RecordedAlgorithm(name, algorithm).credit(recorded(tmp_path / "t.jsonl", trees, trained))
+    learned = applied.credit(trained)
+    by_learner = {tree.tree.key: tree for tree in learned}
+    traced = recorded(tmp_path / "t.jsonl", trees, trained, learned if algorithm.old == "recompute" else ())
+    step = RecordedAlgorithm(name, algorithm).credit(traced)
     assert step.denominator == objective.denominator(list(by_learner.values()))
     assert step.trees[-1] is None
     for scored, own in zip(trees, step.trees, strict=True):
@@ -115,7 +126,7 @@ def test_the_credit_is_the_learners_to_the_last_bit(tmp_path, policy, name):
     ("name", "whole"), [("hard mass", False), ("turns", True), ("batch", True), ("split", False)]
 )
 def test_only_an_algorithm_of_the_whole_batch_needs_the_whole_step(tmp_path, name, whole):
-    trees = recorded(tmp_path / "t.jsonl", a_step(np.random.default_rng(5)), ())
+    trees = recorded(tmp_path / "t.jsonl", a_step(np.random.default_rng(5)))
     algorithm = RecordedAlgorithm(name, section(**ALGORITHMS[name]))
     together = algorithm.credit(trees).trees[0].record()
     alone = algorithm.credit(trees[:1]).trees[0].record()
@@ -126,6 +137,7 @@ def test_only_an_algorithm_of_the_whole_batch_needs_the_whole_step(tmp_path, nam
 OBSTACLES = {
     "kl": {"kl": {"place": "reward", "estimator": "k1", "coefficient": 0.1}},
     "entropy_advantage": {"entropy_advantage": {"source": "annotate"}},
+    "correction": {"old": "recompute", "correction": {"level": "token", "kind": "truncate"}},
     "estimator": {"estimator": {"name": "file", "path": __file__, "function": "section"}},
     "overlong_margin": {"truncated": "shape", "overlong_margin": 4},
 }
@@ -133,7 +145,7 @@ OBSTACLES = {
 
 @pytest.mark.parametrize("key", OBSTACLES)
 def test_an_algorithm_that_a_trace_cannot_give_is_refused_by_its_key(tmp_path, key):
-    trees = recorded(tmp_path / "t.jsonl", a_step(np.random.default_rng(6)), ())
+    trees = recorded(tmp_path / "t.jsonl", a_step(np.random.default_rng(6)))
     algorithm = RecordedAlgorithm("mine", section(**OBSTACLES[key]))
     assert algorithm.obstacle(trees).startswith(f"algorithm.{key}: ")
     with pytest.raises(ConfigError, match=f"^mine: algorithm.{key}: "):
@@ -145,8 +157,8 @@ def test_entropies_that_the_trace_lacks_are_an_obstacle(tmp_path):
     bare = [replace(n, token_entropies=()) for n in trees[0].tree.nodes]
     lacking = [ScoredTree(make_tree(trees[0].tree.problem, trees[0].tree.key, bare), trees[0].rewards)]
     algorithm = RecordedAlgorithm("mine", section(entropy_advantage={}))
-    assert algorithm.obstacle(recorded(tmp_path / "a.jsonl", trees, ())) == ""
-    assert "lacks entropies" in algorithm.obstacle(recorded(tmp_path / "b.jsonl", lacking, ()))
+    assert algorithm.obstacle(recorded(tmp_path / "a.jsonl", trees)) == ""
+    assert "lacks entropies" in algorithm.obstacle(recorded(tmp_path / "b.jsonl", lacking))
 
 
 class RecordedReward:
@@ -166,7 +178,7 @@ def test_the_penalty_for_length_is_that_of_the_algorithm_and_not_of_the_run(tmp_
     shaped = asyncio.run(OverlongReward(RecordedReward(plain.rewards), 12, 9).score(plain.tree.trajectories))
     assert len({reward.parts["overlong"] for reward in shaped}) > 2
     without, with_it = (
-        recorded(tmp_path / f"{name}.jsonl", [ScoredTree(plain.tree, tuple(rewards))], ())
+        recorded(tmp_path / f"{name}.jsonl", [ScoredTree(plain.tree, tuple(rewards))])
         for name, rewards in (("without", plain.rewards), ("with", shaped))
     )
     shape = RecordedAlgorithm("shape", section(truncated="shape", overlong_margin=9), max_tokens=12)
@@ -180,8 +192,8 @@ def test_the_penalty_for_length_is_that_of_the_algorithm_and_not_of_the_run(tmp_
     assert not np.allclose(advantages(none, without), advantages(shape, without))
 
 
-def test_shipped_algorithms_are_all_different_and_importance_weights_are_left_out_by_name(tmp_path):
-    trees = recorded(tmp_path / "t.jsonl", a_step(np.random.default_rng(9)), ())
+def test_shipped_algorithms_are_all_different(tmp_path):
+    trees = recorded(tmp_path / "t.jsonl", a_step(np.random.default_rng(9)))
     algorithms = shipped_algorithms(max_tokens=64)
     assert len({algorithm.name for algorithm in algorithms}) == len(algorithms) > 10
     assert all(a.section != b.section for a in algorithms for b in algorithms if a is not b)
@@ -189,6 +201,4 @@ def test_shipped_algorithms_are_all_different_and_importance_weights_are_left_ou
     assert len(computed) > 8
     for algorithm in computed:
         assert algorithm.credit(trees).denominator > 0
-    weighted = named_algorithm(shipped_recipes() / "grpo_tis_reasoning_7b.toml")
-    assert weighted.name == "grpo_tis_reasoning_7b, without its importance weights"
     assert own_algorithm(tmp_path / "t.jsonl") is None
