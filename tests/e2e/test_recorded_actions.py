@@ -21,6 +21,24 @@ def trained(tmp_path_factory, caller):
 
 
 @pytest.fixture(scope="module")
+def weighted(tmp_path_factory, caller):
+    """A run with everything that acts on credit: batch statistics, entropies, importance weights, masked ends."""
+    recipe = write_task(tmp_path_factory.mktemp("weighted") / "task", caller, TRAIN)
+    algorithm = {
+        "estimator.name": "reinforce_pp",
+        "shared": "mass",
+        "truncated": "mask",
+        "old": "recompute",
+        "correction.level": "token",
+        "correction.kind": "truncate",
+        "entropy_advantage.weight": 0.4,
+    }
+    settings = overrides({f"algorithm.{key}": value for key, value in algorithm.items()})
+    assert main(["train", str(recipe), "--max-steps", "2", *STEPS, *settings]) == 0
+    return recipe.parent / "run"
+
+
+@pytest.fixture(scope="module")
 def evaluated(tmp_path_factory, caller):
     recipe = write_task(tmp_path_factory.mktemp("evaluated") / "task", caller, EVAL)
     assert main(["eval", str(recipe), *overrides("data.limit=4", "run.seed=5")]) == 0
@@ -34,9 +52,11 @@ def credit(capsys, *words):
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_the_runs_own_credit_has_the_recorded_advantages_to_the_last_bit(trained, capsys, step):
-    result = credit(capsys, trained, "--step", step)
-    recorded = [traced.advantages for traced in read_trees(trained / "trees" / f"{step:06d}.jsonl")]
+@pytest.mark.parametrize("run", ["trained", "weighted"])
+def test_the_runs_own_credit_has_the_recorded_advantages_to_the_last_bit(request, capsys, run, step):
+    folder = request.getfixturevalue(run)
+    result = credit(capsys, folder, "--step", step)
+    recorded = [traced.advantages for traced in read_trees(folder / "trees" / f"{step:06d}.jsonl")]
     assert any(any(each) for each in recorded)
     for tree, advantages in zip(result["trees"], recorded, strict=True):
         assert tuple(each["advantage"] for each in tree["trajectories"]) == advantages
