@@ -28,7 +28,7 @@ COMMANDS = {
     "case": "a recorded trajectory as a test of the tools and the reward",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
-    "model": "fetch a model into a folder",
+    "model": "fetch a model into a folder, push a folder to the hub",
     "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",
     "cache": "import and export search caches of the papers' code, and show what a cache holds",
     "doctor": "what this machine can do: versions, sandbox level, devices",
