@@ -114,11 +114,12 @@ def _trees(files: list[Path]) -> "Iterator[tuple[str, ScoredTree]]":
 
 
 def _model_of(run: Path) -> Path:
-    """The model of a run's recipe.
+    """The tokenizer in a run's folder, or, of runs made before there was one, the model of its recipe.
 
     Raises:
-        ConfigError: There is no recipe, or it names no model.
+        ConfigError: There is neither.
     """
+    from ramify.chat.token_texts import FOLDER
     from ramify.config.load import read_toml
     from ramify.modeling.model_path import local_folder
     from ramify.runs.recorded_trees import recipe_of
@@ -126,6 +127,8 @@ def _model_of(run: Path) -> Path:
     recipe = recipe_of(run)
     if recipe is None:
         raise ConfigError(f"--model: expected the folder of the tokenizer, since {run} has no recipe.toml")
+    if (recipe.parent / FOLDER).is_dir():
+        return recipe.parent / FOLDER
     path = read_toml(recipe).get("model", {}).get("path")
     if not isinstance(path, str):
         raise ConfigError(f"--model: expected the folder of the tokenizer, since {recipe} names no model")
