@@ -24,6 +24,7 @@ COMMANDS = {
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "judge": "a model's verdicts on the answers of a finished evaluation, or of a file of results",
     "score": "score a file of responses, or check the scores against test vectors",
+    "runs": "the runs in a folder, and what differs between two of them",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder",

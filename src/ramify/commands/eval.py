@@ -217,24 +217,17 @@ def _compare(options: argparse.Namespace) -> None:
         raise ConfigError("--compare: takes folders, --metric and --out only")
     if len(options.compare) < 2:
         raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")
-    from ramify.eval.compare import compare, write_comparison
+    from ramify.eval.compare import compare, difference_line, score_line, write_comparison
     from ramify.files.durable import make_folder
     from ramify.obs.console import RunConsole
 
     comparison = compare(options.compare, options.metric or "correct")
     console = RunConsole()
     for name, score in zip(comparison.names, comparison.scores, strict=True):
-        console.result(
-            f"{name}: {comparison.metric} {score.value:.3f}  95 % [{score.low:.3f}, {score.high:.3f}]"
-        )
+        console.result(score_line(name, comparison.metric, score))
     for pair in comparison.pairs:
-        difference = pair.difference
-        adjusted = f"; {pair.adjusted:.3g} among all pairs" if len(comparison.pairs) > 1 else ""
-        console.result(
-            f"{pair.second} minus {pair.first}: {difference.value:+.3f}  95 % [{difference.low:+.3f}, {difference.high:+.3f}]  "
-            f"p {difference.p_value:.3g} ({difference.method}{adjusted})  better on {difference.better}, "
-            f"worse on {difference.worse} of {difference.n}"
-        )
+        adjusted = pair.adjusted if len(comparison.pairs) > 1 else None
+        console.result(difference_line(pair.first, pair.second, pair.difference, adjusted))
     for warning in comparison.warnings:
         console.result(f"warning: {warning}")
     for key, _ in comparison.settings:

@@ -10,11 +10,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ramify import __version__
 from ramify.config import shipped_recipes
 from ramify.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ramify.obs.console import RunConsole
 
 TRAINING = ("sft", "dpo", "train", "selfcritic")
 """The commands that train a model, on several ranks if they are asked to."""
@@ -106,6 +109,23 @@ def recipe_file(text: str) -> Path:
     shipped = shipped_recipes() / f"{path.name.removesuffix('.toml')}.toml"
     is_name = path.parent in (Path(), Path("recipes"))
     return shipped if is_name and not path.exists() and shipped.is_file() else path
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add --json and --quiet, which `open_console` reads."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="progress goes to standard error; the last thing on standard output is one JSON object",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress: results, warnings and errors only")
+
+
+def open_console(options: argparse.Namespace) -> "RunConsole":
+    """Return the console that --json and --quiet ask for, of a command that has them or not."""
+    from ramify.obs.console import RunConsole
+
+    return RunConsole(quiet=getattr(options, "quiet", False), as_json=getattr(options, "json", False))
 
 
 def at_least_one(text: str) -> int:

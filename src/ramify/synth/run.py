@@ -26,6 +26,7 @@ from ramify.runs.manifest import (
 )
 from ramify.runs.recorder import open_loggers
 from ramify.runs.run_folder import SYNTHESIS
+from ramify.runs.status import begin_session
 from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.sampler.task import Task
@@ -118,6 +119,7 @@ def _open_folder(plan: SynthPlan, console: RunConsole) -> str:
         name = os.urandom(8).hex()
         write_manifest(folder, {"name": name, **plan.manifest})
     replace_file(folder / RECIPE, plan.recipe.text.encode())
+    begin_session(folder, None)
     return name
 
 

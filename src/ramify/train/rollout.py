@@ -14,6 +14,7 @@ from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
 from ramify.runs.run_folder import RunFolder
+from ramify.runs.status import begin_session
 from ramify.sampler.sampler import Sampler, sampling
 
 
@@ -46,6 +47,7 @@ def grow_rollout(
         UserError: No problem worked, or the folder cannot be written.
         RunInterruptedError: Ctrl-C or SIGTERM; nothing was written.
     """
+    begin_session(folder.root, 1)
     with sampling(sampler, lambda: sampler) as session:
         with console.phase("rollout", 1) as phase:
             batch = session.stop.run(sampler.grow(planned, phase))
