@@ -25,6 +25,7 @@ COMMANDS = {
     "judge": "a model's verdicts on the answers of a finished evaluation, or of a file of results",
     "score": "score a file of responses, or check the scores against test vectors",
     "runs": "the runs in a folder, and what differs between two of them",
+    "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder",

@@ -44,6 +44,16 @@ def override_recipe(
     return check_recipe(schema, table, name)
 
 
+def load_tables(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> Recipe:
+    """As `load_recipe`, for a schema of some of the recipe's tables; the others are not checked.
+
+    Raises:
+        ConfigError: As for `load_recipe`.
+    """
+    tables = {name: table for name, table in read_toml(path).items() if name in schema.model_fields}
+    return override_recipe(schema, tables, overrides, str(path))
+
+
 def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> Recipe:
     """Check a table against a schema; `name` takes the place of the file in messages.
 

@@ -33,7 +33,7 @@ _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
 _CONVERSATIONS = _PROMPTS[3:]
 """Their last turn of the assistant may be an answer; in a prompt it is the beginning of the policy's turn."""
-_GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
+GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
 """Columns of the prompt and of the gold; the first that has a value is read."""
 _RATIONALE = re.compile(r".*(?<!#)####(?!#)[^\S\n]*(?P<gold>\S[^\n]{0,199}?)\s*", re.DOTALL)
 """GSM8K's worked answers end so, and copies of them whose line breaks are lost."""
@@ -87,7 +87,7 @@ def load_problems(
 ) -> ProblemSet:
     r"""Read rows of a prompt (messages or text), a gold (text, number or a list), optional `id`.
 
-    The prompt stands in the first column of `_PROMPTS` that has a value, the gold in the first of `_GOLDS`. Other columns go to
+    The prompt stands in the first column of `_PROMPTS` that has a value, the gold in the first of `GOLDS`. Other columns go to
     `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. Verl-style rows are read as they
     are, and those with a blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Of a worked
     answer the gold is what follows its last "####". The notes count all three. A row whose gold is the letter or the number of a
@@ -147,7 +147,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     record = row.record()
     own = with_own_names(record, columns)
     # An environment gets the other columns as they are.
-    gold = find_field(own, _GOLDS[:2] if bare else _GOLDS)
+    gold = find_field(own, GOLDS[:2] if bare else GOLDS)
     prompt = find_field(own, _PROMPTS[:1] if bare else _PROMPTS)
     if verl := is_verl(own):
         own = plain_row(own)
@@ -161,7 +161,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     counts.repaired += messages != stored
     is_bare = bare and gold is None
     if gold is None and not bare:
-        raise ValueError(missing_column("answer", _GOLDS, record, columns))
+        raise ValueError(missing_column("answer", GOLDS, record, columns))
     golds = () if gold is None else _golds(*gold, drop_blanks=verl)
     counts.printed_lists += any(map(_is_printed_list, golds))
     if not golds and not is_bare:

@@ -52,6 +52,7 @@ from ramify.core.tree import (
     make_tree,
 )
 from ramify.files.durable import dump_line, parse_line, replace_lines
+from ramify.files.untrusted import MAX_BYTES
 
 SCHEMA = 6
 _LAST_READERS = {5: "0.1.0 at commit 8eea476"}
@@ -132,16 +133,29 @@ def read_trees(path: Path) -> tuple[TracedTree, ...]:
 
 def each_tree(path: Path) -> Iterator[TracedTree]:
     """Yield the trees of `read_trees` one by one, for files larger than the memory; raises the same errors."""
+    for row, line in enumerate(lines_of(path), start=1):
+        if not line.endswith(b"\n"):
+            raise DataError(f"{path} row {row}: the line is cut off (no end of line)")
+        yield parse_tree(path, row, line)
+
+
+def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
+    """Yield the lines of a file from a byte on, with their ends; the last one may be cut off.
+
+    Raises:
+        DataError: The file is missing or cannot be read, or a line has more than `MAX_BYTES`.
+    """
     try:
-        with path.open(encoding="utf-8") as file:
-            for row, line in enumerate(file, start=1):
-                if not line.endswith("\n"):
-                    raise DataError(f"{path} row {row}: the line is cut off (no end of line)")
-                yield parse_tree(path, row, line)
+        with path.open("rb") as file:
+            file.seek(offset)
+            while line := file.readline(MAX_BYTES):
+                if len(line) == MAX_BYTES:
+                    raise DataError(
+                        f"{path}: a line has more than {MAX_BYTES:,} bytes. No tree is that large."
+                    )
+                yield line
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: it is not UTF-8 text") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -224,7 +238,7 @@ def _plain(value: object, where: str) -> object:
     raise DataError(f"{where}: expected JSON values, got {type(value).__name__}")
 
 
-def parse_tree(path: Path, row: int, line: str) -> TracedTree:
+def parse_tree(path: Path, row: int, line: str | bytes) -> TracedTree:
     """Read one line of a trace; `row` counts from 1.
 
     Raises:
