@@ -316,6 +316,8 @@ def require_dry_run(options: argparse.Namespace) -> None:
 def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None = None) -> None:
     """Print a recipe, and behind it, as comments, what it asks for; `problems`: its trees are grown for so many.
 
+    With --json both are one object.
+
     Raises:
         UserError: The run would refuse it.
     """
@@ -347,6 +349,13 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
         lines += [f"memory: {total}{less}", *parts]
+    if options.json:
+        from ramify.commands.parser import open_console
+        from ramify.commands.run_listing import SCHEMA
+
+        table = recipe.model_dump(mode="json")
+        open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": [*lines, *notes]})
+        return
     sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
 
 

@@ -4,7 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.commands.parser import add_dry_run, add_override, at_least_one, recipe_file
+from ramify.commands.parser import (
+    add_dry_run,
+    add_output,
+    add_override,
+    at_least_one,
+    open_console,
+    recipe_file,
+)
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare", type=Path, nargs="+", metavar="DIR", help="finished evaluations of the same problems"
     )
     versus.add_argument("--metric", metavar="NAME", help="a part of the reward (correct)")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -67,10 +75,12 @@ def _evaluate(options: argparse.Namespace) -> None:
         dry_run(recipe, options)
         return
     from ramify.assemble.evaluation import run_eval
+    from ramify.commands.run_listing import record_run
+    from ramify.core.json_types import part
     from ramify.eval.evaluation import repair_table, tool_table
-    from ramify.obs.console import RunConsole
+    from ramify.files.durable import read_record
 
-    console = RunConsole()
+    console = open_console(options)
     evaluation = run_eval(recipe, console, resume=options.resume, null=options.null)
     for k in recipe.sampling.k:
         estimate = evaluation.pass_at(k)
@@ -94,6 +104,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     for name, repair in repair_table(evaluation).items():
         console.result(f"{name}: {repair['times']} times, in {repair['attempts']} attempts")
     console.note(f"results written to {recipe.run.dir}")
+    record_run(console, recipe.run.dir, summary=read_record(recipe.run.dir / "summary.json", part()))
 
 
 def _recipe(options: argparse.Namespace) -> "EvalRecipe":
@@ -219,10 +230,9 @@ def _compare(options: argparse.Namespace) -> None:
         raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")
     from ramify.eval.compare import compare, difference_line, score_line, write_comparison
     from ramify.files.durable import make_folder
-    from ramify.obs.console import RunConsole
 
     comparison = compare(options.compare, options.metric or "correct")
-    console = RunConsole()
+    console = open_console(options)
     for name, score in zip(comparison.names, comparison.scores, strict=True):
         console.result(score_line(name, comparison.metric, score))
     for pair in comparison.pairs:
@@ -236,6 +246,7 @@ def _compare(options: argparse.Namespace) -> None:
         make_folder("--out", options.out)
         write_comparison(comparison, options.out)
         console.result(f"comparison written to {options.out}")
+    console.record(comparison.to_json())
 
 
 def _ks(text: str) -> tuple[int, ...]:

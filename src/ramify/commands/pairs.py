@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import at_least_one
+from ramify.commands.parser import at_least_one, open_console
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.chat.tokenizer import ChatTokenizer
-    from ramify.obs.console import RunConsole
     from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 
     if options.out.exists():
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     if not chosen.count:
         raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
     write_pairs(options.out, pair_rows(_trees(files), chosen, decode))
-    console = RunConsole()
+    console = open_console(options)
     if chosen.num_encoded:
         console.note(
             f"{chosen.num_encoded} pairs hold texts of a service: their tokens were encoded, not sampled (exact_ids = false in their rows). "

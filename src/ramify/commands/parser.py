@@ -50,6 +50,7 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.words = tuple(commands)
+    parser.set_defaults(commands=commands)
     for name, text in commands.items():
         below = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name == command:
@@ -135,6 +136,11 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="progress goes to standard error; the last thing on standard output is one JSON object",
     )
+    add_quiet(parser)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add --quiet, which `open_console` reads."""
     parser.add_argument("--quiet", action="store_true", help="no progress: results, warnings and errors only")
 
 

@@ -13,6 +13,7 @@ from ramify.core.json_text import parse_json
 from ramify.core.json_types import count, mapping, number, part, text
 from ramify.files.durable import LOCK, RECIPE, is_locked, read_record
 from ramify.files.untrusted import read_small_file
+from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.runs.manifest import MANIFEST
 from ramify.runs.run_folder import EVALUATION, ROLLOUT, SCORE, SYNTHESIS, TRAINING, RunKind, marked_kind
@@ -73,6 +74,11 @@ class RunRow:
     def to_json(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
         return asdict(self)
+
+
+def record_run(console: RunConsole, folder: Path, **more: Any) -> None:  # noqa: ANN401 - JSON
+    """Write the JSON object of a command that ran: the row of its run, and `more`."""
+    console.record({"schema": SCHEMA, **describe_run(folder).to_json(), **more})
 
 
 def list_runs(root: Path) -> tuple[RunRow, ...]:

@@ -58,6 +58,26 @@ class Comparison:
     settings: tuple[tuple[str, tuple[str, ...]], ...]
     warnings: tuple[str, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as a JSON object: the content of compare.json."""
+        return {
+            "metric": self.metric,
+            "scores": {name: asdict(score) for name, score in zip(self.names, self.scores, strict=True)},
+            "pairs": [
+                {
+                    "first": pair.first,
+                    "second": pair.second,
+                    **asdict(pair.difference),
+                    "p_value_adjusted": pair.adjusted,
+                }
+                for pair in self.pairs
+            ],
+            "warnings": list(self.warnings),
+            "different_settings": {
+                key: dict(zip(self.names, values, strict=True)) for key, values in self.settings
+            },
+        }
+
 
 def compare(folders: Sequence[Path], metric: str) -> Comparison:
     """Compare finished evaluations problem by problem.
@@ -147,27 +167,8 @@ def read_side(folder: Path) -> Side:
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write compare.html and compare.json into `folder`."""
-    record = {
-        "metric": comparison.metric,
-        "scores": {
-            name: asdict(score) for name, score in zip(comparison.names, comparison.scores, strict=True)
-        },
-        "pairs": [
-            {
-                "first": pair.first,
-                "second": pair.second,
-                **asdict(pair.difference),
-                "p_value_adjusted": pair.adjusted,
-            }
-            for pair in comparison.pairs
-        ],
-        "warnings": list(comparison.warnings),
-        "different_settings": {
-            key: dict(zip(comparison.names, values, strict=True)) for key, values in comparison.settings
-        },
-    }
     replace_file(folder / "compare.html", _page(comparison).encode("utf-8", "replace"))
-    replace_file(folder / "compare.json", (json.dumps(record, indent=2) + "\n").encode())
+    replace_file(folder / "compare.json", (json.dumps(comparison.to_json(), indent=2) + "\n").encode())
 
 
 def _page(comparison: Comparison) -> str:
