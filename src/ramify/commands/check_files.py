@@ -6,7 +6,7 @@ They are cheap, and run before anything heavy is loaded. What the content of fil
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,13 @@ _NOT_READ = (
 )
 
 
-def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -> None:
+def check_files(
+    recipe: AnyRecipe,
+    *,
+    fetch: bool = True,
+    trains: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+) -> None:
     """Check that every file that a recipe names is there; one line tells all that are not.
 
     Args:
@@ -54,7 +60,9 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
     Raises:
         ConfigError: A file is missing or wrong.
     """
-    checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
+    checks = [
+        partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch, note=note)
+    ]
     checks += [partial(_require_data, recipe), partial(_require_instructions, recipe, fetch=fetch)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
@@ -291,7 +299,7 @@ def require_rate(section: RolloutSection) -> None:
         read_rate(rule.rate_from)
 
 
-def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
+def _require_model(section: ModelConfig, *, weights: bool, fetch: bool, note: Callable[[str], None]) -> None:
     """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet.
 
     Raises:
@@ -299,7 +307,7 @@ def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
     """
     try:
         if fetch:
-            fetch_model(section.path, weights=weights)
+            fetch_model(section.path, weights=weights, note=note)
         elif not is_fetched(section.path, weights=weights):
             return
     except UserError as error:

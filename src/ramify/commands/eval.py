@@ -9,6 +9,7 @@ from ramify.commands.parser import (
     add_output,
     add_override,
     at_least_one,
+    notes_of,
     open_console,
     recipe_file,
 )
@@ -69,7 +70,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = _recipe(options)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options))
     EVALUATION.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)

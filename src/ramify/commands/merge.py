@@ -182,7 +182,8 @@ def _verify(options: argparse.Namespace) -> None:
         raise RamifyError(
             f"{options.first} and {options.second} hold different models: {'; '.join(differing)}"
         )
-    comparison = compare_logprobs(options.first, options.second, options.tokens)
+    with console.phase("tokens", 2 * options.tokens) as phase:
+        comparison = compare_logprobs(options.first, options.second, options.tokens, phase.advance)
     console.result(
         f"logprobs of {comparison.tokens} tokens differ by {comparison.largest:.2g} nats at most, {comparison.mean:.2g} on average; "
         f"tolerance for {comparison.kind}: {comparison.tolerance:g}"

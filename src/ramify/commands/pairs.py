@@ -10,6 +10,7 @@ from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ramify.core.records import ScoredTree
+    from ramify.obs.console import Phase
 
 _MAX_TOKENS = 8192
 
@@ -51,11 +52,13 @@ def run(options: argparse.Namespace) -> None:
     # A file that is named twice is read once.
     files = list({file.resolve(): file for source in options.places for file in _files(source)}.values())
     decode = ChatTokenizer(options.model or _model_of(options.places[0])).decode
-    chosen = choose_pairs(_trees(files), PairRule(options.per_question, options.max_tokens), decode)
-    if not chosen.count:
-        raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
-    write_pairs(options.out, pair_rows(_trees(files), chosen, decode))
     console = open_console(options)
+    with console.phase("trees", 2 * len(files)) as phase:
+        rule = PairRule(options.per_question, options.max_tokens)
+        chosen = choose_pairs(_trees(files, phase), rule, decode)
+        if not chosen.count:
+            raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
+        write_pairs(options.out, pair_rows(_trees(files, phase), chosen, decode))
     if chosen.num_encoded:
         console.note(
             f"{chosen.num_encoded} pairs hold texts of a service: their tokens were encoded, not sampled (exact_ids = false in their rows). "
@@ -79,12 +82,14 @@ def _files(source: Path) -> list[Path]:
     return files
 
 
-def _trees(files: list[Path]) -> "Iterator[tuple[str, ScoredTree]]":
+def _trees(files: list[Path], phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
+    """Yield all trees, twice in a command: what is chosen is not in memory."""
     from ramify.obs.trace import each_tree
 
     for file in files:
         for traced in each_tree(file):
             yield f"{file}", traced
+        phase.advance()
 
 
 def _model_of(run: Path) -> Path:

@@ -7,7 +7,7 @@ import argparse
 import difflib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
@@ -149,6 +149,11 @@ def open_console(options: argparse.Namespace) -> "RunConsole":
     from ramify.obs.console import RunConsole
 
     return RunConsole(quiet=getattr(options, "quiet", False), as_json=getattr(options, "json", False))
+
+
+def notes_of(options: argparse.Namespace) -> Callable[[str], None]:
+    """Return what shows a line on the console of `options`, which is opened for it."""
+    return lambda text: open_console(options).note(text)
 
 
 def at_least_one(text: str) -> int:

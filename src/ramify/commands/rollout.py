@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_output, add_recipe, at_least_one, open_console
+from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
 
 if TYPE_CHECKING:
     from ramify.train.rollout import Place
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run, trains=False)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options), trains=False)
     ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
         dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)

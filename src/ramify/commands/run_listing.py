@@ -218,7 +218,7 @@ def _steps_by_recipe(recipe: Mapping[str, Any], made_from: Mapping[str, Any]) ->
         if (steps := recipe["run"].get("steps")) is not None:
             return int(steps)
         count, size = made_from["problems"]["count"], recipe["rollout"]["problems_per_step"]
-        return -(-count * recipe["data"]["epochs"] // size)
+        return int(-(-count * recipe["data"]["epochs"] // size))
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
         return None
 

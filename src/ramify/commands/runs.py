@@ -3,9 +3,8 @@
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.commands.parser import add_output, open_console
 from ramify.core.errors import DataError
@@ -98,13 +97,13 @@ def _compare(options: argparse.Namespace, folders: Sequence[Path]) -> None:
     rows = _comparable(folders)
     kind = rows[0].kind
     if kind == "eval":
-        comparison = compare_evaluations(*folders, options.metric or "correct")
+        comparison = compare_evaluations(folders[0], folders[1], options.metric or "correct")
     elif options.metric is not None:
         raise DataError("--metric: belongs to evaluations. Remove it.")
     else:
-        comparison = compare_trainings(*folders)
+        comparison = compare_trainings(folders[0], folders[1])
     console = open_console(options)
-    different = _differences(*folders)
+    different = _differences(folders[0], folders[1])
     warnings = list(comparison.warnings)
     if kind != "eval" and any(each.key.startswith("made_from.data") for each in different):
         warnings.append("the two were trained on different data")
@@ -158,19 +157,16 @@ def _differences(first: Path, second: Path) -> "list[Difference]":
     from ramify.files.durable import read_record
     from ramify.runs.manifest import MANIFEST, differences
 
+    def tables(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        manifest = folder / MANIFEST
+        made_from = read_record(manifest, part()) if manifest.exists() else {}
+        return read_recipe(folder), made_from.get("scores", made_from)
+
     by_key: dict[str, Difference] = {}
-    for read in (
-        read_recipe,
-        lambda folder: read_record(folder / MANIFEST, part()),
-    ):
-        tables = [
-            {key: value for key, value in read(folder).items() if key not in _NOT_COMPARED}
-            for folder in (first, second)
-        ]
-        for each in differences(*tables):
-            key = each.key.removeprefix("scores.")
-            if key not in ("run.dir", "run"):
-                by_key.setdefault(key, replace(each, key=key))
+    for before, after in zip(tables(first), tables(second), strict=True):
+        for each in differences(before, after):
+            if each.key != "run.dir" and each.key.partition(".")[0] not in _NOT_COMPARED:
+                by_key.setdefault(each.key, each)
     return list(by_key.values())
 
 

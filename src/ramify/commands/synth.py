@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from ramify.commands.parser import add_output, add_recipe, open_console
+from ramify.commands.parser import add_output, add_recipe, notes_of, open_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options))
     SYNTHESIS.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)

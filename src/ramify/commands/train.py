@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_output, add_recipe, at_least_one, open_console
+from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
 from ramify.core.errors import MachineError, RunInterruptedError
 from ramify.core.rank import Rank, launched
 
@@ -89,7 +89,11 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         "selfcritic": SelfCriticRecipe,
     }
     recipe = load_recipe(schemas[options.command], options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(
+        recipe,
+        fetch=not options.dry_run,
+        note=(lambda _: None) if launched(os.environ).number else notes_of(options),
+    )
     if not options.dry_run:
         check_positions(recipe)
     return recipe

@@ -129,11 +129,12 @@ def compare_trainings(first: Path, second: Path) -> RunComparison:
     if not metric:
         metric, outcomes = _trained(folders, warnings)
     paired = _pair(outcomes, warnings)
-    scores = [[before.score for before, _ in paired], [after.score for _, after in paired]]
+    first_scores = [before.score for before, _ in paired]
+    second_scores = [after.score for _, after in paired]
     return RunComparison(
         metric if paired else "",
-        tuple(mean_interval(values, 0) for values in scores) if paired else (),
-        paired_difference(*scores, seed=0) if paired else None,
+        tuple(mean_interval(scores, 0) for scores in (first_scores, second_scores)) if paired else (),
+        paired_difference(first_scores, second_scores, seed=0) if paired else None,
         _sorted(
             Flip(
                 before.problem.id,

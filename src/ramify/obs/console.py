@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from ramify.net.secrets import redact, shown
+from ramify.runtime.progress import duration
 
 LOG_INTERVAL_SECONDS = 60.0
 """Time between two lines of progress if the console is no terminal."""
@@ -163,7 +164,7 @@ class RunConsole:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Write a result in columns; the last one is never filled up, so that it may be long."""
-        lines = [tuple(" ".join(shown(cell).split()) for cell in row) for row in (header, *rows)]
+        lines = [tuple(shown(" ".join(cell.split())) for cell in row) for row in (header, *rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
         self.result(
             "\n".join("  ".join((*map(str.ljust, line, widths), line[-1])).rstrip() for line in lines)
@@ -282,7 +283,7 @@ class RunConsole:
             yield phase
             end, phase.waiting = "done", ""
         finally:
-            self._line(phase, f"{end} after {_duration(phase.seconds)}")
+            self._line(phase, f"{end} after {duration(phase.seconds)}")
 
     def _line(self, phase: Phase, what: str) -> None:
         self._last_line = self._clock()
@@ -293,10 +294,10 @@ class RunConsole:
         """Return the time that a phase has taken, and the time left for it and for the whole plan."""
         left = phase.seconds_left
         if left is None or phase.done >= phase.total:
-            return _duration(phase.seconds)
-        times = f"{_duration(phase.seconds)}, {_duration(left)} left"
+            return duration(phase.seconds)
+        times = f"{duration(phase.seconds)}, {duration(left)} left"
         in_all = self._plan.seconds_left(phase.name, left, self._clock()) if self._plan else None
-        return times if in_all is None else f"{times} (all phases: {_duration(in_all)})"
+        return times if in_all is None else f"{times} (all phases: {duration(in_all)})"
 
 
 class _TimeColumn(ProgressColumn):
@@ -319,13 +320,3 @@ def _notebook_display() -> Callable[..., Any] | None:
     if shell is None or not hasattr(shell, "kernel"):
         return None
     return importlib.import_module("IPython.display").display  # type: ignore[no-any-return]
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration such as "42 s", "3:05 min" or "2:10 h"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02} h"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.core.records import ScoredTree
 from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
@@ -49,9 +50,15 @@ def grow_rollout(
     """
     begin_session(folder.root, 1)
     with sampling(sampler, lambda: sampler) as session:
-        with console.phase("rollout", 1) as phase:
-            batch = session.stop.run(sampler.grow(planned, phase))
-            phase.advance()
+        with console.phase("rollout", len(planned)) as phase:
+
+            async def count(scored: ScoredTree, seconds: float) -> ScoredTree:
+                del seconds
+                phase.advance()
+                return scored
+
+            work = sampler.grow_each(planned, count, lambda waits: phase.advance(0, waiting=waits))
+            batch = session.stop.run(work)
         held_up = session.loop.delays.take()
     folder.create(recipe)
     sampler.timing.flush(folder.timing(1), held_up)
