@@ -29,6 +29,7 @@ from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.data.configs import FROM
 from ramify.data.sources import is_on_hub, require_data, sources
+from ramify.files.user_code import WITHOUT_FILE
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
@@ -217,7 +218,9 @@ def _require_cassette(key: str, cache: CacheConfig | None) -> None:
 
 
 def require_file(key: str, path: Path) -> None:
-    """Raise ConfigError unless `path` is a file that can be read."""
+    """Raise ConfigError unless `path` is a file that can be read, or stands for a function of this process."""
+    if path == WITHOUT_FILE:
+        return
     if not path.is_file():
         other = "got a folder" if path.is_dir() else "got something else" if path.exists() else "found none"
         raise ConfigError(f"{key}: expected a file, {other} at {path}")
@@ -280,7 +283,7 @@ def require_model(path: Path) -> None:
 def _require_function(part: FromFile) -> None:
     """Raise ConfigError unless the function of a part of the algorithm can be loaded, which runs its file."""
     # A file that is not there is a mistake of its key already.
-    if part.path.is_file():
+    if part.path.is_file() or part.path == WITHOUT_FILE:
         part.load()
 
 

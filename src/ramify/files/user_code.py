@@ -26,14 +26,78 @@ class LoadedFunction:
     sha256: str
 
 
+WITHOUT_FILE = Path("<python>")
+"""Path of the functions that are in no file: those of a notebook or an interactive session."""
+_IN_PROCESS: dict[tuple[Path, str], LoadedFunction] = {}
+"""The functions that Python code passed as objects, by the path and the name that stand for them in a recipe."""
+
+
+def name_function(function: Callable[..., Any]) -> tuple[Path, str]:
+    """Return the path and the name with which `load_function` returns this very function or class.
+
+    What stands at the top of a file has that file and its own name, so that another process finds it. Anything else (a lambda, a
+    function of a notebook) has a name that means something in this process only.
+    """
+    source = inspect.unwrap(function)
+    code = getattr(source, "__code__", None)
+    name = getattr(source, "__qualname__", type(source).__qualname__)[-150:]
+    origin = Path(code.co_filename if code is not None else _source_file(source))
+    module = sys.modules.get(getattr(source, "__module__", None) or "")
+    path = origin if origin.is_file() else WITHOUT_FILE
+    is_at_top = module is not None and module.__dict__.get(name) is function
+    if not is_at_top:
+        name = f"{name}:{getattr(code, 'co_firstlineno', 0)}"
+    content = path.read_bytes() if path is origin else _source(source, code).encode()
+    plain, copies = name, 1
+    while (
+        not is_at_top
+        and _IN_PROCESS.get((path, name), LoadedFunction(function, origin, "")).function is not function
+    ):
+        copies += 1
+        name = f"{plain}#{copies}"
+    _IN_PROCESS[path, name] = LoadedFunction(function, origin, hashlib.sha256(content).hexdigest())
+    return path, name
+
+
+def in_process(path: Path, name: str) -> LoadedFunction | None:
+    """Return a function that Python code passed as an object; None if its file has to be run."""
+    return _IN_PROCESS.get((path, name))
+
+
+def needs_process(path: Path, name: str) -> bool:
+    """Return True if no other process can find the function of this path and name."""
+    return path == WITHOUT_FILE or ":" in name
+
+
+def _source_file(source: object) -> str:
+    try:
+        return inspect.getsourcefile(source if inspect.isclass(source) else type(source)) or str(WITHOUT_FILE)
+    except (TypeError, OSError):
+        return str(WITHOUT_FILE)
+
+
+def _source(source: object, code: types.CodeType | None) -> str:
+    try:
+        return inspect.getsource(source)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return repr(source) if code is None else f"{code.co_code!r} {code.co_consts!r}"
+
+
 def load_function(path: Path, name: str) -> LoadedFunction:
-    """Run a Python file and return a function or class from it.
+    """Run a Python file and return a function or class from it, or return one that Python code passed as an object.
 
     Functions from the same file share one module. The file's folder is not added to the import path.
 
     Raises:
         ConfigError: The file cannot be read or run, or has no such function; the message begins with the path.
     """
+    if (live := in_process(path, name)) is not None:
+        return live
+    if needs_process(path, name):
+        raise ConfigError(
+            f"{path}: {name}: a function of another Python session, which no file has. Go on from Python, or put it at the top "
+            "of a file"
+        )
     try:
         source = path.read_bytes()
     except OSError as error:
