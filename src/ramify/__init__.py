@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from ramify.api.agent import Agent
     from ramify.api.data import Problems, problems
     from ramify.api.policy import Policy, Report
+    from ramify.api.results import Results, compare, evaluate, evaluate_async
+    from ramify.api.runs import Run, open_run
     from ramify.api.scoring import credit, credit_async, score, score_async
     from ramify.api.tables import Learner, Limits, Rollout
+    from ramify.api.trainer import DPO, SFT, Trainer
     from ramify.api.trees import Tree, Trees
     from ramify.api.views import Node, Trajectory
     from ramify.config.schema_parts import SandboxSection as Sandbox
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from ramify.core.messages import Message, Problem
     from ramify.engines.configs import TrainingEngineConfig as LocalEngine
     from ramify.modeling.configs import AdapterConfig as LoRA
+    from ramify.train.configs import EvaluationConfig as Eval
 
 __version__ = "0.1.0"
 
@@ -29,6 +33,12 @@ _PUBLIC = {
     "problems": "api.data",
     "Policy": "api.policy",
     "Report": "api.policy",
+    "Results": "api.results",
+    "compare": "api.results",
+    "evaluate": "api.results",
+    "evaluate_async": "api.results",
+    "Run": "api.runs",
+    "open_run": "api.runs",
     "credit": "api.scoring",
     "credit_async": "api.scoring",
     "score": "api.scoring",
@@ -36,6 +46,9 @@ _PUBLIC = {
     "Learner": "api.tables",
     "Limits": "api.tables",
     "Rollout": "api.tables",
+    "DPO": "api.trainer",
+    "SFT": "api.trainer",
+    "Trainer": "api.trainer",
     "Tree": "api.trees",
     "Trees": "api.trees",
     "Node": "api.views",
@@ -46,13 +59,17 @@ _PUBLIC = {
     "LocalEngine": "engines.configs.TrainingEngineConfig",
     "LoRA": "modeling.configs.AdapterConfig",
     "Sandbox": "config.schema_parts.SandboxSection",
+    "Eval": "train.configs.EvaluationConfig",
 }
 """The module of each public name; with a name behind it, that which the object has there."""
 _NAMESPACES = ("algorithms", "branching", "rewards", "tools")
 """Packages whose own `__init__` is public; everything else is private."""
 
 __all__ = [
+    "DPO",
+    "SFT",
     "Agent",
+    "Eval",
     "Learner",
     "Limits",
     "LoRA",
@@ -64,15 +81,22 @@ __all__ = [
     "Problems",
     "RamifyError",
     "Report",
+    "Results",
     "Rollout",
+    "Run",
     "Sandbox",
+    "Trainer",
     "Trajectory",
     "Tree",
     "Trees",
     "algorithms",
     "branching",
+    "compare",
     "credit",
     "credit_async",
+    "evaluate",
+    "evaluate_async",
+    "open_run",
     "problems",
     "rewards",
     "score",

@@ -20,7 +20,7 @@ from ramify.api.tables import (
     tool_tables,
 )
 from ramify.api.trees import Tree, Trees
-from ramify.api.views import Node, Trajectory
+from ramify.api.views import Node, Spell, Trajectory
 from ramify.config.load import check_recipe
 from ramify.config.schema_parts import EnvironmentSection, SandboxSection, Section, ToolsSection
 from ramify.config.schema_rollout import RolloutSection
@@ -31,11 +31,13 @@ from ramify.core.tree import Tree as CoreTree
 from ramify.core.tree import TreeKey
 from ramify.obs.metrics import TimingLog
 from ramify.runs.configs import RunConfig
+from ramify.sampler.task import BuiltReward, Task
 
 if TYPE_CHECKING:
     from ramify.core.protocols import Brancher
     from ramify.rollout.plan import TreeRequest
     from ramify.rollout.settings import AgentParts
+    from ramify.sampler.sampler import Sampler
 
 
 class _WorldTables(Section):
@@ -200,6 +202,22 @@ class Agent:
         trajectory: Trajectory = await in_thread(self.chat, text)
         return trajectory
 
+    @property
+    def spell(self) -> Spell:
+        """Returns the text of token ids."""
+        return self._renderer.decode
+
+    def attempter(self, problems: Sequence[Problem], reward: BuiltReward) -> "Sampler":
+        """Return a sampler of single attempts at problems, which shares the engine and the tools."""
+        from ramify.algos.branch_rules import FlatBrancher
+        from ramify.sampler.sampler import Sampler, Scoring
+
+        timing, shown = TimingLog(), self._shown(problems)
+        task = Task(shown, self._toolbox, self._renderer, self._parts.engine.info().context_tokens, reward)
+        limits = replace(self._parts.limits, n=1)
+        parts = replace(self._parts, brancher=FlatBrancher(probe_tokens=0), limits=limits, events=timing)
+        return Sampler(task, parts, timing, Scoring(reward.fn, timing))
+
     def close(self) -> None:
         """Stop the tools and the engine; nothing can be grown afterwards. A second call does nothing."""
         if not self._closed:
@@ -232,7 +250,6 @@ class Agent:
     def _requests(
         self, problems: Sequence[Problem], start: Node | None, is_aside: bool
     ) -> "tuple[TreeRequest, ...]":
-        from ramify.data.prompts import read_prompt_texts
         from ramify.rollout.plan import request_from, step_requests
 
         policy = self.policy
@@ -240,18 +257,29 @@ class Agent:
         if start is not None:
             request = request_from(start.tree, start.id)
             return (replace(request, key=TreeKey(policy.step, request.key.slot, attempt)),)
-        texts = read_prompt_texts("instructions", self._instructions, self._renderer, policy.config.dialect)
-        shown = texts.in_front(problems, tuple(spec.name for spec in self._toolbox.specs))
-        return step_requests(shown, policy.step, attempt=attempt)
+        return step_requests(self._shown(problems), policy.step, attempt=attempt)
+
+    def _shown(self, problems: Sequence[Problem]) -> Sequence[Problem]:
+        """Return problems with the instructions in front."""
+        from ramify.data.prompts import read_prompt_texts
+
+        texts = read_prompt_texts(
+            "instructions", self._instructions, self._renderer, self.policy.config.dialect
+        )
+        return texts.in_front(problems, tuple(spec.name for spec in self._toolbox.specs))
+
+    async def publish(self) -> None:
+        """Have the engine use the policy's weights as they are now."""
+        step = self.policy.step
+        async with self._publishing:
+            if self._version != step:
+                await self._parts.engine.load_weights(step)
+                self._version = step
 
     async def _grow(self, parts: "AgentParts", requests: "Sequence[TreeRequest]") -> tuple[CoreTree, ...]:
         from ramify.rollout.grow import grow_requests
 
-        step = self.policy.step
-        async with self._publishing:
-            if self._version != step:
-                await parts.engine.load_weights(step)
-                self._version = step
+        await self.publish()
 
         async def whole(tree: CoreTree, _: float) -> CoreTree:
             return tree

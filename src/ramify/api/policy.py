@@ -217,6 +217,8 @@ class Policy:
         set_numerics(self.threads, self.deterministic)
         # A policy that is only rolled out has no use for a rate; `update` asks for it.
         self._optimizer = OptimizerConfig(**{"rate": 1.0, **self._settings.optimizer})
+        if idle := sorted(self._settings.others.keys() - {"problems_per_minibatch", "token_budget"}):
+            raise ConfigError(f"Learner.{idle[0]}: has no effect on a Policy. Remove it.")
         if (self._optimizer.final_rate < 1 or self._optimizer.warmup_ratio) and self._total_steps is None:
             raise ConfigError("Policy: the rate depends on the length of the loop. Set total_steps.")
         plan = WorkerPlan(

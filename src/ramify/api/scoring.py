@@ -23,6 +23,15 @@ class _RewardTable(Section):
     reward: RewardSection
 
 
+def reward_section(reward: Any, what: str) -> RewardSection:  # noqa: ANN401 - whatever stands for a reward
+    """Return the checked reward; `what` begins the message.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    return check_recipe(_RewardTable, {"reward": reward_table(reward)}, what).reward
+
+
 def score(trees: Trees | Tree | Iterable[Tree], reward: Any) -> Trees:  # noqa: ANN401 - whatever stands for a reward
     """Return the trees with rewards.
 
@@ -37,8 +46,7 @@ def score(trees: Trees | Tree | Iterable[Tree], reward: Any) -> Trees:  # noqa: 
     from ramify.assemble.reward import build_reward
 
     listed = as_trees(trees, "score")
-    section = check_recipe(_RewardTable, {"reward": reward_table(reward)}, "score").reward
-    built = build_reward(section)
+    built = build_reward(reward_section(reward, "score"))
 
     async def score_all() -> list[ScoredTree]:
         try:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe, read_toml
 from ramify.config.schema_algorithm import AlgorithmSection
+from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_parts import SandboxSection, ToolsSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_train import LearnerSection
@@ -84,9 +85,15 @@ class Rollout(Settings):
 
 
 class Learner(Settings):
-    """The optimizer and its batches: keys of `[learner]` and `[learner.optimizer]`, such as rate and problems_per_minibatch."""
+    """The optimizer and its batches: keys of `[learner]` and `[learner.optimizer]`.
 
-    keys = (frozenset(LearnerSection.model_fields) | _fields(OptimizerConfig)) - {"optimizer"}
+    Such as rate, problems_per_minibatch and token_budget; batch_size for examples, and beta for pairs.
+    """
+
+    keys = frozenset(
+        {*LearnerSection.model_fields, *DpoLearnerSection.model_fields, *_fields(OptimizerConfig)}
+        - {"optimizer"}
+    )
 
     @property
     def optimizer(self) -> Table:

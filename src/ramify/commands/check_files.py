@@ -317,7 +317,21 @@ def require_dry_run(options: argparse.Namespace) -> None:
 
 
 def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None = None) -> None:
-    """Print a recipe, and behind it, as comments, what it asks for; `problems`: its trees are grown for so many.
+    """Print what `dry_run_text` says.
+
+    Raises:
+        UserError: The run would refuse the recipe.
+    """
+    sys.stdout.write(dry_run_text(recipe, rows=options.rows, problems=problems))
+
+
+def dry_run_text(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) -> str:
+    """Return a recipe, and behind it, as comments, what it asks for.
+
+    Args:
+        recipe: Of any kind.
+        rows: Read the data and all other files too.
+        problems: Its trees are grown for so many problems; None: it is trained.
 
     Raises:
         UserError: The run would refuse it.
@@ -327,7 +341,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     from ramify.modeling.memory_plan import plan_of
 
     work = work_of(recipe, problems)
-    if options.rows:
+    if rows:
         from ramify.commands.check_rows import check_rows
 
         notes: list[str] = []
@@ -350,7 +364,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
         lines += [f"memory: {total}{less}", *parts]
-    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
+    return resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes))
 
 
 def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:

@@ -98,12 +98,7 @@ def load_function(path: Path, name: str) -> LoadedFunction:
             f"{path}: {name}: a function of another Python session, which no file has. Go on from Python, or put it at the top "
             "of a file"
         )
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a Python file: {error.strerror or error}") from None
-    sha256 = hashlib.sha256(source).hexdigest()
-    module = _module(path, source, sha256)
+    module, sha256 = _run_file(path)
     function = module.__dict__.get(name)
     if not callable(function):
         own = sorted(
@@ -116,6 +111,28 @@ def load_function(path: Path, name: str) -> LoadedFunction:
         has = ", ".join(own) or "no function or class of its own"
         raise ConfigError(f"{path}: no function or class {name!r}. It has {has}.")
     return LoadedFunction(function, path, sha256)
+
+
+def load_object(path: Path, name: str) -> object:
+    """Run a Python file and return what has this name at its top.
+
+    Raises:
+        ConfigError: The file cannot be read or run, or has no such name; the message begins with the path.
+    """
+    module, _ = _run_file(path)
+    if name not in module.__dict__:
+        raise ConfigError(f"{path}: expected a name at the top of the file, found no {name!r:.60}")
+    return module.__dict__[name]
+
+
+def _run_file(path: Path) -> tuple[types.ModuleType, str]:
+    """Return the module of a file, which is run once, and the SHA-256 of its content."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a Python file: {error.strerror or error}") from None
+    sha256 = hashlib.sha256(source).hexdigest()
+    return _module(path, source, sha256), sha256
 
 
 @dataclass(frozen=True, slots=True)
