@@ -65,6 +65,7 @@ check: $(VENV)/installed-dev
 
 docs: $(VENV)/installed
 	$(VENV)/bin/python scripts/check_docs.py
+	$(VENV)/bin/python scripts/write_reference.py --check
 
 bench: $(VENV)/installed
 	@for family in benchmarks/*/__main__.py; do \

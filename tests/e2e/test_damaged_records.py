@@ -64,7 +64,7 @@ class Runs:
                 (to / "run" / "trees").mkdir()
                 shutil.move(to / "run" / "trees.jsonl", to / "run" / "trees" / "000001.jsonl")
                 tree = json.loads(self.lines[0])
-                node = next(node["id"] for node in tree["nodes"] if node["stop"] is None)
+                node = next(node["id"] for node in tree["nodes"] if "stop" not in node)
                 requests = [
                     "rollout",
                     self.recipes["train"],

@@ -101,10 +101,8 @@ def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
     recipe = write_task(tmp_path / "eval", model_folder, EVAL)
     assert main(["eval", str(recipe), "-s", f"sampling.rewriters=[{REWRITER}]"]) == 0
     run = next(path.parent for path in tmp_path.rglob("trees.jsonl"))
-    nodes = [
-        node for line in (run / "trees.jsonl").read_text().splitlines() for node in json.loads(line)["nodes"]
-    ]
-    assert {node["context"]["tokens"] > 0 for node in nodes if isinstance(node["context"], dict)} == {True}
+    nodes = [node for traced in read_trees(run / "trees.jsonl") for node in traced.tree.nodes]
+    assert {node.context.tokens > 0 for node in nodes if isinstance(node.context, Cut)} == {True}
     message = json.loads((run / "manifest.json").read_text())["scores"]["rewriters"]
     assert set(message) == {"halfway"}
 

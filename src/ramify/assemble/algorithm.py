@@ -10,6 +10,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator, RewardFn
 
 if TYPE_CHECKING:
+    from ramify.algos.credit import Weighting
     from ramify.algos.losses import Objective, TokenLoss
     from ramify.learner.learning import AnnotationRequest, Learning
     from ramify.learner.update import Learner
@@ -47,7 +48,6 @@ def build_objective(section: AlgorithmSection) -> "Objective":
     Raises:
         ConfigError: A loss of the user's own cannot be used.
     """
-    from ramify.algos.credit import Weighting
     from ramify.algos.file_parts import FileLoss
     from ramify.algos.kl import EntropyBonus, KlPenalty
     from ramify.algos.losses import Objective
@@ -59,9 +59,15 @@ def build_objective(section: AlgorithmSection) -> "Objective":
         penalties.append(KlPenalty(kl.estimator, kl.coefficient))
     if section.entropy_bonus is not None:
         penalties.append(EntropyBonus(section.entropy_bonus))
-    weighting = Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
     loss = section.loss.build() if isinstance(section.loss, FileLoss) else section.loss
-    return Objective(loss, tuple(penalties), weighting)
+    return Objective(loss, tuple(penalties), build_weighting(section))
+
+
+def build_weighting(section: AlgorithmSection) -> "Weighting":
+    """Return how much each token of each trajectory counts."""
+    from ramify.algos.credit import Weighting
+
+    return Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
 
 
 def annotation_request(section: AlgorithmSection) -> "AnnotationRequest":

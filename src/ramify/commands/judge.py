@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|FILE",
         help="the folder of a finished evaluation; or a file of results: JSON lines or one JSON array, also of ARPO and Tool-Star",
     )
-    parser.add_argument("--url", required=True, help="address of a service with OpenAI's chat API, with /v1")
+    parser.add_argument(
+        "--url",
+        required=True,
+        action="append",
+        help="address of a service with OpenAI's chat API, with /v1; repeat it for several servers of the same model",
+    )
     parser.add_argument("--model", required=True, metavar="NAME", help="the model that judges")
     parser.add_argument("--key-variable", metavar="NAME", help="environment variable with the service's key")
     parser.add_argument(
@@ -66,7 +71,7 @@ def _config(options: argparse.Namespace) -> "JudgeConfig":
     from ramify.config.schema_eval import JudgingSection
 
     table = {
-        "url": options.url,
+        "url": options.url if len(options.url) > 1 else options.url[0],
         "model": options.model,
         **({} if options.key_variable is None else {"key_variable": options.key_variable}),
         **({} if options.cache is None else {"cache": str(options.cache)}),

@@ -71,9 +71,11 @@ def _files(source: Path) -> list[Path]:
     Raises:
         ConfigError: There is none.
     """
+    from ramify.obs.trace_index import trace_files
+
     if source.is_file():
         return [source]
-    files = sorted((source / "trees").glob("*.jsonl")) if (source / "trees").is_dir() else []
+    files = list(trace_files(source / "trees"))
     files += [source / "trees.jsonl"] if (source / "trees.jsonl").is_file() else []
     if not files:
         raise ConfigError(f"{source}: expected a run folder with trees, or a file of trees, found none")

@@ -100,6 +100,23 @@ def add_override(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Add --step."""
+    parser.add_argument(
+        "--step",
+        type=at_least_one,
+        metavar="K",
+        help="of a run folder: the trees of this step (the last one)",
+    )
+
+
+def add_tree(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --tree."""
+    parser.add_argument(
+        "--tree", type=_at_least_zero, metavar="N", help=f"{text}: its place in the step's file, from 0"
+    )
+
+
 def recipe_file(text: str) -> Path:
     """The recipe file `text`; if there is none, the shipped recipe of that name (`recipes/`, `.toml` are optional)."""
     path = Path(text)
@@ -114,6 +131,14 @@ def at_least_one(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: It is something else.
     """
-    if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text[:40]!r}")
+    return _whole_number(text, 1)
+
+
+def _at_least_zero(text: str) -> int:
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text[:40]!r}")
     return int(text)

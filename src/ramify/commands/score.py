@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--task",
-        choices=("math", "qa", "reward"),
-        help="how answers are scored (of a run with --compat: that of each benchmark)",
+        choices=("math", "choose", "qa", "reward"),
+        help="how answers are scored (of a run with --compat: that of each benchmark); choose, letters of choices, is math, also in the "
+        "released code",
     )
     parser.add_argument(
         "--compat",
@@ -51,10 +52,11 @@ def run(options: argparse.Namespace) -> None:
         result: Mapping[str, Any] = {path.name: _golden(path) for path in options.files}
     elif options.task is None:
         if options.compat is None or not all(path.is_dir() for path in options.files):
-            raise DataError("--task: expected math, qa or reward")
+            raise DataError("--task: expected math, choose, qa or reward")
         result = _by_benchmark(options.files, options.compat)
     else:
-        result = _scored(options.files, options.task, options.compat, options.out)
+        task = "math" if options.task == "choose" else options.task
+        result = _scored(options.files, task, options.compat, options.out)
     sys.stdout.write(json.dumps(result) + "\n")
 
 
@@ -159,6 +161,8 @@ def _scores_of(row: "ResultRow", task: str, compat: str | None) -> Mapping[str, 
     from ramify.rewards.responses import row_scores
 
     try:
-        return row_scores(row.response, row.gold, task, compat, row.prediction)
+        scores = row_scores(row.response, row.gold, task, compat, row.prediction)
+        # The released code writes 0 where no judge was asked.
+        return {name: value for name, value in scores.items() if name != "llm_equal"}
     except (TypeError, IndexError) as error:
         raise DataError(f"{row.where}: the released code fails on this gold: {error}") from None

@@ -16,7 +16,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import uniform
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
-from ramify.core.tree import Entropy
+from ramify.core.tree import Entropy, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ Script = Callable[[str, int], ScriptedTurn]
 class TurnTable:
     """The script of a file: turns by the number of tool results so far; the last ones are repeated for ever.
 
-    `result_end` is the text at the end of each result (`ChatRenderer.result_end`).
+    `result_end` is the text at the end of each result (`ChatRenderer.result_end`). A prompt may explain it, so the context begins
+    behind the prompt.
     """
 
     turns: tuple[tuple[ScriptedTurn, ...], ...]
@@ -68,19 +69,30 @@ class ScriptedEngine:
         script: Script,
         context_tokens: int = 1 << 20,
         exact_entropy: bool = True,
+        shows_prompt: bool = True,
     ) -> None:
-        """Play `script`; `exact_entropy` says whether all of its entropies are numbers."""
+        """Play `script`.
+
+        Args:
+            tokenizer: Of the model that it stands for.
+            script: The turns.
+            context_tokens: Most tokens of a sequence.
+            exact_entropy: All of its entropies are numbers.
+            shows_prompt: The script gets the prompt too, not only what follows it.
+        """
         self._tokenizer = tokenizer
         self._script = script
         self._context_tokens = context_tokens
         self._exact_entropy = exact_entropy
+        self._shows_prompt = shows_prompt
         self._version = 0
         self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
 
     async def generate(self, request: Request) -> Completion:
         """Play the next tokens of the turn that the request is in."""
         start = len(request.token_ids) - request.stop_context
-        turn = self._script(self._tokenizer.decode(request.token_ids[:start]), request.seed)
+        begin = 0 if self._shows_prompt or request.path is None else _prompt_tokens(request.path)
+        turn = self._script(self._tokenizer.decode(request.token_ids[begin:start]), request.seed)
         ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
         matcher = self._matcher(request.stops)
         written: list[int] = []
@@ -134,10 +146,16 @@ class ScriptedEngine:
         """Do nothing, as it holds nothing."""
 
 
+def _prompt_tokens(path: Trajectory) -> int:
+    """Return the number of tokens of the prompt with which the path's last context begins."""
+    (_, size), *_ = path.contexts[-1].parts
+    return size
+
+
 def load_script(path: Path, result_end: str) -> TurnTable:
     """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
 
-    An entropy is a number or a pair [lower, upper]. Of the turns with the same `after`, one is drawn with the request's
+    An entropy is a number or a pair [lower, upper]; without the key all are 0. Of the turns with the same `after`, one is drawn with the request's
     seed. Beyond the last `after`, the turns of the last one are played.
 
     Raises:
@@ -146,7 +164,7 @@ def load_script(path: Path, result_end: str) -> TurnTable:
     turns: dict[int, list[ScriptedTurn]] = {}
     try:
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["turns"]:
-            entropies = tuple(map(_parse_entropy, table["entropies"]))
+            entropies = tuple(map(_parse_entropy, table.get("entropies", [0.0])))
             if not isinstance(table["text"], str) or not entropies:
                 raise ValueError("text must be a string, entropies a list that is not empty")
             turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))

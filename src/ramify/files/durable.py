@@ -230,7 +230,7 @@ def read_record(path: Path, read: Reader[T]) -> T:
         raise DataError(f"{path}: {error}") from None
 
 
-def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
+def parse_line(path: Path, row: int, line: str | bytes) -> dict[str, Any]:
     """Read one line; `row` counts from 1.
 
     Raises:

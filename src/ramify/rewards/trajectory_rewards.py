@@ -126,11 +126,15 @@ class OverlongReward:
         return tuple(map(self._shaped, trajectories, await self.inner.score(trajectories)))
 
     def _shaped(self, trajectory: Trajectory, reward: Reward) -> Reward:
-        allowed = self.max_tokens - self.margin
-        penalty = (
-            -1.0 if trajectory.stop.truncated else min(0.0, (allowed - trajectory.num_written) / self.margin)
-        )
+        penalty = length_penalty(trajectory, self.max_tokens, self.margin)
         return replace(reward, value=reward.value + penalty, parts={**reward.parts, "overlong": penalty})
+
+
+def length_penalty(trajectory: Trajectory, max_tokens: int, margin: int) -> float:
+    """Return the penalty of `OverlongReward`, which is at most 0."""
+    if trajectory.stop.truncated:
+        return -1.0
+    return min(0.0, (max_tokens - margin - trajectory.num_written) / margin)
 
 
 @dataclass(frozen=True, slots=True)

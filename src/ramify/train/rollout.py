@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramify.chat.token_texts import copy_tokenizer
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
-from ramify.obs.trace import TracedTree, read_trees, write_trees
+from ramify.obs.trace import TracedTree, read_trees
+from ramify.obs.trace_index import write_indexed
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
@@ -52,6 +54,7 @@ def grow_rollout(
             phase.advance()
         held_up = session.loop.delays.take()
     folder.create(recipe)
+    copy_tokenizer(sampler.task.renderer.tokenizer, folder.root)
     sampler.timing.flush(folder.timing(1), held_up)
     for note in sampler.timing.failure_notes():
         console.note(note)
@@ -61,7 +64,7 @@ def grow_rollout(
         console.note(f"{failed} of {total} trajectories failed")
     sampler.scoring.require_success()
     # Last: with its trees a rollout is done.
-    write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
+    write_indexed(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
     return tree_metrics(batch)
 
 
