@@ -141,7 +141,7 @@ def _turns(trajectory: Trajectory, result_end: str) -> list[dict[str, Any]]:
         )
     by_results: dict[int, dict[str, Any]] = {}
     before = ""
-    for source, run in groupby(trajectory.nodes, lambda node: node.source):
+    for source, run in groupby(trajectory.nodes[1:], lambda node: node.source):
         nodes = list(run)
         ids = [token for node in nodes for token in node.token_ids]
         text = "".join(node.text for node in nodes)
@@ -151,11 +151,11 @@ def _turns(trajectory: Trajectory, result_end: str) -> list[dict[str, Any]]:
                 raise DataError(
                     f"{leaf}: two of its turns follow the same number of results. Choose another leaf"
                 )
-            by_results[after] = {"text": text, "ids": ids, "entropies": [0.0]}
+            by_results[after] = {"text": text, "ids": ids}
         before += text
     if not by_results:
         raise DataError(f"{leaf}: the policy wrote nothing. Choose another leaf")
-    # A turn may get several results, and a prompt may show some: the script has no gap all the same.
+    # A turn may get several results; the script has no gap all the same.
     turns = []
     for after in range(max(by_results) + 1):
         turns.append({"after": after, **by_results[min(key for key in by_results if key >= after)]})

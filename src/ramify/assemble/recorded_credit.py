@@ -19,13 +19,15 @@ from ramify.core.outcomes import counted
 from ramify.core.protocols import Estimator
 from ramify.core.records import (
     AnnotatedTree,
+    Annotations,
     Floats,
+    NodeAnnotations,
     NodeCredit,
     ScoredTree,
     TrainingTree,
     behavior_annotations,
 )
-from ramify.core.tree import Source
+from ramify.core.tree import Source, Tree
 from ramify.obs.trace import TracedTree
 from ramify.rewards.trajectory_rewards import OVERLONG, length_penalty
 from ramify.runs.recorded_trees import recipe_of
@@ -87,9 +89,8 @@ class RecordedAlgorithm:
     """An algorithm, and what else the credit of recorded trees depends on.
 
     Attributes:
-        name: For people: the name of a shipped recipe, the path of another one, or "of the run"; and what is left out of it.
-        section: Its settings, without a correction: its importance weights need the learner's own logprobs, which no trace
-            holds.
+        name: For people: the name of a shipped recipe, the path of another one, or "of the run".
+        section: Its settings.
         max_tokens: Limit of a trajectory of the recorded run, which a penalty for length needs; None: not known.
         runs_file: Whether an estimator in a file of the user's own may be run: only if the user named the recipe.
     """
@@ -103,10 +104,10 @@ class RecordedAlgorithm:
     def _estimator(self) -> Estimator:
         return build_estimator(self.section)
 
-    def obstacle(self, trees: Sequence[ScoredTree]) -> str:
+    def obstacle(self, trees: Sequence[TracedTree]) -> str:
         """Return why the credit cannot be computed from these trees, and what to do; "" if it can."""
         section = self.section
-        entropy = section.entropy_advantage
+        entropy, batch = section.entropy_advantage, _batch(trees).values()
         if isinstance(section.estimator, FileEstimator) and not self.runs_file:
             return (
                 f"algorithm.estimator: a function of {section.estimator.path}, which a record does not run by itself. "
@@ -117,12 +118,17 @@ class RecordedAlgorithm:
                 "algorithm.kl: in the reward it needs logprobs of the reference model, which no trace holds. "
                 "Remove it: -s algorithm.kl="
             )
+        if section.correction is not None and not all(map(_has_old_logprobs, batch)):
+            return (
+                "algorithm.correction: its importance weights need the learner's logprobs, which only a step of training with "
+                'old = "recompute" records. Remove it: -s algorithm.correction='
+            )
         if entropy is not None and entropy.source == "annotate":
             return (
                 "algorithm.entropy_advantage: it takes the learner's entropies, which no trace holds. "
                 "Take the engine's: -s algorithm.entropy_advantage.source=behavior"
             )
-        if entropy is not None and not all(map(_has_entropies, trees)):
+        if entropy is not None and not all(map(_has_entropies, batch)):
             return (
                 "algorithm.entropy_advantage: the trace lacks entropies of the written tokens. "
                 "Remove it: -s algorithm.entropy_advantage="
@@ -150,15 +156,13 @@ class RecordedAlgorithm:
         """
         if reason := self.obstacle(trees):
             raise ConfigError(f"{self.name}: {reason}")
-        was_trained = any(traced.advantages is not None for traced in trees)
         batch: dict[int, AnnotatedTree] = {}
-        for index, traced in enumerate(trees):
-            scored = counted(self._shaped(traced))
-            if scored is not None and (traced.advantages is not None or not was_trained):
-                notes = behavior_annotations(scored.tree)
+        for index, traced in _batch(trees).items():
+            if (scored := counted(self._shaped(traced))) is not None:
+                notes = _annotations(scored.tree, traced.old_logprobs)
                 batch[index] = AnnotatedTree(scored.tree, scored.rewards, notes)
         masks = self.section.truncated == "mask"
-        credited = training_trees(tuple(batch.values()), self._estimator, None, masks)
+        credited = training_trees(tuple(batch.values()), self._estimator, self.section.correction, masks)
         weighting = build_weighting(self.section)
         by_index = {
             index: TreeCredit.of(tree, credit(tree, weighting))
@@ -180,9 +184,29 @@ class RecordedAlgorithm:
         return ScoredTree(traced.tree, tuple(rewards))
 
 
-def _has_entropies(scored: ScoredTree) -> bool:
-    written = (node for node in scored.tree.nodes if node.source is Source.POLICY)
+def _batch(trees: Sequence[TracedTree]) -> dict[int, TracedTree]:
+    """Return the trees that a step trained on, by their places; all of them if it trained on none."""
+    trained = {index: traced for index, traced in enumerate(trees) if traced.advantages is not None}
+    return trained or dict(enumerate(trees))
+
+
+def _annotations(tree: Tree, old_logprobs: Mapping[str, Sequence[float]]) -> Annotations:
+    """Return the recorded logprobs of the learner, by policy node; where there are none, the engine's."""
+    engines = behavior_annotations(tree)
+    if not old_logprobs:
+        return engines
+    return {name: NodeAnnotations(np.array(old_logprobs.get(name, ()))) for name in engines}
+
+
+def _has_entropies(traced: TracedTree) -> bool:
+    written = (node for node in traced.tree.nodes if node.source is Source.POLICY)
     return all(len(node.token_entropies) == len(node.token_ids) for node in written)
+
+
+def _has_old_logprobs(traced: TracedTree) -> bool:
+    scored = counted(traced)
+    written = [] if scored is None else [node for node in scored.tree.nodes if node.source is Source.POLICY]
+    return all(len(traced.old_logprobs.get(node.id, ())) == len(node.token_ids) for node in written)
 
 
 def own_algorithm(source: Path, overrides: Sequence[str] = ()) -> RecordedAlgorithm | None:
@@ -194,7 +218,8 @@ def own_algorithm(source: Path, overrides: Sequence[str] = ()) -> RecordedAlgori
     path = recipe_of(source)
     if path is None or "algorithm" not in read_toml(path):
         return None
-    return _read("of the run", path, overrides, max_tokens_of(source))
+    section = load_tables(AlgorithmTable, path, overrides).algorithm
+    return RecordedAlgorithm("of the run", section, max_tokens_of(source))
 
 
 def named_algorithm(
@@ -206,15 +231,8 @@ def named_algorithm(
         ConfigError: The recipe cannot be read, or has no table [algorithm].
     """
     name = path.stem if path.parent == shipped_recipes() else f"{path}"
-    return replace(_read(name, path, overrides, max_tokens), runs_file=True)
-
-
-def _read(name: str, path: Path, overrides: Sequence[str], max_tokens: int | None) -> RecordedAlgorithm:
     section = load_tables(AlgorithmTable, path, overrides).algorithm
-    if section.correction is None:
-        return RecordedAlgorithm(name, section, max_tokens)
-    bare = section.model_copy(update={"correction": None})
-    return RecordedAlgorithm(f"{name}, without its importance weights", bare, max_tokens)
+    return RecordedAlgorithm(name, section, max_tokens, runs_file=True)
 
 
 def shipped_algorithms(max_tokens: int | None = None) -> tuple[RecordedAlgorithm, ...]:

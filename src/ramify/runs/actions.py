@@ -40,10 +40,12 @@ def tree_actions(trace: Path, tree: int) -> tuple[Action, ...]:
         Action("turn into a test", f"ramify case {at} --leaf {{leaf}} --out case-{name}"),
     ]
     if "rollout" in table:
-        place = shlex.quote(f"{trace}:{tree}/")
+        start = shlex.quote(f"{trace}:{tree}/")
         weights = _weights_of(recipe.parent, trace)
         model = "" if weights is None else f" -s model.path={shlex.quote(f'{weights}')}"
-        grow = f"ramify rollout {shlex.quote(f'{recipe}')} --from {place}{{node}} -s run.dir=again-{name}{model}"
+        grow = (
+            f"ramify rollout {shlex.quote(f'{recipe}')} --from {start}{{node}} -s run.dir=again-{name}{model}"
+        )
         actions.insert(0, Action("grow again from here", grow))
     return tuple(actions)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.files.durable import is_locked
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_tree
 from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
-from ramify.view.facts import RunFacts
-from ramify.view.folders import RunPlace, TraceSource, find_runs, is_live, sources_of
+from ramify.view.facts import RunFacts, flips_of
+from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
 from ramify.view.safe import redacted, safe
 from ramify.view.summaries import SummaryCache, schema_note
 from ramify.view.texts import TokenTexts, search_trace
@@ -28,6 +29,7 @@ COLUMNS = (
     *("results", "shared", "calls", "failed_calls", "branches", "depth", "seconds", "step"),
 )  # fmt: skip
 """Values of an index row, in their order."""
+_RUN_FILES = ("metrics.jsonl", "evals.jsonl", "summary.json", "trees", "evals")
 _VERDICTS = frozenset({"right", "wrong", "mixed"})
 
 
@@ -62,14 +64,11 @@ class RunView:
             source.id: source for source in sources if source.id not in self.left_out
         }
 
-    def files(self) -> Iterator[Path]:
-        """Yield the files that the value `run` depends on."""
+    def state(self) -> Iterator[Path | bool]:
+        """Yield what the value `run` depends on: files, and whether a process works in a run's folder."""
         for run in self.runs:
-            yield from (
-                run.folder / name
-                for name in ("metrics.jsonl", "evals.jsonl", "summary.json", "results.jsonl")
-            )
-            yield from (run.folder / name for name in ("trees", "evals"))
+            yield is_locked(run.folder)
+            yield from (run.folder / name for name in _RUN_FILES)
         for source in self.sources.values():
             yield source.path
 
@@ -97,7 +96,7 @@ class RunView:
         for name, own in curves:
             prefix = f"{name}: " if len(with_curves) > 1 else ""
             series |= {f"{prefix}{metric}": points for metric, points in own.items()}
-        live = [is_live(run) for run in self.runs]
+        live = [is_locked(run.folder) for run in self.runs]
         for source in self.sources.values():
             summaries = self._summaries.known(source.path)
             if summaries is not None and summaries.note and (summaries.is_broken or not live[source.run]):
@@ -106,6 +105,7 @@ class RunView:
             about = [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
         else:
             about = [(each.run.name, each.in_one_line()) for each in facts]
+            about += flips_of(self.runs) if len(self._roots) > 1 else ()
         title = " and ".join(root.resolve().name for root in self._roots)
         value = {
             "schema": SCHEMA,

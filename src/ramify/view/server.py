@@ -115,12 +115,12 @@ class _Doors:
 
     def run(self, query: Mapping[str, str], known: str) -> "_Answer":
         del query
-        tag = _tag(self._view.files())
+        tag = _tag(self._view.state())
         if tag == known and tag == self._run[0]:
             return _Answer(tag, None)
         if tag != self._run[0]:
             value = dump(self._view.run())
-            self._run = (_tag(self._view.files()), value)
+            self._run = (_tag(self._view.state()), value)
         return _Answer(*self._run)
 
     def index(self, query: Mapping[str, str], known: str) -> "_Answer":
@@ -192,10 +192,13 @@ def _row(query: Mapping[str, str]) -> int:
     return int(row)
 
 
-def _tag(files: Iterable[Path]) -> str:
-    """Return a tag of files as they are now."""
+def _tag(state: Iterable[Path | bool]) -> str:
+    """Return a tag of files as they are now, and of what else is true."""
     digest = hashlib.blake2b(digest_size=12)
-    for path in files:
+    for path in state:
+        if isinstance(path, bool):
+            digest.update(b"1" if path else b"0")
+            continue
         try:
             about = path.stat()
         except OSError:

@@ -42,6 +42,7 @@ class SummaryCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, Summaries] = OrderedDict()
+        self._total = 0
         self._counts: dict[Path, tuple[int, int, int]] = {}
 
     def read(self, path: Path) -> Summaries:
@@ -59,10 +60,12 @@ class SummaryCache:
                 known = _read(
                     path, about, known if grew and known is not None and not known.is_broken else None
                 )
+                before = self._files.pop(path, None)
+                self._total += len(known.trees) - (0 if before is None else len(before.trees))
                 self._files[path] = known
             self._files.move_to_end(path)
-            while len(self._files) > 1 and sum(len(file.trees) for file in self._files.values()) > _MOST:
-                self._files.popitem(last=False)
+            while len(self._files) > 1 and self._total > _MOST:
+                self._total -= len(self._files.popitem(last=False)[1].trees)
             return known
 
     def known(self, path: Path) -> Summaries | None:
