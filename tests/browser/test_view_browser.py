@@ -143,8 +143,8 @@ def look_at_panels(browser):
     # 7 where time went, 8 where tokens went.
     press(browser, "l", shows="issued 2 times", inside="#panel")
     assert browser.run("return document.querySelector('#panel tbody tr').innerText").split()[:5] == [
-        "call:",
         "python",
+        "print(capital)",
         "1.0",
         "2",
         "s",

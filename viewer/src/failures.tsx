@@ -15,14 +15,15 @@ const UNFOLDED = 2;
 const CAUSES = 4;
 
 /** What went wrong, counted over steps, with the text that the policy read. */
-export function Failures({ source, run, rows, open }: { source: Source; run: Run; rows: Row[]; open: Open }): JSX.Element {
+export function Failures(props: { source: Source; run: Run; rows: Row[]; open: Open; reading: boolean }): JSX.Element {
+  const { source, run, rows, open } = props;
   const kinds = FAILURES.map((flag) => ({
     flag,
     label: FLAGS.find(([name]) => name === flag)?.[1] ?? flag,
     rows: rows.filter((row) => row.flags.includes(flag)),
   })).filter((kind) => kind.rows.length > 0);
   const steps = useMemo(() => new Set(rows.map((row) => row.step)).size, [rows]);
-  if (kinds.length === 0) return <p class="loading">Nothing failed in {plural(rows.length, "tree")}.</p>;
+  if (kinds.length === 0) return <p class="loading">{props.reading ? "Reading the index ..." : `Nothing failed in ${plural(rows.length, "tree")}.`}</p>;
   return (
     <div class="failures">
       <h2>Failures</h2>

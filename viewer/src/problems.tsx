@@ -16,6 +16,7 @@ interface Props {
   rows: Row[];
   open: Open;
   problem: string;
+  reading: boolean;
   go(change: Partial<Route>): void;
 }
 
@@ -35,7 +36,7 @@ export function Problems(props: Props): JSX.Element {
     <div class="problems">
       <h2>Problems that were tried more than once</h2>
       {changes.length === 0 ? (
-        <p class="soft">Every problem of this run has one tree.</p>
+        <p class="soft">{props.reading ? "Reading the index ..." : "Every problem of this run has one tree."}</p>
       ) : (
         <>
           <p>
