@@ -47,7 +47,7 @@ export function Occurrences(props: {
       <p>
         {plural(seen.length, "tree")} of problem <code>{problem}</code>.
       </p>
-      {seen.length > 1 && <Chart title="Mean reward by step" lines={lines} dots low={0} />}
+      {lines.some((line) => line.points.length > 1) && <Chart title="Mean reward by step" lines={lines} dots low={0} />}
       <Table
         label="Trees of this problem"
         head={[...(run.runs.length > 1 ? ["Run"] : []), "Step", "Right", "Reward", "Change", "Flip"]}

@@ -18,7 +18,7 @@ export function Playground(props: PanelProps): JSX.Element {
   // Some need the whole batch: the first that can credit a single tree is shown until another is picked.
   const [at, setAt] = useState(0);
   const algorithm = picked || (names[at] ?? "");
-  const [key, setKey] = useState("advantage");
+  const [key, setKey] = useState("s_plus");
   const [change, setChange] = useState(true);
   const other = useLoaded(
     async () => (algorithm === "" ? null : await source.credit(row.source, row.row, algorithm)),

@@ -21,6 +21,8 @@ interface Props {
 }
 
 const SHOWN = 200;
+/** Attempts up to which each says why it got its reward. */
+const FEW = 4;
 
 /** Problems by their change from the first tree to the last, or from the first run to the second: the worst first. */
 export function Problems(props: Props): JSX.Element {
@@ -138,6 +140,7 @@ function Attempts({ source, row, open, run }: { source: Source; row: Row; open: 
               {verdict(trajectory).mark} {score(trajectory.reward)}
             </span>{" "}
             {clip(trajectory.answer, 80) || <i>{trajectory.stop}</i>}
+            {row.n <= FEW && <p class="soft">{trajectory.why.join(" ")}</p>}
           </li>
         ))}
       </ol>

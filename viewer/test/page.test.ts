@@ -56,6 +56,7 @@ test("ids in a command are words of a shell", () => {
   assert.equal(filled("x {node} {leaf} {other} {z}", { node: "0.1", leaf: "", other: "a'; rm -rf /" }), "x 0.1 '' 'a'\\''; rm -rf /' {z}");
   assert.equal(filled("x {node}", { node: "a\nrm" }), null);
   assert.equal(filled("x {node}", { node: "$& {leaf}", leaf: "y" }), "x '$& {leaf}'");
+  assert.equal(filled("x:1/{node} --leaf {leaf}", { node: "", leaf: "" }), "x:1/ --leaf ''");
   assert.equal(shellWord("\u2028"), null);
 });
 
