@@ -14,7 +14,7 @@ from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
-from ramify.view.safe import redacted, safe
+from ramify.view.safe import redacted_table, safe, safe_table
 from ramify.view.summaries import SummaryCache, schema_note
 from ramify.view.texts import TokenTexts, search_trace
 from ramify.view.times import TreeKey, seconds_by_tree, times_of
@@ -125,7 +125,7 @@ class RunView:
             ),
             "columns": list(COLUMNS),
         }
-        return safe(value)
+        return safe_table(value)
 
     def _kind(self) -> str:
         kinds = [run.kind for run in self.runs]
@@ -141,7 +141,7 @@ class RunView:
         """
         source = self._source(source_id)
         rows = [list(row.values()) for row in self._rows(source, seconds_by_tree(source))]
-        return safe({"source": source_id, "rows": rows})
+        return safe_table({"source": source_id, "rows": rows})
 
     def _rows(self, source: TraceSource, seconds: Mapping[TreeKey, float]) -> Iterator[dict[str, Any]]:
         right = right_attempts(source.path.parent) if source.by_attempt else {}
@@ -206,7 +206,7 @@ class RunView:
         """
         source, traced = self._traced(source_id, row)
         nodes = self._credits_of(self.runs[source.run]).of_tree(source, row, traced, algorithm)
-        return safe({"algorithm": algorithm, "nodes": nodes})
+        return safe_table({"algorithm": algorithm, "nodes": nodes})
 
     def search(self, text: str) -> list[list[Any]]:
         """Return source, row and place of trees that hold a text, at most `MAX_HITS`."""
@@ -221,14 +221,12 @@ class RunView:
 
     def problem(self, problem_id: str) -> list[list[Any]]:
         """Return source, row, mean, right and number of trajectories of all trees of a problem."""
-        return safe(
-            [
-                [key, *(row[name] for name in ("row", "mean", "right", "n"))]
-                for key, source in self.sources.items()
-                for row in self._rows(source, {})
-                if row["problem"] == problem_id
-            ]
-        )
+        return [
+            [safe(key), *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
+            for key, source in self.sources.items()
+            for row in self._rows(source, {})
+            if row["problem"] == problem_id
+        ]
 
     def _traced(self, source_id: str, row: int) -> tuple[TraceSource, TracedTree]:
         source = self._source(source_id)
@@ -253,8 +251,9 @@ class RunView:
     def _credits_of(self, run: RunPlace) -> RunCredits:
         return self._credits.setdefault(run.folder, RunCredits(run))
 
-    def _safe_tree(self, value: Any) -> Any:  # noqa: ANN401 - JSON
-        return redacted(safe(value)) if self._redact else safe(value)
+    def _safe_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        plain = safe_table(value)
+        return redacted_table(plain) if self._redact else plain
 
 
 def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -43,7 +44,7 @@ _HEADERS: Mapping[str, str] = {
 _MAX_QUERY = 1000
 
 
-def make_app(view: RunView, bundle: Bundle, token: str) -> ASGIApp:
+def make_app(view: RunView, bundle: Bundle, token: str) -> Starlette:
     """Return the server's application."""
     doors = _Doors(view)
     static = (
@@ -63,7 +64,7 @@ def make_app(view: RunView, bundle: Bundle, token: str) -> ASGIApp:
             ("problem", doors.problem),
         )
     ]
-    return _Guard(Starlette(routes=routes), token.encode())
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, token=token.encode())])
 
 
 class _Guard:
