@@ -5,7 +5,7 @@ import { flipped, Occurrences } from "./history";
 import { useLoaded } from "./hooks";
 import { ShareBar, Table, verdict } from "./parts";
 import type { Route } from "./route";
-import { rowKey, runName } from "./rows";
+import { hasSteps, rowKey, runName } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
 import { clip, plural, score, short, signed } from "./words";
@@ -127,7 +127,8 @@ function Attempts({ source, row, open, run }: { source: Source; row: Row; open: 
   return (
     <article>
       <h4>
-        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}step {row.step}, {row.right} of {row.n} right
+        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}{hasSteps(run) ? `step ${row.step}, ` : ""}
+        {row.right} of {row.n} right
       </h4>
       {error !== "" && <p class="failure">{error}</p>}
       <ol class="attempts">
