@@ -22,6 +22,8 @@ from ramify.view.tree_values import TreeFacts, tree_values
 from ramify.view.verdicts import Verdict, right_attempts, verdict_of
 
 SCHEMA = 1
+MAX_CURVES = 20
+"""Runs of a folder whose curves are in the page."""
 MAX_HITS = 500
 """Trees that a search returns."""
 COLUMNS = (
@@ -91,7 +93,12 @@ class RunView:
         notes = [*self.left_out.values()]
         facts = [self._facts_of(run) for run in self.runs]
         series: dict[str, Any] = {}
-        curves = [(run.name, each.series(notes.append)) for run, each in zip(self.runs, facts, strict=True)]
+        curves = [
+            (run.name, each.series(notes.append))
+            for run, each in zip(self.runs[:MAX_CURVES], facts, strict=False)
+        ]
+        if len(self.runs) > MAX_CURVES:
+            notes.append(f"The curves of {len(self.runs) - MAX_CURVES} of {len(self.runs)} runs.")
         with_curves = [name for name, own in curves if own]
         for name, own in curves:
             prefix = f"{name}: " if len(with_curves) > 1 else ""
@@ -126,6 +133,11 @@ class RunView:
             "columns": list(COLUMNS),
         }
         return safe_table(value)
+
+    def _algorithms(self) -> list[str]:
+        """Return the names of the algorithms of the first run that has an own one; the others have the same names."""
+        credits = map(self._credits_of, self.runs)
+        return next((list(each.algorithms) for each in credits if each.own is not None), [])
 
     def _kind(self) -> str:
         kinds = [run.kind for run in self.runs]
@@ -244,7 +256,7 @@ class RunView:
 
     def _facts_of(self, run: RunPlace) -> RunFacts:
         facts = self._facts.get(run.folder)
-        if facts is None or not facts.summary:
+        if facts is None or (run.kind in ("evaluation", "synthesis") and not facts.summary):
             facts = self._facts[run.folder] = RunFacts.read(run)
         return facts
 
