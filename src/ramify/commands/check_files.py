@@ -6,7 +6,7 @@ They are cheap, and run before anything heavy is loaded. What the content of fil
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,13 @@ _NOT_READ = (
 )
 
 
-def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -> None:
+def check_files(
+    recipe: AnyRecipe,
+    *,
+    fetch: bool = True,
+    trains: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+) -> None:
     """Check that every file that a recipe names is there; one line tells all that are not.
 
     Args:
@@ -60,7 +66,9 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
     Raises:
         ConfigError: A file is missing or wrong.
     """
-    checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
+    checks = [
+        partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch, note=note)
+    ]
     checks += [partial(_require_data, recipe), partial(_require_instructions, recipe, fetch=fetch)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
@@ -301,7 +309,7 @@ def require_rate(section: RolloutSection) -> None:
         read_rate(rule.rate_from)
 
 
-def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
+def _require_model(section: ModelConfig, *, weights: bool, fetch: bool, note: Callable[[str], None]) -> None:
     """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet.
 
     Raises:
@@ -309,7 +317,7 @@ def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
     """
     try:
         if fetch:
-            fetch_model(section.path, weights=weights)
+            fetch_model(section.path, weights=weights, note=note)
         elif not is_fetched(section.path, weights=weights):
             return
     except UserError as error:
@@ -325,6 +333,8 @@ def require_dry_run(options: argparse.Namespace) -> None:
 
 def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None = None) -> None:
     """Print a recipe, and behind it, as comments, what it asks for; `problems`: its trees are grown for so many.
+
+    With --json both are one object.
 
     Raises:
         UserError: The run would refuse it.
@@ -357,6 +367,13 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
         lines += [f"memory: {total}{less}", *parts]
+    if options.json:
+        from ramify.commands.parser import open_console
+        from ramify.commands.run_listing import SCHEMA
+
+        table = recipe.model_dump(mode="json")
+        open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": [*lines, *notes]})
+        return
     sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
 
 

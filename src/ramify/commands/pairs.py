@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_step, add_tree, at_least_one
+from ramify.commands.parser import add_step, add_tree, at_least_one, open_console
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ramify.core.records import ScoredTree
+    from ramify.obs.console import Phase
 
 _MAX_TOKENS = 8192
 
@@ -53,22 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.chat.tokenizer import ChatTokenizer
-    from ramify.obs.console import RunConsole
     from ramify.synth.pairs import NamedPair, PairRule, choose_pairs, pair_rows, write_pairs
 
     if options.out.exists():
         raise ConfigError(f"--out: {options.out} exists; name a new file")
     rule: PairRule | NamedPair = PairRule(options.per_question, options.max_tokens)
-    trees = partial(_trees, _files(options.places))
+    files = _files(options.places)
+    trees = partial(_trees, files)
     if _names_leaves(options):
         rule = NamedPair(options.chosen, options.rejected)
         trees = partial(_one_tree, options)
     decode = ChatTokenizer(options.model or _model_of(options.places[0])).decode
-    chosen = choose_pairs(trees(), rule, decode)
-    if not chosen.count:
-        raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
-    write_pairs(options.out, pair_rows(trees(), chosen, decode))
-    console = RunConsole()
+    console = open_console(options)
+    with console.phase("trees", 2 * len(files)) as phase:
+        chosen = choose_pairs(trees(phase), rule, decode)
+        if not chosen.count:
+            raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
+        write_pairs(options.out, pair_rows(trees(phase), chosen, decode))
     if chosen.num_encoded:
         console.note(
             f"{chosen.num_encoded} pairs hold texts of a service: their tokens were encoded, not sampled (exact_ids = false in their rows). "
@@ -98,19 +100,22 @@ def _files(sources: Sequence[Path]) -> list[Path]:
     return list({file.resolve(): file for source in sources for file in trace_files(source)}.values())
 
 
-def _one_tree(options: argparse.Namespace) -> "Iterator[tuple[str, ScoredTree]]":
+def _one_tree(options: argparse.Namespace, phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
     from ramify.runs.recorded_trees import trace_of, tree_at
 
     path = trace_of(options.places[0], options.step)
     yield f"{path}", tree_at(path, options.tree)
+    phase.advance()
 
 
-def _trees(files: list[Path]) -> "Iterator[tuple[str, ScoredTree]]":
+def _trees(files: list[Path], phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
+    """Yield all trees, twice in a command: what is chosen is not in memory."""
     from ramify.obs.trace import each_tree
 
     for file in files:
         for traced in each_tree(file):
             yield f"{file}", traced
+        phase.advance()
 
 
 def _model_of(run: Path) -> Path:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_recipe, at_least_one
+from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
 
 if TYPE_CHECKING:
     from ramify.train.rollout import Place
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="grow a tree for each of the first N problems (default: rollout.problems_per_step)",
     )
+    add_output(parser)
 
 
 def _start_node(text: str) -> "Place":
@@ -60,15 +61,15 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run, trains=False)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options), trains=False)
     ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
         dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)
         return
     from ramify.assemble.training import run_rollout
-    from ramify.obs.console import RunConsole
+    from ramify.commands.run_listing import record_run
 
-    console = RunConsole()
+    console = open_console(options)
     metrics = run_rollout(recipe, console, options.problems, options.start)
     # Where no trajectory counts, there is no mean.
     mean, left_out = metrics.get("reward/mean"), metrics["reward/not_counted"]
@@ -79,3 +80,4 @@ def run(options: argparse.Namespace) -> None:
         f"({metrics['calls/executed_per_trajectory']:.3g} executed)  "
         f"trees in {recipe.run.dir}"
     )
+    record_run(console, recipe.run.dir, metrics=metrics)

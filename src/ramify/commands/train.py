@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_recipe, at_least_one
+from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
 from ramify.core.errors import MachineError, RunInterruptedError
 from ramify.core.rank import Rank, launched
 
@@ -28,11 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument("--max-steps", type=at_least_one, metavar="N", help="stop after step N of the run")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in run.dir")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import dry_run, require_dry_run
+    from ramify.commands.run_listing import record_run
     from ramify.config.other_runs import record_of
     from ramify.runs.run_folder import TRAINING
 
@@ -55,9 +57,8 @@ def run(options: argparse.Namespace) -> None:
         dry_run(recipe, options)
         return
     from ramify.learner.parallel import connect_ranks
-    from ramify.obs.console import RunConsole
 
-    console = RunConsole()
+    console = open_console(options)
     try:
         with connect_ranks(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
             # Processes that torchrun started again go on with what those before them saved.
@@ -70,7 +71,8 @@ def run(options: argparse.Namespace) -> None:
         # Any other status would have torchrun start the run again.
         console.note(f"{stopped}")
         return
-    console.note(f"model written to {path}")
+    console.result(f"model written to {path}")
+    record_run(console, recipe.run.dir, model=str(path))
 
 
 def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
@@ -87,7 +89,11 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         "selfcritic": SelfCriticRecipe,
     }
     recipe = load_recipe(schemas[options.command], options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(
+        recipe,
+        fetch=not options.dry_run,
+        note=(lambda _: None) if launched(os.environ).number else notes_of(options),
+    )
     if not options.dry_run:
         check_positions(recipe)
     return recipe

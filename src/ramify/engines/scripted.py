@@ -159,8 +159,8 @@ def load_script(path: Path, result_end: str) -> TurnTable:
     """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`, `ids`.
 
     `ids` are the turn's tokens, in place of those of its text. An entropy is a number or a pair [lower, upper]; without the key
-    all are 0. Of the turns with the same `after`, one is drawn with the request's
-    seed. Beyond the last `after`, the turns of the last one are played.
+    all are 0. Of the turns with the same `after`, one is drawn with the request's seed. Beyond the last `after`, the turns of the
+    last one are played.
 
     Raises:
         ConfigError: The file is missing or not of this form, or an `after` from 0 up to the last one has no turn.

@@ -7,6 +7,7 @@ from pathlib import Path
 from ramify.chat.token_texts import copy_tokenizer
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.core.records import ScoredTree
 from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
@@ -17,6 +18,7 @@ from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
 from ramify.runs.recorded_trees import tree_at
 from ramify.runs.run_folder import RunFolder
+from ramify.runs.status import begin_session
 from ramify.sampler.sampler import Sampler, sampling
 
 
@@ -48,10 +50,17 @@ def grow_rollout(
         UserError: No problem worked, or the folder cannot be written.
         RunInterruptedError: Ctrl-C or SIGTERM; nothing was written.
     """
+    begin_session(folder.root, 1)
     with sampling(sampler, lambda: sampler) as session:
-        with console.phase("rollout", 1) as phase:
-            batch = session.stop.run(sampler.grow(planned, phase))
-            phase.advance()
+        with console.phase("rollout", len(planned)) as phase:
+
+            async def count(scored: ScoredTree, seconds: float) -> ScoredTree:
+                del seconds
+                phase.advance()
+                return scored
+
+            work = sampler.grow_each(planned, count, lambda waits: phase.advance(0, waiting=waits))
+            batch = session.stop.run(work)
         held_up = session.loop.delays.take()
     folder.create(recipe)
     copy_tokenizer(sampler.task.renderer.tokenizer, folder.root)
