@@ -7,6 +7,7 @@ exist yet are named after the tree.
 import shlex
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ramify.runs.recorded_trees import recipe_of
@@ -50,6 +51,7 @@ def tree_actions(trace: Path, tree: int) -> tuple[Action, ...]:
     return tuple(actions)
 
 
+@lru_cache(maxsize=16)
 def _tables(recipe: Path) -> frozenset[str]:
     try:
         return frozenset(tomllib.loads(recipe.read_text(encoding="utf-8")))
