@@ -194,6 +194,15 @@ def test_a_case_says_which_call_has_another_result(trained, tmp_path, capsys):
     capsys.readouterr()
     assert main(["case", str(case)]) == 1
     assert "text: expected" in capsys.readouterr().out
+    (row,) = read_lines(case / "case.jsonl")
+    row["expected"] |= {"reward": 7.5, "answer": "no such", "calls": []}
+    write_lines(case / "case.jsonl", [row])
+    assert main(["case", str(case)]) == 1
+    out = capsys.readouterr().out
+    assert all(
+        f"{key}: expected {value}" in out
+        for key, value in (("reward", "7.5"), ("answer", "'no such'"), ("calls", 0))
+    )
 
 
 @pytest.mark.parametrize(
