@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 
@@ -117,6 +118,19 @@ def test_an_evaluation_has_no_algorithm_of_its_own(evaluated, capsys):
     assert "--algorithm" in capsys.readouterr().err
     result = credit(capsys, evaluated, "--algorithm", "arpo_reasoning_7b")
     assert all(tree["own_nodes"] is None for tree in result["trees"])
+
+
+def test_a_run_whose_own_credit_no_trace_can_give_is_compared_with_nothing(trained, tmp_path, capsys):
+    shutil.copytree(trained / "trees", tmp_path / "trees")
+    charged = '[algorithm.kl]\nplace = "reward"\nestimator = "k1"\ncoefficient = 0.1\n'
+    (tmp_path / "recipe.toml").write_text((trained / "recipe.toml").read_text() + charged)
+    capsys.readouterr()
+    assert main(["credit", str(tmp_path), "--algorithm", "arpo_hard_reasoning_7b"]) == 0
+    out = capsys.readouterr().out
+    assert "no comparison with the algorithm of the run: algorithm.kl" in out
+    assert "in brackets" not in out
+    assert main(["credit", str(tmp_path)]) == 2
+    assert "algorithm.kl" in capsys.readouterr().err
 
 
 def commands(trace, tree):
