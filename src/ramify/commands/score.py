@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DataError: A file or a line cannot be scored.
     """
+    from ramify.obs.console import RunConsole
+
     if options.golden:
         if options.task or options.compat or options.out:
             raise DataError("--golden: it takes no --task, --compat or --out; every vector says what it is")
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         result = _by_benchmark(options.files, options.compat)
     else:
         result = _scored(options.files, options.task, options.compat, options.out)
-    sys.stdout.write(json.dumps(result) + "\n")
+    RunConsole(as_json=True).record(result)
 
 
 def _golden(path: Path) -> Mapping[str, Any]:

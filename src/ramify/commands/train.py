@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import dry_run, require_dry_run
-    from ramify.commands.run_listing import record_run
     from ramify.config.other_runs import record_of
     from ramify.runs.run_folder import TRAINING
 
@@ -56,6 +55,7 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         dry_run(recipe, options)
         return
+    from ramify.commands.run_listing import record_run
     from ramify.learner.parallel import connect_ranks
 
     console = open_console(options)
