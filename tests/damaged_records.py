@@ -40,12 +40,10 @@ def damaged(line: str, rng: random.Random) -> bytes:
 
 
 def _move(nodes: list[dict[str, Any]], rng: random.Random) -> None:
-    """Give a node another place: below itself, below one that is not there, in a circle, or twice."""
+    """Give a node another place or kind: below one that is not there, or twice."""
     node, other = rng.choice(nodes), rng.choice(nodes)
-    key = rng.choice(["parent", "id", "path", "context", "stop", "results", "turn"])
-    if key == "parent" and rng.random() < 0.5:
-        other["parent"] = node["id"]
-    node[key] = rng.choice(["9.9", node["id"]]) if rng.random() < 0.2 else other[key]
+    key = rng.choice(["source", "id", "context", "stop", "results", "turn", "behavior_logprobs"])
+    node[key] = rng.choice(["9.9", node["id"]]) if rng.random() < 0.2 else other.get(key)
 
 
 def _change(record: Any, rng: random.Random) -> str:

@@ -10,6 +10,7 @@ outlives a new schema of the trace.
 import hashlib
 import json
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from ramify.core.records import ScoredTree
 from ramify.learner.parallel import single_process
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
+from ramify.obs.trace import read_trees
 from random_trees import random_tree, sampled, some_rewards
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -48,7 +50,6 @@ NODE = (
     "policy_version",
     "stop",
 )
-TREE = ("key", "problem", "decisions", "rewards", "advantages")
 REWARD = ("value", "parts", "events")
 METRICS = ("reward/mean", "update/loss", "update/grad_norm", "update/entropy", "update/tokens")
 
@@ -79,9 +80,9 @@ def quickstart(folder):
         })
     )  # fmt: skip
     rows = read_lines(rl / "metrics.jsonl")
-    trees = [read_lines(rl / "trees" / f"{step:06d}.jsonl") for step in range(1, STEPS + 1)]
-    assert sum(len(node["results"]) for of_step in trees for tree in of_step for node in tree["nodes"]) > 20
-    assert sum(len(tree["decisions"]) for of_step in trees for tree in of_step) > 20
+    trees = [read_trees(rl / "trees" / f"{step:06d}.jsonl") for step in range(1, STEPS + 1)]
+    assert sum(len(node.results) for of_step in trees for each in of_step for node in each.tree.nodes) > 20
+    assert sum(len(each.tree.decisions) for of_step in trees for each in of_step) > 20
     return {
         "sft/weights": weights(start),
         **{f"rl/{step}/trees": digest([of_tree(t) for t in of_step]) for step, of_step in enumerate(trees, 1)},
@@ -153,13 +154,20 @@ def gradients(optimizer):
     return [hashlib.sha256(parameter.grad.numpy().tobytes()).hexdigest() for parameter in parameters]
 
 
-def of_tree(line):
+def of_tree(traced):
     """Return the values of a tree that every schema of the trace has; `results` by what the model was shown."""
-    nodes = [{key: node[key] for key in NODE} for node in line["nodes"]]
-    # Earlier commits call a decision's entropy delta its rise.
-    decisions = [{"rise" if k == "entropy_delta" else k: v for k, v in d.items()} for d in line["decisions"]]
-    rewards = [{key: reward[key] for key in REWARD} for reward in line["rewards"]]
-    return {**{key: line[key] for key in TREE}, "nodes": nodes, "decisions": decisions, "rewards": rewards}
+    tree = asdict(traced.tree)
+    nodes = [{key: node[key] for key in NODE} for node in tree["nodes"]]
+    # Earlier commits call a decision's entropy delta its rise, and record no draws.
+    decisions = [
+        {"rise" if k == "entropy_delta" else k: v for k, v in d.items() if k != "draw"}
+        for d in tree["decisions"]
+    ]
+    rewards = [
+        {key: value for key, value in asdict(reward).items() if key in REWARD} for reward in traced.rewards
+    ]
+    whole = {"key": tree["key"], "problem": tree["problem"], "advantages": traced.advantages}
+    return {**whole, "nodes": nodes, "decisions": decisions, "rewards": rewards}
 
 
 def weights(checkpoint):

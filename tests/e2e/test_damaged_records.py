@@ -64,7 +64,7 @@ class Runs:
                 (to / "run" / "trees").mkdir()
                 shutil.move(to / "run" / "trees.jsonl", to / "run" / "trees" / "000001.jsonl")
                 tree = json.loads(self.lines[0])
-                node = next(node["id"] for node in tree["nodes"] if node["stop"] is None)
+                node = next(node["id"] for node in tree["nodes"] if "stop" not in node)
                 requests = [
                     "rollout",
                     self.recipes["train"],
@@ -72,7 +72,7 @@ class Runs:
                     "-s",
                     f"run.dir={to / 'new'}",
                 ]
-                return [*requests, "--from", f"{to / 'run'}:1:{tree['key']['slot']}/{node}"]
+                return [*requests, "--from", f"{to / 'run'}:1:0/{node}"]
             case "eval --compare":
                 self._one_of(to, "eval", ["manifest.json", "results.jsonl"], rng)
                 return ["eval", "--compare", self.folder / "eval" / "run", to / "run", "--out", to / "new"]

@@ -34,7 +34,7 @@ def test_rewards_that_never_differ_are_refused_unless_allowed(tmp_path, model_fo
     assert "preflight.allow_zero_variance = true" in message
     run = recipe.parent / "run"
     assert f"the trees are in {run / 'preflight'}" in message
-    names = {"report.json", "timing.jsonl", "trees.jsonl"}
+    names = {"report.json", "timing.jsonl", "trees.jsonl", "trees.index.jsonl"}
     guarded = ("-s", "guard.max_length=1.0")
     # What it saw is in nobody's way.
     for more in ((), guarded, ("--resume",)):

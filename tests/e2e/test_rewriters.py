@@ -9,6 +9,7 @@ from ramify.cli import main
 from ramify.core.tree import Cut
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 SOURCE = '''
 from ramify.core.records import ContinueFrom
@@ -65,7 +66,7 @@ def train(recipe, rewriter, *more):
 
 
 def trees_of(run):
-    return [traced.tree for path in sorted((run / "trees").iterdir()) for traced in read_trees(path)]
+    return [traced.tree for path in trace_files(run / "trees") for traced in read_trees(path)]
 
 
 def test_a_policy_learns_from_contexts_that_go_on_inside_its_turns(task, capsys):
@@ -101,10 +102,8 @@ def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
     recipe = write_task(tmp_path / "eval", model_folder, EVAL)
     assert main(["eval", str(recipe), "-s", f"sampling.rewriters=[{REWRITER}]"]) == 0
     run = next(path.parent for path in tmp_path.rglob("trees.jsonl"))
-    nodes = [
-        node for line in (run / "trees.jsonl").read_text().splitlines() for node in json.loads(line)["nodes"]
-    ]
-    assert {node["context"]["tokens"] > 0 for node in nodes if isinstance(node["context"], dict)} == {True}
+    nodes = [node for traced in read_trees(run / "trees.jsonl") for node in traced.tree.nodes]
+    assert {node.context.tokens > 0 for node in nodes if isinstance(node.context, Cut)} == {True}
     message = json.loads((run / "manifest.json").read_text())["scores"]["rewriters"]
     assert set(message) == {"halfway"}
 

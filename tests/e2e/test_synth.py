@@ -155,7 +155,8 @@ def local(task, run, *more):
 
 def content(run):
     trees = sorted((run / "trees").iterdir())
-    assert [path.name for path in trees] == ["direct.jsonl", "hints.jsonl", "tools.jsonl"]
+    names = [f"{stage}.{kind}" for stage in ("direct", "hints", "tools") for kind in ("index.jsonl", "jsonl")]
+    assert [path.name for path in trees] == names
     return {path.name: path.read_bytes() for path in (*trees, *(run / name for name in FILES))}
 
 

@@ -1,6 +1,5 @@
 """Whole runs under torchrun: as on one process, resumed on other numbers of ranks, opened elsewhere."""
 
-import json
 import math
 
 import numpy as np
@@ -14,6 +13,8 @@ import own_parts
 from e2e_runs import ATTEMPTS, DPO, SFT, TRAIN, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 STEPS = "deterministic = true\nsteps = 3"
 COPY = TRAIN.replace("deterministic = true", STEPS).replace("slots = 12", 'slots = 12\nweights = "copy"')
@@ -75,8 +76,8 @@ def apart(checkpoint, reference):
 
 def trees(run):
     """Sampled tokens by node, whatever their logprobs are in the last digits."""
-    lines = [json.loads(line) for path in sorted((run / "trees").iterdir()) for line in path.open()]
-    return [[(node["id"], node["token_ids"]) for node in line["nodes"]] for line in lines]
+    grown = [traced.tree for path in trace_files(run / "trees") for traced in read_trees(path)]
+    return [[(node.id, node.token_ids) for node in tree.nodes] for tree in grown]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.schema_eval import EvalRecipe, dev_data
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import note_idle_turn_limit
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.data.configs import DataFiles
@@ -60,7 +61,8 @@ def read_dev_problems(
     trained = questions_of(training)
     stage = training_stage(recipe.command, recipe.model.dialect, (), training, recipe.model.folder)
     differing = (f"eval.test: {note}" for note in difference_notes("this run trains", stage, problems, ()))
-    return problems, (*notes, *_memory_notes(problems, trained), *differing)
+    idle = note_idle_turn_limit(config.max_turn_tokens, config.max_tokens or recipe.rollout.max_tokens)
+    return problems, (*notes, *idle, *_memory_notes(problems, trained), *differing)
 
 
 def examples_dev_problems(recipe: EvalRecipe, train: DataFiles) -> ProblemReader:

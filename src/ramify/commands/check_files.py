@@ -24,7 +24,13 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import AnyRecipe, longest_sequence, refuse_large_steps, work_of
+from ramify.config.sizes import (
+    AnyRecipe,
+    longest_sequence,
+    note_idle_turn_limit,
+    refuse_large_steps,
+    work_of,
+)
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.data.configs import FROM
@@ -98,11 +104,15 @@ def _require_data(recipe: AnyRecipe) -> None:
 
 def _require_instructions(recipe: AnyRecipe, *, fetch: bool) -> None:
     absent = [] if fetch else [key for key, _ in _absent_instructions(recipe)]
-    for key, value in _written_instructions(recipe):
-        if key not in absent:
-            from ramify.data.prompts import require_instructions
+    values = [(key, value) for key, value in _written_instructions(recipe) if key not in absent]
+    if not values:
+        return
+    from ramify.data.prompts import require_instructions
 
-            require_instructions(key, value)
+    # Without a model, which is a mistake of its own key or is fetched later, no tokenizer is read.
+    is_here = is_fetched(recipe.model.path, weights=False)
+    for key, value in values:
+        require_instructions(key, value, recipe.model.folder / "tokenizer.json" if is_here else None)
 
 
 def _written_instructions(recipe: AnyRecipe) -> list[tuple[str, str]]:
@@ -343,7 +353,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     else:
         if problems is None:
             _refuse_few_rows(recipe, work.rows)
-        notes = [_NOT_READ]
+        notes = [*_idle_limits(recipe), _NOT_READ]
     device, why = device_of(recipe.model)
     job = job_here(recipe, device, trains=problems is None)
     lines = [*work.in_words, f"device: {device} ({why})"]
@@ -365,6 +375,17 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
         open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": [*lines, *notes]})
         return
     sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
+
+
+def _idle_limits(recipe: AnyRecipe) -> tuple[str, ...]:
+    if isinstance(recipe, EvalRecipe | SynthRecipe):
+        return note_idle_turn_limit(recipe.sampling.max_turn_tokens, recipe.sampling.max_tokens)
+    if isinstance(recipe, TrainRecipe):
+        config = recipe.eval
+        if config is None:
+            return ()
+        return note_idle_turn_limit(config.max_turn_tokens, config.max_tokens or recipe.rollout.max_tokens)
+    return () if recipe.evaluation is None else _idle_limits(recipe.evaluation)
 
 
 def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:

@@ -1,6 +1,7 @@
 """`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write them as a trace.
 
-With `--from RUN:STEP:TREE/NODE` it grows one tree, which goes on from a node that a run recorded.
+With `--from RUN:STEP:TREE/NODE` or `--from TRACE.jsonl:TREE/NODE` it grows one tree, which goes on from a node that was
+recorded.
 """
 
 import argparse
@@ -23,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         type=_start_node,
         metavar="RUN:STEP:TREE/NODE",
-        help="go on from a node of a tree in RUN/trees/STEP.jsonl; calls on the way there are made again",
+        help="go on from a node of a tree in RUN/trees/STEP.jsonl, or of TRACE.jsonl:TREE/NODE; TREE counts from 0; calls on "
+        "the way there are made again",
     )
     which.add_argument(
         "--problems",
@@ -35,15 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _start_node(text: str) -> "Place":
+    from ramify.runs.run_folder import RunFolder
     from ramify.train.rollout import Place
 
-    run, step, where = ["", "", *text.rsplit(":", 2)][-3:]
-    tree, slash, node = where.partition("/")
-    if not run or not slash or not all(re.fullmatch(r"[0-9]{1,15}", number) for number in (step, tree)):
+    number = "[0-9]{1,15}"
+    match = re.fullmatch(rf"(.+\.jsonl|(.+):({number})):({number})/([^/:]*)", text, re.DOTALL)
+    if match is None:
         raise argparse.ArgumentTypeError(
-            f"expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, got {text[:100]!r}"
+            "expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, or TRACE.jsonl:TREE/NODE, "
+            f"got {text[:100]!r}"
         )
-    return Place(Path(run), int(step), int(tree), node)
+    trace, run, step, tree, node = match.groups()
+    path = Path(trace) if run is None else RunFolder(Path(run)).trees(int(step))
+    return Place(path, int(tree), node)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ which sampled texts may hold.
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from enum import StrEnum
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
@@ -185,18 +185,26 @@ def member(kind: type[E]) -> Reader[E]:
 
 def record(make: Callable[..., T], /, **fields: Reader[Any]) -> Reader[T]:
     """Make a reader of an object with exactly these fields; it calls `make` with them."""
-    readers, names = tuple(fields.items()), fields.keys()
+    return sparse(make, (), **fields)
+
+
+def sparse(make: Callable[..., T], defaulted: Iterable[str], /, **fields: Reader[Any]) -> Reader[T]:
+    """Make a reader as `record` does; the fields that `make` has a default for, `defaulted`, may be absent."""
+    required = fields.keys() - set(defaulted)
+    # With names from the parsed text, Python would compare each with all parameters of `make`, letter by letter.
+    named = {name: (name, read) for name, read in fields.items()}
 
     def read_record(value: Any) -> T:  # noqa: ANN401
         if type(value) is not dict:
             raise FieldError.of("a JSON object", value)
-        if value.keys() != names:
-            _require_fields(value, fields)
+        if not (required <= value.keys() <= fields.keys()):
+            _require_fields(value, required, fields)
         result: dict[str, Any] = {}
         name = ""
         try:
-            for name, read in readers:
-                result[name] = read(value[name])
+            for key, item in value.items():
+                name, read = named[key]
+                result[name] = read(item)
         except FieldError as error:
             raise error.at(name) from None
         return make(**result)
@@ -245,9 +253,9 @@ def _read_fields(value: Mapping[str, Any], fields: Iterable[tuple[str, Reader[T]
     return result
 
 
-def _require_fields(value: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+def _require_fields(value: Mapping[str, Any], required: Set[str], fields: Mapping[str, Any]) -> None:
     for name in fields:
-        if name not in value:
+        if name in required and name not in value:
             raise FieldError(f"lacks the field {name!r}")
     unknown = next(name for name in value if name not in fields)
     raise FieldError(f"has an unknown field {unknown[:MAX_ECHO]!r}")

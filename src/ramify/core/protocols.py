@@ -441,13 +441,14 @@ class Sandbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time, keyed by its place in the tree. Kept apart from the trace."""
+    """Something that took time, keyed by its place in the tree. Kept apart from the trace. `begin` is on the event loop's clock."""
 
     kind: str
     tree: tuple[int, int]
     node: str
     seconds: float
     fields: Mapping[str, Any] = field(default_factory=dict)
+    begin: float = 0.0
 
 
 class EventSink(Protocol):

@@ -122,9 +122,11 @@ class Node:
         context: Whose tokens stand before this node's. `parent` only says where the node comes from.
         rewriter: Tool nodes: the rewriter, or the hint, that chose this context and its tokens; "" if they are what usually
             follows the turn.
-        token_entropies: Policy nodes: exact entropy of the distribution that each token was sampled from, nats,
-            if the run asked for those of all tokens. [N]; empty otherwise and on other nodes.
+        token_entropies: Policy nodes: exact entropy of the distribution that each token was sampled from, nats, if the engine
+            computes it. [N]; empty otherwise and on other nodes.
         exact_ids: Whether these are the sampled tokens; false if the engine returned only text.
+        call_from: Policy nodes whose turn ends in calls: index of the token in which the first call begins, counted from the
+            node's first token; below 0 if it lies in the tokens before the node that belong to the same turn.
     """
 
     id: str
@@ -145,6 +147,7 @@ class Node:
     rewriter: str = ""
     token_entropies: tuple[float, ...] = ()
     exact_ids: bool = True
+    call_from: int | None = None
 
     def __post_init__(self) -> None:
         written = len(self.token_ids) if self.source is Source.POLICY else 0
@@ -292,6 +295,7 @@ class BranchDecision:
         entropy_acted: Whether the decision would be different at an entropy delta of zero.
         undecided: Whether the entropy brackets leave the decision open.
         budget_left: Branch budget of the tree that candidates earlier in the order of grants left.
+        draw: The random number in [0, 1) that the rule could compare with the probability.
     """
 
     node: str
@@ -303,6 +307,7 @@ class BranchDecision:
     entropy_acted: bool
     undecided: bool = False
     budget_left: int = 0
+    draw: float = 0.0
 
     @property
     def had_budget(self) -> bool:

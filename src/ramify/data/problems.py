@@ -6,7 +6,7 @@ extra_info{index, ...}, metadata. Tool-Star's have a question, text, in place of
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem, ToolResult
 from ramify.data.row_choices import require_shown
 from ramify.data.row_columns import (
+    ColumnNames,
     Row,
     as_record,
     find_field,
@@ -80,7 +81,7 @@ def load_problems(
     data: Data,
     *,
     bare: bool = False,
-    columns: Mapping[str, str] = MappingProxyType({}),
+    columns: ColumnNames = MappingProxyType({}),
     weights: Sequence[float] = (),
     split: Split = "train",
     limit: int | None = None,
@@ -138,7 +139,7 @@ class _Counts:
     dropped: list[int] = field(default_factory=list)
 
 
-def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: _Counts) -> Problem | None:
+def _read_problem(row: DataRow, bare: bool, columns: ColumnNames, counts: _Counts) -> Problem | None:
     """Return the problem of a row; None if its gold is blank and it is dropped.
 
     Raises:

@@ -23,7 +23,7 @@ from ramify.eval.page import write_page
 from ramify.eval.results import AttemptRecord, results_lines, tree_lines
 from ramify.files.durable import locked_folder, make_folder, read_record, replace_file
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.trace import read_problem
+from ramify.obs.trace_fields import read_problem
 from ramify.rewards.judge import Judge, question_of
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
 from ramify.runtime.agent_loop import StopOnSignal

@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from ramify.chat.token_texts import copy_tokenizer
 from ramify.core.errors import ConfigError, DataError, ServiceDownError
 from ramify.core.messages import Problem
-from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
 from ramify.eval.evaluation import (
@@ -40,6 +40,7 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
+from ramify.obs.trace_index import index_path, write_index
 from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, RecipeRecord, note_session, refuse_other, write_manifest
@@ -163,6 +164,7 @@ class _Run:
             console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
         done = frozenset((record.problem, record.attempt) for record in records)
         replace_file(folder / RECIPE, plan.recipe.text.encode())
+        copy_tokenizer(task.renderer.tokenizer, folder)
         if not done:
             write_manifest(folder, plan.manifest)
         begin_session(folder, sum(map(len, groups)))
@@ -215,24 +217,15 @@ class _Run:
         trees, times, results = attempt_lines(self.folder)
         recording = asyncio.Lock()
 
-        def write(scored: ScoredTree, seconds: float, events: Sequence[Event]) -> None:
+        def write(scored: ScoredTree, seconds: float, events: Sequence[Mapping[str, Any]]) -> None:
             record = self._record(scored)
-            event_lines = [
-                {
-                    "kind": event.kind,
-                    "node": event.node,
-                    "seconds": event.seconds,
-                    "fields": dict(event.fields),
-                }
-                for event in events
-            ]
             trees.append(tree_record(TracedTree(scored.tree, scored.rewards)))
             times.append(
                 {
                     "problem": record.problem,
                     "attempt": record.attempt,
                     "seconds": seconds,
-                    "events": event_lines,
+                    "events": events,
                 }
             )
             results.append(record.to_json())
@@ -312,6 +305,7 @@ class _Run:
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in attempt_lines(self.folder):
             lines.sort(keys)
+        write_index(tree_lines(self.folder).path)
         times = summarise_times(measured, held_up)
         if self.task.reward.judge is not None:
             times["judge"] = self.task.reward.judge.counts.as_json()
@@ -346,6 +340,8 @@ def _take_up(
         )
     whole = plan.group_size is not None
     done = frozenset(chain.from_iterable(done_in(group, records.keys(), whole=whole) for group in keys))
+    # Until the end it would be that of other lines.
+    index_path(tree_lines(folder).path).unlink(missing_ok=True)
     for lines in attempt_lines(folder):
         lines.keep(done)
     if len(done) < len(records):

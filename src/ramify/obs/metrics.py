@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, optional
@@ -134,7 +134,7 @@ def _number(row: MetricsRow, name: str) -> float:
 
 
 class TimingLog:
-    """Collects events (an `EventSink`) until they are written.
+    """Collects events (an `EventSink`) until they are written; `start` is to be called before the first one of a step.
 
     Attributes:
         failed_problems: The problems that failed as a whole, each with its reason.
@@ -144,8 +144,14 @@ class TimingLog:
         self.failed_problems: list[str] = []
         self._services: Counter[str] = Counter()
         self._events: list[Event] = []
+        self._start: float | None = None
         self._rewritten: Counter[str] = Counter()
         self._failures: dict[str, list[str]] = {}
+
+    def start(self, now: float) -> None:
+        """Count `begin` of events from `now` on, unless the step has begun already."""
+        if self._start is None:
+            self._start = now
 
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
@@ -187,9 +193,9 @@ class TimingLog:
             counts.update(event.fields.get("services", {}))
         return service_metrics(counts)
 
-    def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
-        """Remove and return the events of one tree (its step and slot), in the order in which they came."""
-        taken = tuple(event for event in self._events if event.tree == tree)
+    def take(self, tree: tuple[int, int]) -> tuple[dict[str, Any], ...]:
+        """Remove and return the events of one tree (its step and slot) as JSON objects, in the order in which they came."""
+        taken = tuple(self._record(event) for event in self._events if event.tree == tree)
         self._events = [event for event in self._events if event.tree != tree]
         return taken
 
@@ -198,6 +204,20 @@ class TimingLog:
 
         The first line says how long the agent's event loop was blocked in that time.
         """
-        records = [{"kind": "event_loop", **asdict(held_up)}, *map(asdict, self._events)]
-        replace_lines(path, map(dump_line, records))
+        events = ({"kind": event.kind, "tree": event.tree, **self._record(event)} for event in self._events)
+        replace_lines(path, map(dump_line, [{"kind": "event_loop", **asdict(held_up)}, *events]))
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the events since the last flush, where they are not recorded."""
         self._events.clear()
+        self._start = None
+
+    def _record(self, event: Event) -> dict[str, Any]:
+        return {
+            "kind": event.kind,
+            "node": event.node,
+            "begin": event.begin - (self._start or 0.0),
+            "seconds": event.seconds,
+            "fields": dict(event.fields),
+        }

@@ -1,26 +1,21 @@
 """The trace: every tree of a step as JSON lines, with deterministic fields only (times are in `metrics.TimingLog`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.core.json_text import MAX_ECHO
 from ramify.core.json_types import (
     FieldError,
-    by_kind,
     count,
     each,
-    ids,
-    json_object,
     mapping,
-    member,
-    number,
     numbers,
-    one_of,
-    optional,
     record,
+    sparse,
     text,
     truth,
     whole,
@@ -29,33 +24,34 @@ from ramify.core.messages import (
     Calls,
     Final,
     MalformedTurn,
-    Message,
     ParsedTurn,
     Problem,
-    Role,
     Say,
-    TextPart,
-    ToolCall,
-    ToolResult,
-    ToolStatus,
 )
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import (
     BranchDecision,
-    Context,
     Cut,
     Entropy,
     Node,
-    Source,
-    StopReason,
     TreeKey,
     make_tree,
 )
 from ramify.files.durable import dump_line, parse_line, replace_lines
 from ramify.files.untrusted import MAX_BYTES
+from ramify.obs.trace_fields import (
+    defaults,
+    packed,
+    read_decision,
+    read_node,
+    read_packed,
+    read_problem,
+    read_reward,
+    unpacked,
+)
 
-SCHEMA = 6
-_LAST_READERS = {5: "0.1.0 at commit 8eea476"}
+SCHEMA = 7
+_LAST_READERS = {5: "0.1.0 at commit 8eea476", 6: "0.1.0 at commit 6e97799"}
 """The last ramify that reads traces of an older schema."""
 _MAX_REASON = 300
 """Characters of a reason, which may quote ids of any length."""
@@ -63,31 +59,40 @@ _MAX_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class TracedTree(ScoredTree):
-    """A scored tree with the advantages that it was trained on.
+    """A scored tree with the values that it was trained on.
 
     Attributes:
         advantages: Mean advantage over the written tokens of each trajectory, 0 if it does not count; None if the tree was
             not trained on. [G]
+        mask: The loss mask: False for each trajectory that carried no loss, because it does not count or its end was masked.
+            None: all did, or the tree was not trained on. [G]
+        old_logprobs: The learner's logprobs before the update, by policy node, if the run computed them; else the old
+            logprobs are the engine's. [N] each
     """
 
     advantages: tuple[float, ...] | None = None
+    mask: tuple[bool, ...] | None = None
+    old_logprobs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ScoredTree.__post_init__(self)
-        if self.advantages is not None and len(self.advantages) != len(self.rewards):
-            raise ValueError(
-                f"problem {self.tree.problem.id!r}: {len(self.rewards)} rewards, {len(self.advantages)} advantages"
-            )
+        for name, values in (("advantages", self.advantages), ("values of its mask", self.mask)):
+            if values is not None and len(values) != len(self.rewards):
+                raise ValueError(
+                    f"problem {self.tree.problem.id!r}: {len(self.rewards)} rewards, {len(values)} {name}"
+                )
 
 
-def write_trees(path: Path, graded: Sequence[TracedTree]) -> None:
-    """Write one tree per line; the file appears as a whole or not at all.
+def write_trees(path: Path, graded: Sequence[TracedTree]) -> tuple[int, ...]:
+    """Write one tree per line; the file appears as a whole or not at all. Returns the bytes of each line with its end.
 
     Raises:
         DataError: A problem's info, a call's arguments or a result's info holds something that JSON would not
             give back unchanged (a tuple, an array, NaN, a key that is not a string).
     """
-    replace_lines(path, [_dump(traced) for traced in graded])
+    lines = [_dump(traced) for traced in graded]
+    replace_lines(path, lines)
+    return tuple(len(line) + 1 for line in lines)
 
 
 def tree_record(traced: TracedTree) -> dict[str, Any]:
@@ -97,7 +102,7 @@ def tree_record(traced: TracedTree) -> dict[str, Any]:
         DataError: As for `write_trees`.
     """
     problem = traced.tree.problem
-    return {
+    record = {
         "schema": SCHEMA,
         "key": asdict(traced.tree.key),
         "problem": {
@@ -108,18 +113,18 @@ def tree_record(traced: TracedTree) -> dict[str, Any]:
         },
         "start": traced.tree.start,
         "nodes": [_node_record(node) for node in traced.tree.nodes],
-        "decisions": [asdict(decision) for decision in traced.tree.decisions],
+        "decisions": [_sparse(decision) for decision in traced.tree.decisions],
         "rewards": [
-            {
-                "value": reward.value,
-                "parts": dict(reward.parts),
-                "events": dict(reward.events),
-                "counts": reward.counts,
-            }
-            for reward in traced.rewards
+            _sparse(reward, parts=dict(reward.parts), events=dict(reward.events)) for reward in traced.rewards
         ],
-        "advantages": traced.advantages,
     }
+    if traced.advantages is not None:
+        record["advantages"] = traced.advantages
+    if traced.mask is not None:
+        record["mask"] = traced.mask
+    if traced.old_logprobs:
+        record["old_logprobs"] = {key: packed(values) for key, values in traced.old_logprobs.items()}
+    return record
 
 
 def read_trees(path: Path) -> tuple[TracedTree, ...]:
@@ -169,35 +174,38 @@ def _dump(traced: TracedTree) -> str:
 
 def _node_record(node: Node) -> dict[str, Any]:
     where = f"of node {node.id!r}"
-    return {
-        "id": node.id,
-        "path": node.path,
-        "parent": node.parent,
-        "source": node.source,
-        "token_ids": node.token_ids,
-        "text": node.text,
-        "behavior_logprobs": node.behavior_logprobs,
-        "entropy": None if node.entropy is None else asdict(node.entropy),
-        "turn": _turn_record(node.turn, f"arguments {where}"),
-        "results": [
-            {
-                "call_id": result.call_id,
-                "status": result.status,
-                "text": result.text,
-                "info": _plain(result.info, f"result info {where}"),
-                "reward": result.reward,
-                "ends": result.ends,
-            }
-            for result in node.results
+    entropy, context = node.entropy, node.context
+    record = _sparse(
+        node,
+        behavior_logprobs=packed(node.behavior_logprobs),
+        entropy=None if entropy is None else _entropy_record(entropy),
+        turn=_turn_record(node.turn, f"arguments {where}"),
+        results=[
+            _sparse(result, info=_plain(result.info, f"result info {where}")) for result in node.results
         ],
-        "messages": [asdict(message) for message in node.messages],
-        "reward": node.reward,
-        "policy_version": node.policy_version,
-        "stop": node.stop,
-        "context": asdict(node.context) if isinstance(node.context, Cut) else node.context,
-        "rewriter": node.rewriter,
-        "token_entropies": node.token_entropies,
-        "exact_ids": node.exact_ids,
+        messages=[asdict(message) for message in node.messages],
+        context=asdict(context) if isinstance(context, Cut) else context,
+        token_entropies=packed(node.token_entropies),
+    )
+    # The id says both.
+    del record["path"], record["parent"]
+    return record
+
+
+def _entropy_record(entropy: Entropy) -> dict[str, Any]:
+    record = asdict(entropy)
+    if entropy.lower == entropy.upper:
+        del record["upper"]
+    return record
+
+
+def _sparse(item: Any, **values: Any) -> dict[str, Any]:  # noqa: ANN401 - any record
+    """Return the fields of a record that differ from their defaults; `values` are those to write instead of its own."""
+    usual = defaults(type(item))
+    return {
+        name: values.get(name, value)
+        for name, value in ((field.name, getattr(item, field.name)) for field in fields(item))
+        if name not in usual or value != usual[name]
     }
 
 
@@ -207,15 +215,7 @@ def _turn_record(turn: ParsedTurn | None, where: str) -> dict[str, Any] | None:
         case None:
             return None
         case Calls(calls):
-            records = [
-                {
-                    "id": call.id,
-                    "name": call.name,
-                    "arguments": _plain(call.arguments, where),
-                    "malformed": call.malformed,
-                }
-                for call in calls
-            ]
+            records = [_sparse(call, arguments=_plain(call.arguments, where)) for call in calls]
             return {"kind": "calls", "calls": records}
         case Final(answer):
             return {"kind": "final", "answer": answer}
@@ -272,11 +272,13 @@ def _traced_tree(
     nodes: Sequence[Node],
     decisions: Sequence[BranchDecision],
     rewards: tuple[Reward, ...],
-    advantages: tuple[float, ...] | None,
+    advantages: tuple[float, ...] | None = None,
+    mask: tuple[bool, ...] | None = None,
+    old_logprobs: Mapping[str, bytes] = MappingProxyType({}),
     **_: int,
 ) -> TracedTree:
     known = {node.id for node in nodes}
-    for name in (start, *(decision.node for decision in decisions)):
+    for name in (start, *(decision.node for decision in decisions), *old_logprobs):
         if name not in known:
             raise ValueError(f"there is no node {name[:MAX_ECHO]!r}")
     tree = make_tree(problem, key, list(nodes), list(decisions), start)
@@ -284,82 +286,21 @@ def _traced_tree(
         turn = node if node.stop is not None else tree.by_id[node.parent or ""]
         if node.results and len(turn.calls) != len(node.results):
             raise ValueError(f"node {node.id!r}: {len(node.results)} results of {len(turn.calls)} calls")
-    return TracedTree(tree, rewards, advantages)
+    old = {name: unpacked(data, len(tree.by_id[name].token_ids)) for name, data in old_logprobs.items()}
+    return TracedTree(tree, rewards, advantages, mask, old)
 
 
-def _read_context(value: object) -> Context:
-    match value:
-        case "parent" | "fresh":
-            return value
-        case dict():
-            return _READ_CUT(value)
-    raise FieldError.of('"parent", "fresh", or a node and a number of its tokens', value)
-
-
-_READ_CUT = record(Cut, node=text, tokens=count)
-_READ_MESSAGE = record(Message, role=one_of(get_args(Role)), content=each(record(TextPart, text=text)))
-_READ_TURN = by_kind(
-    calls=record(
-        Calls,
-        calls=each(record(ToolCall, id=text, name=text, arguments=json_object, malformed=optional(text))),
-    ),
-    final=record(Final, answer=text),
-    say=record(Say, text=text),
-    malformed=record(MalformedTurn, reason=text, answer=text),
-)
-_READ_RESULT = record(
-    ToolResult,
-    call_id=text,
-    status=member(ToolStatus),
-    text=text,
-    info=json_object,
-    reward=number,
-    ends=truth,
-)
-_READ_NODE = record(
-    Node,
-    id=text,
-    path=ids,
-    parent=optional(text),
-    source=member(Source),
-    token_ids=ids,
-    text=text,
-    behavior_logprobs=numbers,
-    entropy=optional(record(Entropy, lower=number, upper=number, count=count)),
-    turn=optional(_READ_TURN),
-    results=each(_READ_RESULT),
-    messages=each(_READ_MESSAGE),
-    reward=number,
-    policy_version=optional(whole),
-    stop=optional(member(StopReason)),
-    context=_read_context,
-    rewriter=text,
-    token_entropies=numbers,
-    exact_ids=truth,
-)
-read_problem = record(Problem, id=text, messages=each(_READ_MESSAGE), answer=each(text), info=json_object)
-"""Reads the problem of a trace's line."""
-_READ_TREE = record(
+_READ_TREE = sparse(
     _traced_tree,
+    ("advantages", "mask", "old_logprobs"),
     schema=whole,
     key=record(TreeKey, step=count, slot=count, attempt=count),
     problem=read_problem,
     start=text,
-    nodes=each(_READ_NODE),
-    decisions=each(
-        record(
-            BranchDecision,
-            node=text,
-            depth=count,
-            entropy_delta=number,
-            probability=number,
-            planned=count,
-            taken=count,
-            entropy_acted=truth,
-            undecided=truth,
-            budget_left=whole,
-        )
-    ),
-    rewards=each(record(Reward, value=number, parts=mapping(number), events=mapping(number), counts=truth)),
-    advantages=optional(numbers),
+    nodes=each(read_node),
+    decisions=each(read_decision),
+    rewards=each(read_reward),
+    advantages=numbers,
+    mask=each(truth),
+    old_logprobs=mapping(read_packed),
 )

@@ -13,9 +13,10 @@ from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, count, each, mapping, number, optional, record, text
 from ramify.core.messages import MalformedTurn, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, Tree
-from ramify.files.durable import dump_line, parse_line, replace_lines
-from ramify.obs.trace import SCHEMA, TracedTree, lines_of, parse_tree
+from ramify.files.durable import dump_line, parse_line, replace_pieces
+from ramify.obs.trace import SCHEMA, TracedTree, lines_of, parse_tree, write_trees
 
+_SUFFIX = ".index.jsonl"
 QUESTION_CHARS = 200
 """Characters of a question in a summary."""
 _NO_FAILURE = {ToolStatus.OK, ToolStatus.EMPTY}
@@ -39,7 +40,7 @@ class TreeSummary:
         flags: Sorted names: "right" and "wrong" if a trajectory that counts has a reward above 0, or not above 0; "mixed" if
             both are there; "malformed" if a turn or a call could not be read; "truncated" if a limit or a failure cut a
             trajectory; "tool_failed" if a call failed, timed out or was not run; "entropy_flipped" if entropy changed a
-            decision to branch.
+            decision to branch; "mask" if a trajectory carried no loss.
         written, prompt, results: Tokens of the policy, the prompt and tool results, each counted once; without what lies
             above the start of a tree that goes on from another one.
         shared: Tokens that computing each trajectory alone would add.
@@ -76,12 +77,30 @@ class TreeSummary:
 
 def index_path(trace: Path) -> Path:
     """Return the path of a trace's index."""
-    return trace.with_name(f"{trace.stem}.index.jsonl")
+    return trace.with_name(f"{trace.stem}{_SUFFIX}")
 
 
-def write_index(trace: Path, summaries: Iterable[TreeSummary]) -> None:
-    """Write the index of a trace; the file appears as a whole or not at all."""
-    replace_lines(index_path(trace), (dump_line(asdict(summary)) for summary in summaries))
+def write_indexed(path: Path, graded: Sequence[TracedTree]) -> None:
+    """Write a trace and its index; each file appears as a whole or not at all. Raises as `trace.write_trees`."""
+    summaries, offset = [], 0
+    for row, (traced, length) in enumerate(zip(graded, write_trees(path, graded), strict=True), start=1):
+        summaries.append(summarize(traced, row, offset, length))
+        offset += length
+    _write(path, summaries)
+
+
+def write_index(path: Path) -> None:
+    """Write the index of a trace that is complete; raises as `read_index`."""
+    _write(path, each_summary(path))
+
+
+def _write(path: Path, summaries: Iterable[TreeSummary]) -> None:
+    replace_pieces(index_path(path), (f"{dump_line(asdict(summary))}\n".encode() for summary in summaries))
+
+
+def trace_files(folder: Path) -> tuple[Path, ...]:
+    """Return the traces in a folder in order, without their indexes."""
+    return tuple(sorted(path for path in folder.glob("*.jsonl") if not path.name.endswith(_SUFFIX)))
 
 
 def read_index(path: Path, note: Callable[[str], None] | None = None) -> tuple[TreeSummary, ...]:
@@ -201,6 +220,7 @@ def _flags(traced: TracedTree, values: Sequence[float], results: Sequence[ToolRe
             ("truncated", any(leaf.stop is not None and leaf.stop.truncated for leaf in _leaves(tree))),
             ("tool_failed", bool(statuses - _NO_FAILURE)),
             ("entropy_flipped", any(decision.entropy_acted for decision in tree.decisions)),
+            ("mask", traced.mask is not None and not all(traced.mask)),
         )
         if holds
     )

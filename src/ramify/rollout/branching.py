@@ -254,6 +254,7 @@ class Branching:
             0,
             proposal.entropy_acted,
             undecided,
+            draw=candidate.draw,
         )
         self._decisions[decision.node] = decision
         self._places[decision.node] = state.key, state.depth
@@ -353,7 +354,14 @@ class Branching:
         waited = asyncio.get_running_loop().time() - candidate.since
         self._decisions[node] = replace(self._decisions[node], taken=children)
         self._parts.events.emit(
-            Event("grant", (self._key.step, self._key.slot), node, waited, {"children": children})
+            Event(
+                "grant",
+                (self._key.step, self._key.slot),
+                node,
+                waited,
+                {"children": children},
+                candidate.since,
+            )
         )
         # The wait for the grant does not count towards the branch's deadline.
         deadline = None if state.deadline is None else state.deadline + waited

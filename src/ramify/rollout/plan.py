@@ -3,6 +3,7 @@
 Errors about the content of one problem never end a run: the tree of a problem that failed has no tokens.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -181,4 +182,5 @@ def failed_tree(problem: Problem, key: TreeKey, above: Sequence[Node], leaves: i
 def report_failed_problem(events: EventSink, key: TreeKey, problem: Problem, reason: str) -> None:
     """Emit the event of a problem that failed as a whole; its field `reason` says why."""
     fields = {"problem": problem.id, "reason": redact(reason)[:500]}
-    events.emit(Event("problem/failed", (key.step, key.slot), "", 0.0, fields))
+    now = asyncio.get_running_loop().time()
+    events.emit(Event("problem/failed", (key.step, key.slot), "", 0.0, fields, now))

@@ -133,7 +133,7 @@ async def rewrite_context(
             case FreshContext():
                 fields = {"asked": "afresh"}
         kind, tree = f"rewriter/{rewriter.name}", (key.step, key.slot)
-        parts.events.emit(Event(kind, tree, trajectory.leaf.id, loop.time() - began, fields))
+        parts.events.emit(Event(kind, tree, trajectory.leaf.id, loop.time() - began, fields, began))
         if isinstance(context, RewrittenContext):
             return context
     return None
@@ -291,15 +291,21 @@ def continue_after(decode: Decode, context: Segment, size: int, chars: int, text
     return ContinueFrom(cut, missing + text)
 
 
-def _tokens_within(decode: Decode, ids: Sequence[int], wanted: str) -> int:
-    """Return the number of leading tokens whose text is the beginning of `wanted`."""
+def tokens_before(decode: Decode, ids: Sequence[int], chars: int) -> int:
+    """Return the number of leading tokens whose text has at most `chars` characters."""
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
-        if len(decode(ids[:middle])) <= len(wanted):
+        if len(decode(ids[:middle])) <= chars:
             low = middle
         else:
             high = middle - 1
+    return low
+
+
+def _tokens_within(decode: Decode, ids: Sequence[int], wanted: str) -> int:
+    """Return the number of leading tokens whose text is the beginning of `wanted`."""
+    low = tokens_before(decode, ids, len(wanted))
     # A token that ends inside a character reads as a replacement character, which no kept text may end with.
     while low and not (wanted.startswith(text := decode(ids[:low])) and not text.endswith(_INCOMPLETE)):
         low -= 1

@@ -165,7 +165,8 @@ class World:
         """Return the answer; emit an event if it is a failure."""
         if isinstance(answer, Failure):
             reason, tree = redact(answer.reason)[:500], (self.key.step, self.key.slot)
-            self.parts.events.emit(Event(f"environment/{method}", tree, node, 0.0, {"reason": reason}))
+            now = asyncio.get_running_loop().time()
+            self.parts.events.emit(Event(f"environment/{method}", tree, node, 0.0, {"reason": reason}, now))
             # A branch that fails is dropped, and another trajectory takes its place.
             if method != "branch":
                 self.failures.append(answer.reason)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ramify.core.draws import stream
 from ramify.core.errors import ContentError
-from ramify.core.messages import Calls, MalformedTurn, ParsedTurn
+from ramify.core.messages import MalformedTurn
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Finish
 from ramify.core.tree import (
@@ -37,7 +37,16 @@ from ramify.rollout.plan import (
 from ramify.rollout.rewriting import RewrittenContext, rewrite_context
 from ramify.rollout.sessions import Reply, SessionKeeper, World, reply_to_turn
 from ramify.rollout.settings import AgentParts
-from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
+from ramify.rollout.turn import (
+    BranchKey,
+    TrajectoryState,
+    Turn,
+    parsed_node,
+    report_turn,
+    turn_request,
+    write,
+    write_probed,
+)
 
 Value = TypeVar("Value")
 
@@ -242,11 +251,13 @@ class TreeGrower:
         room = self._tokens_left(state)
         if room < 1:
             return self._end_early(state, StopReason.TOKENS)
-        late = self._is_late(state)
-        sampled = None if late else await self._before_deadline(state, self._sample_turn(state, room))
+        began = asyncio.get_running_loop().time()
+        sampling = None if self._is_late(state) else self._sample_turn(state, room)
+        sampled = None if sampling is None else await self._before_deadline(state, sampling)
         if sampled is None:
             return self._end_early(state, StopReason.DEADLINE)
         turn, decision = sampled
+        report_turn(self._parts, self._key, state.path, turn, began)
         state = state.after_turn(turn.entropy, decision)
         # New weights in the middle of a turn: each version's tokens are a node of their own.
         *earlier, last = turn.parts
@@ -262,9 +273,8 @@ class TreeGrower:
             state = replace(state, decided=state.depth)
         try:
             with content_errors("the turn cannot be parsed"):
-                parsed = self._parts.renderer.parse(state.shared_text + node.text, state.tools)
-            node = replace(node, turn=_with_ids(parsed, node.id))
-            is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, MalformedTurn)
+                node = parsed_node(self._parts.renderer, state, node)
+            is_cut = turn.finish is Finish.LENGTH and isinstance(node.turn, MalformedTurn)
             reply = await self._before_deadline(state, self._reply(state, node, is_cut, room))
         except ContentError as error:
             self._world.reported("turn", node.id, Failure(error))
@@ -442,10 +452,3 @@ class TreeGrower:
             for segment in trajectory.segments:
                 if segment.token_ids != self._contexts[segment.nodes[-1].id]:
                     raise RuntimeError(f"{name}: trajectory {trajectory.leaf.id} lost tokens")
-
-
-def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
-    """Return the turn, with ids for its calls that are unique in the tree."""
-    if not isinstance(parsed, Calls):
-        return parsed
-    return Calls(tuple(replace(call, id=f"{node}:{i}") for i, call in enumerate(parsed.calls)))

@@ -1,16 +1,18 @@
 """The state of a trajectory, and one turn of the policy: requests to the engine, and checks of its answers."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
-from ramify.core.messages import ToolSpec
-from ramify.core.protocols import EnvironmentSession
+from ramify.core.messages import Calls, ToolSpec
+from ramify.core.protocols import EnvironmentSession, Event, Renderer
 from ramify.core.records import Completion, Finish, Request
-from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory, TreeKey
+from ramify.core.tree import BranchDecision, Entropy, Node, NodePath, Trajectory, TreeKey, node_id
 from ramify.rollout.calls import Failure, detached
+from ramify.rollout.rewriting import tokens_before
 from ramify.rollout.settings import AgentParts
 
 BranchKey = tuple[int, ...]
@@ -84,7 +86,7 @@ class TrajectoryState:
 class Turn:
     """The tokens that the policy sampled in a turn, or in a part of it: a probe and its continuation, joined.
 
-    `entropy` is the mean over the probe; `token_entropies` are those of all tokens if the agent keeps them, nats.
+    `entropy` is the mean over the probe; `token_entropies` are those of all tokens if the engine computes them exactly, nats.
     `version_runs`: (policy version, number of tokens) in order.
     """
 
@@ -168,13 +170,15 @@ async def write(parts: AgentParts, request: Request) -> Turn:
     Raises:
         EngineError: The engine broke its contract.
     """
-    name, window = parts.engine.info().name, request.entropy_first_k
-    if parts.all_entropies:
+    info, window = parts.engine.info(), request.entropy_first_k
+    name = info.name
+    if info.exact_entropy:
         request = replace(request, entropy_first_k=request.max_new_tokens)
     with parts.waits.on("engine"):
         done = await detached(f"engine {name!r}", parts.engine.generate(request))
-    wrong = _broken(request, done, parts.engine.info().exact_ids)
-    if not wrong and parts.all_entropies and any(entropy.lower < entropy.upper for entropy in done.entropies):
+    wrong = _broken(request, done, info.exact_ids)
+    exact = info.exact_entropy and all(entropy.lower == entropy.upper for entropy in done.entropies)
+    if not wrong and parts.all_entropies and not exact:
         wrong = (
             "entropies as brackets, and the advantages need those of all tokens exactly. Set "
             'algorithm.entropy_advantage.source to "annotate"'
@@ -187,7 +191,7 @@ async def write(parts: AgentParts, request: Request) -> Turn:
         Entropy.mean(done.entropies[:window]),
         done.finish,
         _joined(done.version_runs),
-        tuple(entropy.lower for entropy in done.entropies) if parts.all_entropies else (),
+        tuple(entropy.lower for entropy in done.entropies) if exact else (),
     )
 
 
@@ -218,8 +222,27 @@ async def write_probed(
         probe.entropy,
         continuation.finish,
         _joined(probe.version_runs + continuation.version_runs),
-        probe.token_entropies + continuation.token_entropies,
+        probe.token_entropies + continuation.token_entropies if continuation.token_entropies else (),
     )
+
+
+def report_turn(parts: AgentParts, key: TreeKey, path: NodePath, turn: Turn, began: float) -> None:
+    """Emit the event of the tokens that were sampled for the node at `path`; `began` is on the event loop's clock."""
+    seconds = asyncio.get_running_loop().time() - began
+    fields = {"tokens": len(turn.token_ids)}
+    parts.events.emit(Event("turn", (key.step, key.slot), node_id(path), seconds, fields, began))
+
+
+def parsed_node(renderer: Renderer, state: TrajectoryState, node: Node) -> Node:
+    """Return the node that ends a turn with the turn parsed; ids of calls are unique in the tree."""
+    text = state.shared_text + node.text
+    turn = renderer.parse(text, state.tools)
+    if not isinstance(turn, Calls):
+        return replace(node, turn=turn)
+    calls = Calls(tuple(replace(call, id=f"{node.id}:{i}") for i, call in enumerate(turn.calls)))
+    ids = state.context[len(state.context) - state.shared :] + node.token_ids
+    begins = tokens_before(renderer.decode, ids, renderer.outline(text, state.tools).words)
+    return replace(node, turn=calls, call_from=begins - state.shared)
 
 
 def _joined(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from ramify.core.records import ScoredTree
 from ramify.net.secrets import shown
-from ramify.obs.trace import TracedTree, write_trees
+from ramify.obs.trace import TracedTree
+from ramify.obs.trace_index import write_indexed
 from ramify.runs.configs import LogConfig, TrainingLogConfig
 from ramify.runs.loggers import LOGGERS, LoggedRun, Logger, Opener, logged_trajectories
 from ramify.runs.manifest import RecipeRecord
@@ -119,7 +120,7 @@ class Recorder:
             TrainingError: The disk cannot be written.
         """
         if trees is not None:
-            write_trees(self.folder.trees(step), trees)
+            write_indexed(self.folder.trees(step), trees)
         # No run is to be more than one checkpoint ahead of what can be resumed.
         self._settle()
         self.folder.metrics.append(step, metrics)

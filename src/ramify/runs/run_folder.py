@@ -1,7 +1,9 @@
 """Folders of runs: who may use one, and what a training run holds: recipe, manifest, metrics, traces, timings and checkpoints.
 
 RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
-    evals.jsonl  evals/STEP.jsonl
+    evals.jsonl  evals/STEP.jsonl  tokenizer/
+
+Beside each trace lies its index, STEP.index.jsonl.
 
 A run has begun once it has a step or a checkpoint. Until then its folder is free for the next start, with any recipe: a
 claim marks it as the run's own while it is still empty, in its lock. Whatever a start that failed or was killed leaves
@@ -169,8 +171,9 @@ def _write_mark(path: Path, mark: bytes) -> None:
 def _clean_up(path: Path, is_new: bool) -> None:
     """Remove a recipe that nothing was made with; other things stay for the user to read, and so does the mark."""
     (path / STATUS).unlink(missing_ok=True)
-    if entries(path) - {RECIPE, MANIFEST}:
+    if entries(path) - {RECIPE, MANIFEST, "tokenizer"}:
         return
+    shutil.rmtree(path / "tokenizer", ignore_errors=True)
     for name in (RECIPE, MANIFEST, LOCK):
         (path / name).unlink(missing_ok=True)
     if is_new:
@@ -186,13 +189,13 @@ TRAINING = RunKind(
     lines=("metrics.jsonl", "cycle-*/rl/metrics.jsonl"),
     results=(*_STEPS, *(f"cycle-*/rl/{steps}" for steps in _STEPS), "cycle-*/done.json"),
     files=("evals.jsonl",),
-    folders=("checkpoints", "trees", "timing", "evals", "preflight"),
+    folders=("checkpoints", "trees", "timing", "evals", "preflight", "tokenizer"),
 )
 ROLLOUT = RunKind(
     name="rollout",
     what="trees",
     results=("trees/000001.jsonl",),
-    folders=("trees", "timing"),
+    folders=("trees", "timing", "tokenizer"),
     can_resume=False,
 )
 EVALUATION = RunKind(
@@ -200,14 +203,15 @@ EVALUATION = RunKind(
     what="an evaluation",
     lines=("results.jsonl",),
     results=("summary.json",),
-    files=("times.jsonl", "trees.jsonl", "times.json", "results.csv", "report.html"),
+    files=("times.jsonl", "trees.jsonl", "trees.index.jsonl", "times.json", "results.csv", "report.html"),
+    folders=("tokenizer",),
 )
 SYNTHESIS = RunKind(
     name="synthesis",
     what="a synthesis",
     lines=("trees/direct.jsonl", "trees/tools.jsonl", "trees/hints.jsonl"),
     results=("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json"),
-    folders=("trees",),
+    folders=("trees", "tokenizer"),
 )
 
 RUN_KINDS = (TRAINING, ROLLOUT, EVALUATION, SYNTHESIS)
@@ -219,7 +223,7 @@ def marked_kind(path: Path) -> RunKind | None:
     return next((kind for kind in RUN_KINDS if kind._mark == mark), None)
 
 
-_OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
+_OF_A_STEP = re.compile(r"([0-9]{6,15})(?:\.index)?\.jsonl(?:\.part)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class EventLoopLag:
 class CallClock:
     """Measures one call, from the creation of the clock on.
 
-    `counts` is for services that count what they did for the call, such as answers from a cache.
+    `counts` is for services that count what they did for the call, such as answers from a cache. `began` is when it was created.
 
     Args:
         now: The event loop's monotonic clock, in seconds.
@@ -44,7 +44,8 @@ class CallClock:
         self._own = self._in_queue = self._late = 0.0
         self._queues = 0
         self.counts: Counter[str] = Counter()
-        self._since, self._held_before = now(), held_up()
+        self.began = now()
+        self._since, self._held_before = self.began, held_up()
 
     @property
     def own(self) -> float:

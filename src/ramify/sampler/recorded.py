@@ -9,6 +9,7 @@ from pathlib import Path
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.trace import TracedTree, tree_record
+from ramify.obs.trace_index import index_path, write_index
 from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
 from ramify.runtime.agent_loop import StopOnSignal
@@ -84,6 +85,7 @@ class TreeRecorder:
         old_notes = sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
         recorded = lines.keys()
+        index_path(path).unlink(missing_ok=True)
         # Also drops a last line that was cut off.
         lines.keep(recorded)
         order: list[Key] = []
@@ -109,6 +111,8 @@ class TreeRecorder:
                 if left := [tree for tree in group if _key(tree) not in done]:
                     self.stop.run(grow_in_groups(sampler, [left], keep, phase, whole=whole))
         lines.sort(order)
+        if path.exists():
+            write_index(path)
         for note in sampler.timing.failure_notes():
             if note not in old_notes:
                 self.console.note(note)

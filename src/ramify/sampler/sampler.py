@@ -3,6 +3,7 @@
 A problem that cannot be scored has failed; only if no problem ever works, the run ends.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -120,6 +121,7 @@ class Sampler:
         async def score(tree: Tree, seconds: float) -> Value:
             return await then(await self.scoring.score(tree), seconds)
 
+        self.timing.start(asyncio.get_running_loop().time())
         async with self.agent.waits.shown(show_waits):
             return await grow_requests(self.agent, planned, score)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ramify.chat.token_texts import copy_tokenizer
 from ramify.core.draws import stream
 from ramify.core.json_types import part
 from ramify.core.messages import Problem
@@ -119,6 +120,7 @@ def _open_folder(plan: SynthPlan, console: RunConsole) -> str:
         name = os.urandom(8).hex()
         write_manifest(folder, {"name": name, **plan.manifest})
     replace_file(folder / RECIPE, plan.recipe.text.encode())
+    copy_tokenizer(plan.task.renderer.tokenizer, folder)
     begin_session(folder, None)
     return name
 

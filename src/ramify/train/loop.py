@@ -13,7 +13,8 @@ from ramify.eval.null_agents import null_line, null_scores
 from ramify.eval.run import evaluate
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import MetricsRow, read_metrics
-from ramify.obs.trace import TracedTree, write_trees
+from ramify.obs.trace import TracedTree
+from ramify.obs.trace_index import trace_files, write_indexed
 from ramify.runs.recorder import Loggers
 from ramify.runs.run_folder import SCORE, RunFolder
 from ramify.runs.state import LoopState, Saver
@@ -72,6 +73,7 @@ class TrainingEvaluation:
         with self.console.phase(f"evaluation at step {step}", len(problems) * attempts) as phase:
             work = evaluate(self.sampler, problems, attempts, phase, group_size=self.group_size)
             evaluation, trees = stop.run(work)
+        self.sampler.timing.clear()
         if self.group_size is not None:
             # A rollout must find the engine's cache as a run without evaluations does: empty, at this version.
             stop.run(self.sampler.agent.engine.load_weights(step))
@@ -79,7 +81,7 @@ class TrainingEvaluation:
         row = evaluation_metrics(evaluation)
         if self.config.null and not read_evaluations(self.folder):
             row |= self._null_metrics(stop)
-        write_trees(self.folder.evaluation(step), [TracedTree(s.tree, s.rewards) for s in trees])
+        write_indexed(self.folder.evaluation(step), [TracedTree(s.tree, s.rewards) for s in trees])
         # Last: with its line an evaluation is done.
         self.folder.evaluations.append(step, row)
         # What a session before this one logged of the step itself stays.
@@ -100,7 +102,7 @@ class TrainingEvaluation:
 
     def note_lost(self, state: LoopState) -> None:
         """Note evaluations before the step of `state` that left a trace or a rank, but no line in `evals.jsonl`."""
-        traced = {int(path.stem) for path in self.folder.evaluation(0).parent.glob("*.jsonl")}
+        traced = {int(path.stem) for path in trace_files(self.folder.evaluation(0).parent)}
         ranked = {judged.step for judged in state.ranking}
         lines = {row["step"] for row in read_evaluations(self.folder)}
         # That of the step itself may have been cut off by a kill; it is done again.

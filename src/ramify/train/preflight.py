@@ -12,7 +12,8 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.files.durable import replace_file
 from ramify.obs.console import RunConsole
-from ramify.obs.trace import TracedTree, write_trees
+from ramify.obs.trace import TracedTree
+from ramify.obs.trace_index import write_indexed
 from ramify.rollout.plan import step_requests
 from ramify.runs.run_folder import RunFolder
 from ramify.sampler.sampler import Sampler, SamplingSession
@@ -105,7 +106,7 @@ def run_preflight(
     # A rule that learns from candidates must start training as if there had been no preflight.
     sampler.agent.brancher.restore(remembered)
     where = folder.preflight
-    write_trees(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
+    write_indexed(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
     sampler.timing.flush(where / "timing.jsonl", session.loop.delays.take())
     if not counted_trees(batch):
         raise ConfigError(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ramify.chat.token_texts import copy_tokenizer
 from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.state import LoopState
@@ -33,6 +34,7 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
     with sampling(run.sampler, lambda: run.sampler) as session:
         if run.is_new:
             state = start_new(run, state, session)
+        copy_tokenizer(run.sampler.task.renderer.tokenizer, run.folder.root)
         state = train(run, state, last, session)
     for line in closing_notes(run):
         run.recorder.loggers.note(line)

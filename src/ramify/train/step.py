@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from ramify.core.errors import TrainingError
 from ramify.core.outcomes import counted_trees
 from ramify.core.protocols import Publisher
-from ramify.core.records import TrainingTree
-from ramify.core.tree import Tree
+from ramify.core.records import ScoredTree, TrainingTree
 from ramify.data.order import ProblemOrder
 from ramify.learner.guard import Action, Guard, Violation
 from ramify.learner.learning import Learning
@@ -159,10 +158,8 @@ def record(
 ) -> None:
     """Write the trace, the timing and the metrics of the step that led to `state`, and show its progress."""
     trained = {tree.tree.key: tree for tree in outcome.trees}
-    traced = [
-        TracedTree(scored.tree, scored.rewards, _mean_advantages(scored.tree, trained.get(scored.tree.key)))
-        for scored in batch.trees
-    ]
+    recomputed = run.learning.request.old == "recompute"
+    traced = [_traced(scored, trained.get(scored.tree.key), recomputed=recomputed) for scored in batch.trees]
     services = run.sampler.timing.service_metrics()
     run.sampler.timing.flush(run.folder.timing(state.step), held_up)
     updated = update_metrics(outcome.reports)
@@ -186,13 +183,29 @@ def record(
     phase.advance(1, waiting="", **shown)
 
 
-def _mean_advantages(tree: Tree, trained: TrainingTree | None) -> tuple[float, ...] | None:
-    """Return the mean advantage of each trajectory of a tree, 0 for one that it was not trained on."""
+def _traced(scored: ScoredTree, trained: TrainingTree | None, *, recomputed: bool) -> TracedTree:
+    """Return a tree with what it was trained on; `recomputed`: its old logprobs are the learner's.
+
+    A trajectory that does not count has advantage 0 and carries no loss.
+    """
     if trained is None:
-        return None
-    pairs = zip(trained.tree.trajectories, trained.advantages, strict=True)
-    means = {trajectory.leaf.id: float(a.mean()) if len(a) else 0.0 for trajectory, a in pairs}
-    return tuple(means.get(trajectory.leaf.id, 0.0) for trajectory in tree.trajectories)
+        return TracedTree(scored.tree, scored.rewards)
+    leaves = [trajectory.leaf.id for trajectory in trained.tree.trajectories]
+    means = {
+        leaf: float(a.mean()) if len(a) else 0.0 for leaf, a in zip(leaves, trained.advantages, strict=True)
+    }
+    loss_mask = [True] * len(leaves) if trained.loss_mask is None else trained.loss_mask.tolist()
+    carries = dict(zip(leaves, loss_mask, strict=True))
+    own = [trajectory.leaf.id for trajectory in scored.tree.trajectories]
+    mask = tuple(carries.get(leaf, False) for leaf in own)
+    old = {node: note.old_logprobs for node, note in trained.annotations.items()} if recomputed else {}
+    return TracedTree(
+        scored.tree,
+        scored.rewards,
+        tuple(means.get(leaf, 0.0) for leaf in own),
+        None if all(mask) else mask,
+        {node: tuple(map(float, values)) for node, values in old.items() if len(values)},
+    )
 
 
 def apply_guard_action(

@@ -107,16 +107,25 @@ def test_bad_line_is_named(tmp_path, line):
 
 def test_flush_writes_and_forgets(tmp_path):
     log = TimingLog()
-    log.emit(Event("tool", (3, 1), "0.0", 0.25, {"cache": "hit"}))
-    log.emit(Event("turn", (3, 1), "0", 1.5))
+    log.start(100.0)
+    log.start(101.0)
+    log.emit(Event("tool", (3, 1), "0.0", 0.25, {"cache": "hit"}, 102.5))
+    log.emit(Event("turn", (3, 1), "0", 1.5, begin=100.0))
     log.flush(tmp_path / "timing" / "3.jsonl", EventLoopLag(1.5, 0.25))
     log.emit(Event("turn", (4, 0), "1", 2.0))
     log.flush(tmp_path / "timing" / "4.jsonl", EventLoopLag(0.0, 0.0))
     first = [json.loads(line) for line in (tmp_path / "timing" / "3.jsonl").read_text().splitlines()]
     assert first == [
         {"kind": "event_loop", "seconds": 1.5, "longest": 0.25},
-        {"kind": "tool", "tree": [3, 1], "node": "0.0", "seconds": 0.25, "fields": {"cache": "hit"}},
-        {"kind": "turn", "tree": [3, 1], "node": "0", "seconds": 1.5, "fields": {}},
+        {
+            "kind": "tool",
+            "tree": [3, 1],
+            "node": "0.0",
+            "begin": 2.5,
+            "seconds": 0.25,
+            "fields": {"cache": "hit"},
+        },
+        {"kind": "turn", "tree": [3, 1], "node": "0", "begin": 0.0, "seconds": 1.5, "fields": {}},
     ]
     assert len((tmp_path / "timing" / "4.jsonl").read_text().splitlines()) == 2
 

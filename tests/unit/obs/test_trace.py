@@ -80,13 +80,13 @@ def test_rewards_must_match_the_leaves():
         TracedTree(small_tree(), SMALL_REWARDS[:2])
 
 
-@pytest.mark.parametrize(("schema", "age"), [(7, "newer"), (5, "older")])
+@pytest.mark.parametrize(("schema", "age"), [(8, "newer"), (6, "older")])
 def test_another_schema_is_refused_by_name(tmp_path, schema, age):
     path = tmp_path / "0.jsonl"
     write_trees(path, [TracedTree(small_tree(), SMALL_REWARDS)])
-    path.write_text(path.read_text().replace('"schema":6', f'"schema":{schema}', 1))
+    path.write_text(path.read_text().replace('"schema":7', f'"schema":{schema}', 1))
     with pytest.raises(
-        DataError, match=rf"0\.jsonl row 1: tree trace schema {schema} is {age} than schema 6"
+        DataError, match=rf"0\.jsonl row 1: tree trace schema {schema} is {age} than schema 7"
     ):
         read_trees(path)
 
@@ -109,7 +109,7 @@ def test_cut_off_line_is_named(tmp_path, keep):
     [
         (lambda r: r.pop("rewards"), "lacks the field 'rewards'"),
         (lambda r: r["nodes"].pop(), "a stop reason|leaves"),
-        (lambda r: r["rewards"][0].pop("counts"), r"rewards\[0\].* 'counts'"),
+        (lambda r: r["rewards"][0].pop("value"), r"rewards\[0\].* 'value'"),
         (lambda r: r["rewards"][0].update(counts=1), r"rewards\[0\]\.counts: expected true or false"),
         (lambda r: r["rewards"][0].update(value="1"), r"rewards\[0\]\.value: expected a finite number"),
         (
@@ -117,6 +117,18 @@ def test_cut_off_line_is_named(tmp_path, keep):
             r"rewards\[0\]\.parts\.correct: expected a finite number",
         ),
         (lambda r: r["nodes"][1].update(source="robot"), "robot"),
+        (
+            lambda r: r["nodes"][1].update(behavior_logprobs="AAAA"),
+            "expected 4 numbers in base64, got 3 bytes",
+        ),
+        (
+            lambda r: r["nodes"][1].update(behavior_logprobs="?"),
+            "behavior_logprobs: expected numbers in base64",
+        ),
+        (lambda r: r["nodes"][1].update(token_entropies="AADAfwAAwH8AAMB/AADAfw=="), "not finite"),
+        (lambda r: r["nodes"][1].update(id="-1"), "the id of a node"),
+        (lambda r: r.update(mask=[True]), "3 rewards, 1 values of its mask"),
+        (lambda r: r.update(old_logprobs={"7": ""}), "there is no node '7'"),
         (
             lambda r: r["nodes"][1].update(context="elsewhere"),
             'context: expected "parent", "fresh", or a node',

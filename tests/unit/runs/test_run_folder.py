@@ -22,6 +22,7 @@ def test_what_a_kill_left_of_later_steps_is_forgotten(tmp_path):
         folder.metrics.append(step, {"loss": 0.5})
         replace_lines(folder.trees(step), [])
         replace_lines(folder.timing(step), [])
+        replace_lines(folder.trees(step).with_name(f"{step:06d}.index.jsonl"), [])
     folder.trees(4).with_name("000004.jsonl.part").write_bytes(b"{")
     others = {
         "notes.jsonl",
@@ -34,6 +35,7 @@ def test_what_a_kill_left_of_later_steps_is_forgotten(tmp_path):
         folder.trees(1).with_name(name).write_text("mine")
     folder.rewind(1)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+    others.add("000001.index.jsonl")
     for name, mine in (("trees", others), ("timing", set())):
         assert {path.name for path in (tmp_path / name).iterdir()} == {"000001.jsonl", *mine}
 
