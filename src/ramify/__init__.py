@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ramify import algorithms, branching, rewards, tools
     from ramify.api.agent import Agent
     from ramify.api.data import Problems, problems
+    from ramify.api.functions import advantage, branching_rule, reward, rewriter, token_loss, tool
     from ramify.api.policy import Policy, Report
     from ramify.api.results import Results, compare, evaluate, evaluate_async
     from ramify.api.runs import Run, open_run
@@ -31,6 +32,12 @@ _PUBLIC = {
     "Agent": "api.agent",
     "Problems": "api.data",
     "problems": "api.data",
+    "advantage": "api.functions",
+    "branching_rule": "api.functions",
+    "reward": "api.functions",
+    "rewriter": "api.functions",
+    "token_loss": "api.functions",
+    "tool": "api.functions",
     "Policy": "api.policy",
     "Report": "api.policy",
     "Results": "api.results",
@@ -89,8 +96,10 @@ __all__ = [
     "Trajectory",
     "Tree",
     "Trees",
+    "advantage",
     "algorithms",
     "branching",
+    "branching_rule",
     "compare",
     "credit",
     "credit_async",
@@ -98,9 +107,13 @@ __all__ = [
     "evaluate_async",
     "open_run",
     "problems",
+    "reward",
     "rewards",
+    "rewriter",
     "score",
     "score_async",
+    "token_loss",
+    "tool",
     "tools",
 ]
 

@@ -23,6 +23,7 @@ from ramify.modeling.model_path import fetch_model
 
 if TYPE_CHECKING:
     from ramify.api.trees import Trees
+    from ramify.assemble.recorded_credit import TreeCredit
     from ramify.learner import update as learners
     from ramify.learner.learning import Learning
     from ramify.learner.parallel import Ranks
@@ -188,9 +189,16 @@ class Policy:
         report: Report = await in_thread(self.update, trees, algorithm)
         return report
 
-    def credit(self, trees: "Trees", section: AlgorithmSection) -> tuple[TrainingTree, ...]:
-        """Return what `update` would learn from, with the values that only the model can compute."""
-        return self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
+    def credit(
+        self, trees: "Trees", section: AlgorithmSection
+    ) -> "tuple[tuple[TrainingTree, TreeCredit], ...]":
+        """Return what `update` would learn from, with the values that only the model can compute, and its credit."""
+        from ramify.assemble.algorithm import build_objective
+        from ramify.assemble.recorded_credit import TreeCredit
+
+        objective = build_objective(section)
+        learned = self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
+        return tuple((tree, TreeCredit.of(tree, objective.credit(tree).credit)) for tree in learned)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model, its tokenizer and the state of its optimizer into a new folder, which transformers opens as it is.
