@@ -72,7 +72,7 @@ class Runs:
                     "-s",
                     f"run.dir={to / 'new'}",
                 ]
-                return [*requests, "--from", f"{to / 'run'}:1:{tree['key']['slot']}/{node}"]
+                return [*requests, "--from", f"{to / 'run'}:1:0/{node}"]
             case "eval --compare":
                 self._one_of(to, "eval", ["manifest.json", "results.jsonl"], rng)
                 return ["eval", "--compare", self.folder / "eval" / "run", to / "run", "--out", to / "new"]

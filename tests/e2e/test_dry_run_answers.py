@@ -133,3 +133,9 @@ def test_verdicts_have_no_card(tmp_path, refused):
     (folder / "manifest.json").write_text('{"judge": {}, "source": {}}')
     (folder / "verdicts.jsonl").write_text("")
     assert re.search("holds a judge's verdicts, and is no run", refused("card", folder))
+
+
+def test_a_recipe_for_several_processes_has_a_dry_run_on_one(tmp_path, model_folder, capsys):
+    task = write_task(tmp_path / "task", model_folder, TRAIN)
+    assert main(["train", str(task), "--dry-run", "-s", "learner.copies=2"]) == 0
+    assert "# memory: about" in capsys.readouterr().out

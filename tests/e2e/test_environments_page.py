@@ -11,6 +11,7 @@ from doc_pages import follow
 from ramify.core.tree import StopReason
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +56,7 @@ def test_both_worlds_train_and_branch_in_mid_episode(worlds, name):
     rows = read_metrics(worlds / f"{name}_rl" / "metrics.jsonl")
     assert len(rows) == 2
     assert all(row["stop/failed"] == 0 for row in rows)
-    trees = [traced for path in (worlds / f"{name}_rl" / "trees").iterdir() for traced in read_trees(path)]
+    trees = [traced for path in trace_files(worlds / f"{name}_rl" / "trees") for traced in read_trees(path)]
     assert any(decision.taken for traced in trees for decision in traced.tree.decisions)
     for traced in trees:
         for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True):

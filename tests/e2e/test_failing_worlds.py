@@ -11,6 +11,7 @@ from ramify.cli import main
 from ramify.core.tree import StopReason
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 pytestmark = pytest.mark.integration
 
@@ -166,7 +167,7 @@ def test_bad_problems_are_counted_and_a_kill_changes_no_bit(forked, write):
     text = " ".join(out.split())
     assert text.count("failed and skipped: ") == 1
     assert all(text.count(reason) == 1 for reason in REASONS), text
-    trees = [traced for path in sorted((run / "trees").iterdir()) for traced in read_trees(path)]
+    trees = [traced for path in trace_files(run / "trees") for traced in read_trees(path)]
     failed = {traced.tree.problem.info["what"] for traced in trees if traced.tree.has_failed}
     assert failed == set(BAD.values())
     assert all((traced.advantages is None) == traced.tree.has_failed for traced in trees)

@@ -17,6 +17,7 @@ from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import read_examples
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 QUESTIONS = ("tool city ?", "search city ?")
 CALLS = (
@@ -149,7 +150,7 @@ def trained(task, started):
 
 
 def trees_of(run):
-    return [item for path in sorted((run / "trees").iterdir()) for item in read_trees(path)]
+    return [item for path in trace_files(run / "trees") for item in read_trees(path)]
 
 
 def test_rl_trains_on_turns_with_two_calls(trained):

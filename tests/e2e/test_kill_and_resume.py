@@ -39,6 +39,7 @@ from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 from random_trees import credited, training
 
 LAST = "step-000009"
@@ -278,7 +279,7 @@ def test_killed_between_problems_that_were_refused(tmp_path, caller, forked):
     refused = sum(row["sampling/refused"] for row in done)
     assert refused > 0
     assert max(row["sampling/attempts"] for row in done) > 1
-    taken = [len(read_trees(path)) for path in sorted((whole.parent / "run" / "trees").iterdir())]
+    taken = [len(read_trees(path)) for path in trace_files(whole.parent / "run" / "trees")]
     _, state = checkpoint(whole.parent / "run")
     cursor = state["loop"]["cursor"]
     assert sum(taken) == cursor["epoch"] * len(rows) + cursor["next_index"] > 9 * 2

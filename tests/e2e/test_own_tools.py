@@ -11,6 +11,7 @@ from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -68,7 +69,7 @@ def test_the_recipe_grows_trees_with_both_tools(example, model_folder, monkeypat
     arguments = overrides(*settings)
     assert main(["rollout", str(task), *arguments]) == 0
     assert "tool lookup: lookup of my_tools.py, sha256 " in capsys.readouterr().out
-    (file,) = (task.parent / "run" / "trees").iterdir()
+    (file,) = trace_files(task.parent / "run" / "trees")
     trees = read_trees(file)
     assert any(decision.taken for traced in trees for decision in traced.tree.decisions)
     for traced in trees:

@@ -92,7 +92,11 @@ def test_a_checkpoint_is_pushed_without_the_state_of_training(checkpoint):
         done = push(checkpoint, "me/tiny", HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
     assert done.returncode == 0, done.stderr
     assert f"model: {hub.url}/me/tiny/commit/{SHA}" in done.stdout
-    assert [hub.created[0][key] for key in ("name", "organization", "visibility")] == ["tiny", "me", "private"]
+    assert [hub.created[0][key] for key in ("name", "organization", "visibility")] == [
+        "tiny",
+        "me",
+        "private",
+    ]
     there = {file.name: file.read_bytes() for file in checkpoint.iterdir() if file.is_file()}
     del there["state.json"]
     assert {name: hub.files[name] for name in there} == there

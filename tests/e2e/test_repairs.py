@@ -10,6 +10,7 @@ from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 HELPER = '''
 import json
@@ -173,7 +174,7 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, kind
     def train(run):
         words = overrides(*settings, f"run.dir='{run}'", "engine.slots=24")
         assert main(["train", str(task / "recipe.toml"), *words, "--max-steps", "2"]) == 0
-        paths = sorted((Path(run) / "trees").iterdir())
+        paths = trace_files(Path(run) / "trees")
         return [traced for path in paths for traced in read_trees(path)]
 
     first = train("first")

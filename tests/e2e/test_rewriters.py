@@ -9,6 +9,7 @@ from ramify.cli import main
 from ramify.core.tree import Cut
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 SOURCE = '''
 from ramify.core.records import ContinueFrom
@@ -65,7 +66,7 @@ def train(recipe, rewriter, *more):
 
 
 def trees_of(run):
-    return [traced.tree for path in sorted((run / "trees").iterdir()) for traced in read_trees(path)]
+    return [traced.tree for path in trace_files(run / "trees") for traced in read_trees(path)]
 
 
 def test_a_policy_learns_from_contexts_that_go_on_inside_its_turns(task, capsys):

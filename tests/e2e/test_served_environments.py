@@ -17,6 +17,7 @@ from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 pytestmark = pytest.mark.integration
 
@@ -80,7 +81,7 @@ def without_tools(text):
 def results_of(run):
     return [
         [result for trajectory in traced.tree.trajectories for _, result in trajectory.exchanges]
-        for path in sorted((run / "trees").iterdir())
+        for path in trace_files(run / "trees")
         for traced in read_trees(path)
     ]
 

@@ -8,6 +8,7 @@ from e2e_runs import overrides, write_lines
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.obs.trace_index import trace_files
 
 pytestmark = pytest.mark.integration
 
@@ -98,7 +99,7 @@ def test_a_class_that_trl_documents_runs_unchanged(tmp_path, model_folder, name,
     assert "failed" not in capsys.readouterr().out
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["stop/failed"] for row in rows] == [0.0, 0.0]
-    trees = [traced for path in sorted((tmp_path / "run" / "trees").iterdir()) for traced in read_trees(path)]
+    trees = [traced for path in trace_files(tmp_path / "run" / "trees") for traced in read_trees(path)]
     assert any(result.text for traced in trees for node in traced.tree.nodes for result in node.results)
     assert any(decision.taken for traced in trees for decision in traced.tree.decisions)
     texts = [traced.tree.problem.messages[-1].text for traced in trees]
@@ -123,7 +124,7 @@ def test_a_class_that_trl_documents_runs_unchanged(tmp_path, model_folder, name,
 def test_each_of_several_environments_shows_its_own_tools(tmp_path, model_folder):
     recipe = write(tmp_path, model_folder, "several")
     assert main(["train", str(recipe)]) == 0
-    trees = [traced.tree for path in (tmp_path / "run" / "trees").iterdir() for traced in read_trees(path)]
+    trees = [traced.tree for path in trace_files(tmp_path / "run" / "trees") for traced in read_trees(path)]
     shown = {"coding": ("run_code", "move"), "game": ("move", "run_code")}
     assert {tree.problem.info["environment"] for tree in trees} == set(shown)
     for tree in trees:

@@ -83,10 +83,11 @@ class _Training:
         Raises:
             UserError: The run would refuse it.
         """
-        from ramify.commands.check_files import check_files, dry_run_text
+        from ramify.commands.check_files import check_files, dry_run_notes
 
         check_files(self.config, fetch=False)
-        return dry_run_text(self.config, rows=rows)
+        notes = dry_run_notes(self.config, rows=rows)
+        return resolved(self.config) + "\n" + "".join(f"# {line}\n" for line in notes)
 
     def estimate(self, gpu_memory: float = 80, gpus: int = 8) -> str:
         """Return the memory that the run takes on so many GPUs of so many GB, as `ramify doctor` tells it.

@@ -19,19 +19,18 @@ from ramify.core.outcomes import counted
 from ramify.core.protocols import Estimator
 from ramify.core.records import (
     AnnotatedTree,
+    Annotations,
     Floats,
+    NodeAnnotations,
     NodeCredit,
     ScoredTree,
     TrainingTree,
     behavior_annotations,
 )
-from ramify.core.tree import Source
+from ramify.core.tree import Source, Tree
 from ramify.obs.trace import TracedTree
-from ramify.rewards.trajectory_rewards import length_penalty
+from ramify.rewards.trajectory_rewards import OVERLONG, length_penalty
 from ramify.runs.recorded_trees import recipe_of
-
-_PENALTY = "overlong"
-"""The part of a recorded reward that is the run's penalty for length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,10 +104,10 @@ class RecordedAlgorithm:
     def _estimator(self) -> Estimator:
         return build_estimator(self.section)
 
-    def obstacle(self, trees: Sequence[ScoredTree]) -> str:
+    def obstacle(self, trees: Sequence[TracedTree]) -> str:
         """Return why the credit cannot be computed from these trees, and what to do; "" if it can."""
         section = self.section
-        entropy = section.entropy_advantage
+        entropy, batch = section.entropy_advantage, _batch(trees).values()
         if isinstance(section.estimator, FileEstimator) and not self.runs_file:
             return (
                 f"algorithm.estimator: a function of {section.estimator.path}, which a record does not run by itself. "
@@ -119,17 +118,17 @@ class RecordedAlgorithm:
                 "algorithm.kl: in the reward it needs logprobs of the reference model, which no trace holds. "
                 "Remove it: -s algorithm.kl="
             )
-        if section.correction is not None:
+        if section.correction is not None and not all(map(_has_old_logprobs, batch)):
             return (
-                "algorithm.correction: its weights need the learner's own logprobs, which no trace holds. "
-                "Remove it: -s algorithm.correction="
+                "algorithm.correction: its importance weights need the learner's logprobs, which only a step of training with "
+                'old = "recompute" records. Remove it: -s algorithm.correction='
             )
         if entropy is not None and entropy.source == "annotate":
             return (
                 "algorithm.entropy_advantage: it takes the learner's entropies, which no trace holds. "
                 "Take the engine's: -s algorithm.entropy_advantage.source=behavior"
             )
-        if entropy is not None and not all(map(_has_entropies, trees)):
+        if entropy is not None and not all(map(_has_entropies, batch)):
             return (
                 "algorithm.entropy_advantage: the trace lacks entropies of the written tokens. "
                 "Remove it: -s algorithm.entropy_advantage="
@@ -157,15 +156,13 @@ class RecordedAlgorithm:
         """
         if reason := self.obstacle(trees):
             raise ConfigError(f"{self.name}: {reason}")
-        was_trained = any(traced.advantages is not None for traced in trees)
         batch: dict[int, AnnotatedTree] = {}
-        for index, traced in enumerate(trees):
-            scored = counted(self._shaped(traced))
-            if scored is not None and (traced.advantages is not None or not was_trained):
-                notes = behavior_annotations(scored.tree)
+        for index, traced in _batch(trees).items():
+            if (scored := counted(self._shaped(traced))) is not None:
+                notes = _annotations(scored.tree, traced.old_logprobs)
                 batch[index] = AnnotatedTree(scored.tree, scored.rewards, notes)
         masks = self.section.truncated == "mask"
-        credited = training_trees(tuple(batch.values()), self._estimator, None, masks)
+        credited = training_trees(tuple(batch.values()), self._estimator, self.section.correction, masks)
         weighting = build_weighting(self.section)
         by_index = {
             index: TreeCredit.of(tree, credit(tree, weighting))
@@ -178,7 +175,7 @@ class RecordedAlgorithm:
         """Return the tree with this algorithm's penalty for length in place of the recorded one."""
         margin, rewards = self.section.overlong_margin, []
         for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True):
-            recorded, penalty = reward.parts.get(_PENALTY, 0.0), 0.0
+            recorded, penalty = reward.parts.get(OVERLONG, 0.0), 0.0
             if margin is not None and self.max_tokens is not None:
                 penalty = length_penalty(trajectory, self.max_tokens, margin)
             # A recorded reward stays what it is to the last bit.
@@ -187,9 +184,29 @@ class RecordedAlgorithm:
         return ScoredTree(traced.tree, tuple(rewards))
 
 
-def _has_entropies(scored: ScoredTree) -> bool:
-    written = (node for node in scored.tree.nodes if node.source is Source.POLICY)
+def _batch(trees: Sequence[TracedTree]) -> dict[int, TracedTree]:
+    """Return the trees that a step trained on, by their places; all of them if it trained on none."""
+    trained = {index: traced for index, traced in enumerate(trees) if traced.advantages is not None}
+    return trained or dict(enumerate(trees))
+
+
+def _annotations(tree: Tree, old_logprobs: Mapping[str, Sequence[float]]) -> Annotations:
+    """Return the recorded logprobs of the learner, by policy node; where there are none, the engine's."""
+    engines = behavior_annotations(tree)
+    if not old_logprobs:
+        return engines
+    return {name: NodeAnnotations(np.array(old_logprobs.get(name, ()))) for name in engines}
+
+
+def _has_entropies(traced: TracedTree) -> bool:
+    written = (node for node in traced.tree.nodes if node.source is Source.POLICY)
     return all(len(node.token_entropies) == len(node.token_ids) for node in written)
+
+
+def _has_old_logprobs(traced: TracedTree) -> bool:
+    scored = counted(traced)
+    written = [] if scored is None else [node for node in scored.tree.nodes if node.source is Source.POLICY]
+    return all(len(traced.old_logprobs.get(node.id, ())) == len(node.token_ids) for node in written)
 
 
 def own_algorithm(source: Path, overrides: Sequence[str] = ()) -> RecordedAlgorithm | None:

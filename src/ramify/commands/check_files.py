@@ -6,7 +6,7 @@ They are cheap, and run before anything heavy is loaded. What the content of fil
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,13 @@ _NOT_READ = (
 )
 
 
-def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -> None:
+def check_files(
+    recipe: AnyRecipe,
+    *,
+    fetch: bool = True,
+    trains: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+) -> None:
     """Check that every file that a recipe names is there; one line tells all that are not.
 
     Args:
@@ -61,7 +67,9 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
     Raises:
         ConfigError: A file is missing or wrong.
     """
-    checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
+    checks = [
+        partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch, note=note)
+    ]
     checks += [partial(_require_data, recipe), partial(_require_instructions, recipe, fetch=fetch)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
@@ -304,7 +312,7 @@ def require_rate(section: RolloutSection) -> None:
         read_rate(rule.rate_from)
 
 
-def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
+def _require_model(section: ModelConfig, *, weights: bool, fetch: bool, note: Callable[[str], None]) -> None:
     """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet.
 
     Raises:
@@ -312,7 +320,7 @@ def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
     """
     try:
         if fetch:
-            fetch_model(section.path, weights=weights)
+            fetch_model(section.path, weights=weights, note=note)
         elif not is_fetched(section.path, weights=weights):
             return
     except UserError as error:
@@ -327,16 +335,26 @@ def require_dry_run(options: argparse.Namespace) -> None:
 
 
 def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None = None) -> None:
-    """Print what `dry_run_text` says.
+    """Print a recipe, and behind it, as comments, what it asks for; with --json both are one object.
 
     Raises:
         UserError: The run would refuse the recipe.
     """
-    sys.stdout.write(dry_run_text(recipe, rows=options.rows, problems=problems))
+    from ramify.config.load import resolved
+
+    notes = dry_run_notes(recipe, rows=options.rows, problems=problems)
+    if options.json:
+        from ramify.commands.parser import open_console
+        from ramify.commands.run_listing import SCHEMA
+
+        table = recipe.model_dump(mode="json")
+        open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": notes})
+        return
+    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in notes))
 
 
-def dry_run_text(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) -> str:
-    """Return a recipe, and behind it, as comments, what it asks for.
+def dry_run_notes(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) -> list[str]:
+    """Return what a recipe asks for, in lines.
 
     Args:
         recipe: Of any kind.
@@ -347,7 +365,6 @@ def dry_run_text(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) 
         UserError: The run would refuse it.
     """
     from ramify.commands.memory import device_of, job_here, memory_lines
-    from ramify.config.load import resolved
     from ramify.modeling.memory_plan import plan_of
 
     work = work_of(recipe, problems)
@@ -374,7 +391,7 @@ def dry_run_text(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) 
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
         lines += [f"memory: {total}{less}", *parts]
-    return resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes))
+    return [*lines, *notes]
 
 
 def _idle_limits(recipe: AnyRecipe) -> tuple[str, ...]:

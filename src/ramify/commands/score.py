@@ -1,4 +1,4 @@
-"""`ramify score`: score a file of responses, or check the scores against test vectors from the papers' code."""
+"""`ramify score`: score a file of responses, recorded trees with another reward, or check the scores against test vectors."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.commands.parser import add_override, add_step, add_tree, recipe_file
 from ramify.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--golden", action="store_true", help="the files are test vectors; report which ones hold"
     )
     parser.add_argument("--out", type=Path, metavar="ROWS.jsonl", help="write the scores of each line")
+    parser.add_argument(
+        "--reward",
+        type=recipe_file,
+        metavar="RECIPE",
+        help="score recorded trees (a run's folder, or a file of trees) again, with the table [reward] of this recipe",
+    )
+    add_step(parser)
+    add_tree(parser, "with --reward: print old and new reward of each trajectory of this tree")
+    add_override(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -46,10 +56,16 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DataError: A file or a line cannot be scored.
     """
-    if options.golden:
+    if options.reward is not None:
+        if options.golden or options.task or options.compat:
+            raise DataError("--reward: it takes no --golden, --task or --compat")
+        result: Mapping[str, Any] = _rescored(options)
+    elif options.step is not None or options.tree is not None or options.overrides:
+        raise DataError("--step, --tree and -s: expected --reward RECIPE with them")
+    elif options.golden:
         if options.task or options.compat or options.out:
             raise DataError("--golden: it takes no --task, --compat or --out; every vector says what it is")
-        result: Mapping[str, Any] = {path.name: _golden(path) for path in options.files}
+        result = {path.name: _golden(path) for path in options.files}
     elif options.task is None:
         if options.compat is None or not all(path.is_dir() for path in options.files):
             raise DataError("--task: expected math, choose, qa or reward")
@@ -87,6 +103,35 @@ def _golden(path: Path) -> Mapping[str, Any]:
         "kept_n": len(preserved),
         "kept_ok": sum(preserved),
         "failures": failures,
+    }
+
+
+def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Score recorded trees again: the means of old and new rewards, and the trajectories of a chosen tree."""
+    from ramify.assemble.rescoring import rescore
+    from ramify.commands.output_files import require_output, write_output
+    from ramify.runs.recorded_trees import trace_files, trace_of
+
+    one_step = options.step is not None or options.tree is not None
+    files = [
+        file
+        for source in options.files
+        for file in ([trace_of(source, options.step)] if one_step else trace_files(source))
+    ]
+    if options.out is not None:
+        require_output("--out", options.out, files)
+    rows = rescore(options.reward, options.overrides, files, options.tree)
+    if options.out is not None:
+        write_output("--out", options.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
+    counted = [row for row in rows if row["counts"]]
+    count = max(len(counted), 1)
+    return {
+        "n": len(rows),
+        "counted": len(counted),
+        "changed": sum(row["new"] != row["old"] for row in rows),
+        "old": sum(row["old"] for row in counted) / count,
+        "new": sum(row["new"] for row in counted) / count,
+        **({} if options.tree is None else {"trajectories": rows}),
     }
 
 

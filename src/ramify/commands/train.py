@@ -12,7 +12,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_recipe, at_least_one
+from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
 from ramify.core.errors import ConfigError, MachineError, RunInterruptedError
 from ramify.core.rank import Rank, launched
 from ramify.files.user_code import load_object
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument("--max-steps", type=at_least_one, metavar="N", help="stop after step N of the run")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in run.dir")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -45,11 +46,9 @@ def run(options: argparse.Namespace) -> None:
             TRAINING.check(recipe.run.dir, options.resume, record_of(recipe))
             dry_run(recipe, options)
         return
-    from ramify.obs.console import RunConsole
-
     train_here(
         lambda: _read(options),
-        RunConsole(),
+        open_console(options),
         resume=options.resume,
         max_steps=options.max_steps,
         secret=options.secret,
@@ -78,6 +77,7 @@ def train_here(
         RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
+    from ramify.commands.run_listing import record_run
     from ramify.config.other_runs import record_of
     from ramify.runs.run_folder import TRAINING
 
@@ -107,7 +107,8 @@ def train_here(
         # Any other status would have torchrun start the run again.
         console.note(f"{stopped}")
         return
-    console.note(f"model written to {path}")
+    console.result(f"model written to {path}")
+    record_run(console, recipe.run.dir, model=str(path))
 
 
 def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
@@ -134,7 +135,11 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         recipe = override_recipe(schema, deepcopy(table), options.overrides, str(options.recipe))
     else:
         recipe = load_recipe(schema, options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(
+        recipe,
+        fetch=not options.dry_run,
+        note=(lambda _: None) if launched(os.environ).number else notes_of(options),
+    )
     if not options.dry_run:
         check_positions(recipe)
     return recipe

@@ -162,7 +162,7 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
         steps, rows = 1, None
     elif steps is None and rows is not None:
         steps = num_steps(recipe.run, epochs, rows, size)
-        unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"
+        unit += f" ({rows:,} row{'s' * (rows != 1)}, {epochs} epoch{'s' * (epochs > 1)})"
     return Work(steps, unit, per_step, tokens, writes=isinstance(recipe, TrainRecipe), rows=rows)
 
 
@@ -174,7 +174,7 @@ def _attempts(recipe: EvalRecipe | SynthRecipe, file: Data, what: str, tries: st
     counts = [limit if each is None else min(sum(each), limit or sum(each)) for each in rows]
     count = None if None in counts else sum(filter(None, counts))
     most = "at most " if None in rows else ""
-    unit = f"each {what} x {tries}" if count is None else f"{most}{count:,} {what}s x {tries}"
+    unit = f"each {what} x {tries}" if count is None else f"{most}{count:,} {what}{'s' * (count != 1)} x {tries}"
     steps = None if count is None else 1
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
 

@@ -24,13 +24,15 @@ class ScriptedTurn:
     """One turn: its text, the entropies of its first tokens (the last one repeats) and the time that a token takes.
 
     An entropy is a number or a pair (lower, upper), as from an engine that sees only the most likely tokens.
-    `ends` says whether the end-of-turn token follows the text (as after an answer).
+    `ends` says whether the end-of-turn token follows the text (as after an answer). `token_ids` are played in place of the text,
+    its end-of-turn token included; empty: the text is encoded.
     """
 
     text: str
     entropies: tuple[float | tuple[float, float], ...] = (0.0,)
     seconds_per_token: float = 0.0
     ends: bool = False
+    token_ids: tuple[int, ...] = ()
 
 
 Script = Callable[[str, int], ScriptedTurn]
@@ -93,7 +95,8 @@ class ScriptedEngine:
         start = len(request.token_ids) - request.stop_context
         begin = 0 if self._shows_prompt or request.path is None else _prompt_tokens(request.path)
         turn = self._script(self._tokenizer.decode(request.token_ids[begin:start]), request.seed)
-        ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
+        end = (self._tokenizer.eos_id,) if turn.ends else ()
+        ids = turn.token_ids or self._tokenizer.encode(turn.text) + end
         matcher = self._matcher(request.stops)
         written: list[int] = []
         finish = Finish.LENGTH
@@ -153,10 +156,11 @@ def _prompt_tokens(path: Trajectory) -> int:
 
 
 def load_script(path: Path, result_end: str) -> TurnTable:
-    """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
+    """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`, `ids`.
 
-    An entropy is a number or a pair [lower, upper]; without the key all are 0. Of the turns with the same `after`, one is drawn with the request's
-    seed. Beyond the last `after`, the turns of the last one are played.
+    `ids` are the turn's tokens, in place of those of its text. An entropy is a number or a pair [lower, upper]; without the key
+    all are 0. Of the turns with the same `after`, one is drawn with the request's seed. Beyond the last `after`, the turns of the
+    last one are played.
 
     Raises:
         ConfigError: The file is missing or not of this form, or an `after` from 0 up to the last one has no turn.
@@ -167,7 +171,8 @@ def load_script(path: Path, result_end: str) -> TurnTable:
             entropies = tuple(map(_parse_entropy, table.get("entropies", [0.0])))
             if not isinstance(table["text"], str) or not entropies:
                 raise ValueError("text must be a string, entropies a list that is not empty")
-            turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
+            ids = tuple(map(int, table.get("ids", ())))
+            turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)), token_ids=ids)
             turns.setdefault(int(table["after"]), []).append(turn)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a script file, found none") from None

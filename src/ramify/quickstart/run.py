@@ -29,6 +29,7 @@ from ramify.obs.report import (
     write_report,
 )
 from ramify.obs.trace import TracedTree, read_trees
+from ramify.obs.trace_index import trace_files
 from ramify.quickstart.evaluations import evaluate, peak_memory_bytes
 from ramify.quickstart.example import (
     Clock,
@@ -181,7 +182,7 @@ def _make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
 
 def _tree_to_draw(rl_dir: Path) -> TracedTree:
     """Return the tree of the first step with most branches."""
-    first = min((rl_dir / "trees").iterdir())
+    first = trace_files(rl_dir / "trees")[0]
     return max(
         read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
     )

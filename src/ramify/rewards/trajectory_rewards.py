@@ -20,6 +20,8 @@ from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.configs import AnswerRewardConfig, ScoreName
 from ramify.rewards.extract import answer_of, has_closed_box
 
+OVERLONG = "overlong"
+"""The part of a reward that is a penalty for length."""
 SEARCH_AND_PYTHON = frozenset({"search", "python"})
 _UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})
 _TOKENS_FOR_FULL_REWARD = 1000
@@ -127,7 +129,7 @@ class OverlongReward:
 
     def _shaped(self, trajectory: Trajectory, reward: Reward) -> Reward:
         penalty = length_penalty(trajectory, self.max_tokens, self.margin)
-        return replace(reward, value=reward.value + penalty, parts={**reward.parts, "overlong": penalty})
+        return replace(reward, value=reward.value + penalty, parts={**reward.parts, OVERLONG: penalty})
 
 
 def length_penalty(trajectory: Trajectory, max_tokens: int, margin: int) -> float:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.tree import Tree
 from ramify.files.durable import RECIPE
-from ramify.obs.trace import TracedTree, each_tree
+from ramify.obs import trace_index
+from ramify.obs.trace import TracedTree
 
-_INDEX = ".index.jsonl"
-"""End of the name of a file about another file of trees."""
 _MAX_PARENTS = 3
 """Depth of a file of trees inside its run's folder, at most: RUN/cycle-1/rl/trees/000001.jsonl has 3 folders above it."""
 
@@ -20,9 +20,8 @@ def trace_files(source: Path) -> list[Path]:
     """
     if source.is_file():
         return [source]
-    files = sorted((source / "trees").glob("*.jsonl")) if (source / "trees").is_dir() else []
+    files = [*trace_index.trace_files(source / "trees")]
     files += [source / "trees.jsonl"] if (source / "trees.jsonl").is_file() else []
-    files = [file for file in files if not file.name.endswith(_INDEX)]
     if not files:
         raise ConfigError(f"{source}: expected a run folder with trees, or a file of trees, found none")
     return files
@@ -52,11 +51,25 @@ def tree_at(path: Path, number: int) -> TracedTree:
         DataError: There is no such tree, or the file cannot be read.
     """
     count = 0
-    for traced in each_tree(path):
+    for summary in trace_index.each_summary(path):
         if count == number:
-            return traced
+            return trace_index.read_tree(path, summary)
         count += 1
-    raise DataError(f"{path}: it has no tree {number}. Choose one of 0 to {count - 1}")
+    raise DataError(f"{path}: it has no tree {number}; it has {f'0 to {count - 1}' if count else 'none'}")
+
+
+def trajectory_at(tree: Tree, leaf: str) -> int:
+    """Return the place of the trajectory that ends at a leaf among those of its tree.
+
+    Raises:
+        DataError: There is no such leaf.
+    """
+    leaves = [trajectory.leaf.id for trajectory in tree.trajectories]
+    if leaf not in leaves:
+        raise DataError(
+            f"problem {tree.problem.id!r}: its tree has no leaf {leaf!r}. Choose one of {', '.join(leaves)}"
+        )
+    return leaves.index(leaf)
 
 
 def recipe_of(source: Path) -> Path | None:
