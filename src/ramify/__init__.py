@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ramify.config.schema_parts import SandboxSection as Sandbox
     from ramify.core.errors import RamifyError
     from ramify.core.messages import Message, Problem
+    from ramify.core.protocols import Environment, Tool
     from ramify.engines.configs import TrainingEngineConfig as LocalEngine
     from ramify.modeling.configs import AdapterConfig as LoRA
     from ramify.train.configs import EvaluationConfig as Eval
@@ -63,6 +64,8 @@ _PUBLIC = {
     "RamifyError": "core.errors",
     "Message": "core.messages",
     "Problem": "core.messages",
+    "Environment": "core.protocols",
+    "Tool": "core.protocols",
     "LocalEngine": "engines.configs.TrainingEngineConfig",
     "LoRA": "modeling.configs.AdapterConfig",
     "Sandbox": "config.schema_parts.SandboxSection",
@@ -76,6 +79,7 @@ __all__ = [
     "DPO",
     "SFT",
     "Agent",
+    "Environment",
     "Eval",
     "Learner",
     "Limits",
@@ -92,6 +96,7 @@ __all__ = [
     "Rollout",
     "Run",
     "Sandbox",
+    "Tool",
     "Trainer",
     "Trajectory",
     "Tree",
