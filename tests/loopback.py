@@ -84,7 +84,7 @@ def serve(
             if request.method != "HEAD":
                 self.wfile.write(reply.body)
 
-        do_GET = do_HEAD = do_POST = _serve
+        do_GET = do_HEAD = do_POST = do_PUT = _serve
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 128

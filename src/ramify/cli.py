@@ -24,11 +24,16 @@ COMMANDS = {
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "judge": "a model's verdicts on the answers of a finished evaluation, or of a file of results",
     "score": "score a file of responses, or check the scores against test vectors",
+    "view": "look at what agents did: the trees of a run in a browser, or as one file",
+    "runs": "the runs in a folder, and what differs between two of them",
+    "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
+    "case": "a recorded trajectory as a test of the tools and the reward",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
-    "model": "fetch a model into a folder",
+    "model": "fetch a model into a folder, push a folder to the hub",
     "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",
     "cache": "import and export search caches of the papers' code, and show what a cache holds",
+    "completion": "completion of commands, options and recipes, for bash, zsh or fish",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

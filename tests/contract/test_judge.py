@@ -187,7 +187,9 @@ def test_errors_of_the_service_are_typed_and_counted(reply, kind):
     judgement, counts, _ = judge_one([reply])
     assert (judgement.correct, judgement.failure, judgement.source) == (None, kind, "none")
     assert counts.as_json()["failures"] == {kind: 1}
-    assert counts.asked_again == (2 if kind == "malformed" else 0)
+    # Another form is met by three requests; an outage by eight, each of one attempt.
+    outage = kind in ("too_many", "server", "connection")
+    assert counts.asked_again == (2 if kind == "malformed" else 7 if outage else 0)
 
 
 def test_errors_that_pass_do_no_harm():
@@ -199,6 +201,8 @@ def test_errors_that_pass_do_no_harm():
     assert [each.correct for each in judgements] == [True, False]
     assert not judge.counts.failures
     assert stand_in.asks == {"Paris": 3, "Rome": 2}
+    counts = judge.counts.as_json()
+    assert (counts["requests"], counts["asked_again"]) == (5, 3)
 
 
 def test_a_slow_judge_is_waited_for_until_the_deadline():
@@ -256,6 +260,7 @@ def test_a_judge_that_is_down_delays_the_run_until_too_many_failures_in_a_row():
     assert [each.correct for each in judgements] == [False] * 12
     assert (judge.counts.judged, judge.counts.failures) == (12, {})
     assert stand_in.refused == 12 + 16
+    assert (judge.counts.requests, judge.counts.asked_again) == (12 + 16, 16)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"

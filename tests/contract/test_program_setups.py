@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from loopback import serve
+from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.sandbox.levels import try_setup, why_not
@@ -193,6 +194,27 @@ def test_a_preamble_that_fails_is_one_line_with_its_line(preamble, reason):
     with pytest.raises(ConfigError, match=f"^{re.escape(reason)}") as error:
         try_setup(HIGHEST, ProgramSetup(preamble))
     assert "\n" not in str(error.value)
+
+
+def test_a_preamble_that_takes_too_long_is_named_with_the_time(monkeypatch):
+    from ramify.core.errors import ConfigError
+
+    monkeypatch.setattr("ramify.sandbox.levels._SETUP_SECONDS", 1.5)
+    words = "no trial program ended within 1.5 s. Shorten tools.python.preamble."
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        try_setup(HIGHEST, ProgramSetup("import time\ntime.sleep(30)"))
+    monkeypatch.setattr("ramify.sandbox.pool._START_SECONDS", 1.5)
+
+    async def start():
+        sandbox = open_sandbox(0, HIGHEST, setup=ProgramSetup("import time\ntime.sleep(30)"))
+        try:
+            await sandbox.run("print(1)", 5)
+        finally:
+            await sandbox.close()
+
+    words = "no process was ready within 1.5 s. Shorten tools.python.preamble."
+    with pytest.raises(MachineError, match=re.escape(words)):
+        asyncio.run(start())
 
 
 RELEASED_STYLE = {

@@ -1,6 +1,7 @@
 """`ramify judge`: verdicts on the answers of a finished evaluation, and of files of results as the releases write them."""
 
 import json
+import re
 
 import pytest
 
@@ -182,6 +183,26 @@ def test_a_broken_file_is_refused_before_anybody_is_asked(tmp_path, refused, con
     options = ("--url", "http://127.0.0.1:9/v1", "--model", "big", "--task", "qa")
     assert message in refused("judge", file, *options)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_of_two_judges_the_one_that_answers_judges_and_the_other_is_named(tmp_path, capsys, caplog):
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(list(rows_of_the_release())))
+    dead = "http://127.0.0.1:9/v1"
+    options = ("--url", dead, "--task", "qa")
+    service = StandIn()
+    assert judge(file, service, *options) == 0
+    output = capsys.readouterr().out
+    assert (len(service.answers), "judge: 8 verdicts" in output) == (8, True)
+    assert "reward.judge: http://127.0.0.1:9/v1 does not answer" in caplog.text
+    counts = re.search("; ([0-9]+) requests, ([0-9]+) of them again", output)
+    # The first requests were all in flight to the dead one or the other.
+    assert int(counts[1]) - int(counts[2]) == 8
+    assert int(counts[2]) >= 1
+    assert judge(file, service, *options) == 0
+    output = capsys.readouterr().out
+    assert "has the verdicts on all 8 answers: there is nothing to judge" in output
+    assert ("0 verdicts" in output, "llm_equal: 0.5" in output, len(service.answers)) == (False, True, 8)
 
 
 def test_options_that_do_not_fit_are_named(tmp_path, refused):

@@ -96,8 +96,8 @@ def test_verdicts_are_right_and_failures_are_counted(task, capsys):
     assert judge["agreement"]["em"]["rate"] == 1.0
     counts = json.loads((run / "times.json").read_text())["judge"]
     assert counts["failures"] == {"no_verdict": 9}
-    # Two answers met another form once, nine were asked three times and got no verdict.
-    assert (counts["requests"], counts["asked_again"]) == (18 + 2 + 27, 2 + 18)
+    # Two answers met two errors and another form once, nine were asked three times and got no verdict.
+    assert (counts["requests"], counts["asked_again"]) == (18 + 4 + 2 + 27, 4 + 2 + 18)
     judged_by = json.loads((run / "manifest.json").read_text())["scores"]["reward_identities"]["judge"]
     assert (judged_by["model"], judged_by["prompt"], judged_by["temperature"]) == ("big", 1, 0.0)
     page = (run / "report.html").read_text()

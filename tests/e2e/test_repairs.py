@@ -100,7 +100,7 @@ def test_the_debugger_in_an_evaluation(task):
         (ToolStatus.OK, "42", "corrected")
     ] * 2
     assert summary["repairs"] == {"debugger: corrected": {"times": 2, "attempts": 2, "correct": 0}}
-    assert summary["helper"] == {"answers": 2, "prompt_tokens": 0, "completion_tokens": 0}
+    assert summary["helper"] == {"answers": 2, "prompt_tokens": 0, "completion_tokens": 0, "retries": 0}
     assert "helper" not in plain
     page = Path("debugged/report.html").read_text()
     assert "debugger: corrected" in page

@@ -1,4 +1,4 @@
-"""`ramify rollout --from RUN:STEP:TREE/NODE`: one tree that goes on from a node that a run recorded."""
+"""`ramify rollout --from RUN:STEP:TREE/NODE`, or of a file of trees: one tree that goes on from a recorded node."""
 
 import pytest
 
@@ -15,13 +15,15 @@ def recorded(tmp_path, caller):
     return recipe, run, [traced.tree for traced in read_trees(run / "trees" / "000001.jsonl")]
 
 
-def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path):
+@pytest.mark.parametrize("where", ["{run}:1:", "{run}/trees/000001.jsonl:"])
+def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path, where):
     recipe, run, trees = recorded
     slot, node = next(
         (tree.key.slot, node) for tree in trees for node in tree.nodes if node.results and node.stop is None
     )
     to = tmp_path / "again"
-    words = ["rollout", str(recipe), "-s", f"run.dir={to}", "--from", f"{run}:1:{slot}/{node.id}"]
+    start = f"{where.format(run=run)}{slot}/{node.id}"
+    words = ["rollout", str(recipe), "-s", f"run.dir={to}", "--from", start]
     assert main(words) == 0
     ((tree,),) = [[traced.tree for traced in read_trees(to / "trees" / "000001.jsonl")]]
     assert tree.start == node.id
@@ -33,7 +35,9 @@ def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("{run}:1:9/0", "it has no tree 9; it has 0, 1"),
+        ("{run}:1:9/0", "it has no tree 9; it has 0 to 1"),
+        ("{run}/trees/000001.jsonl:2/0", "it has no tree 2; it has 0 to 1"),
+        ("{run}/trees:0/0", "expected RUN:STEP:TREE/NODE"),
         ("{run}:1:0/7.7", "has no node '7.7'"),
         ("{run}:8:0/0", "000008.jsonl"),
         ("{run}:0/0", "expected RUN:STEP:TREE/NODE"),

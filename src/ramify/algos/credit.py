@@ -13,9 +13,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths, num_trained
 from ramify.core.errors import ConfigError
-from ramify.core.records import Floats, NodeCredit, PathCredit, TrainingTree
+from ramify.core.protocols import Estimator
+from ramify.core.records import AnnotatedTree, Floats, NodeCredit, PathCredit, TrainingTree
 from ramify.core.tree import Source, Tree
 
 Sharing: TypeAlias = Literal["soft", "hard"]
@@ -50,6 +52,26 @@ def trained(tree: Tree, masks_truncated: bool) -> npt.NDArray[np.bool_] | None:
     """Return which trajectories carry a loss; None: all. With `masks_truncated` those that a limit cut carry none. [G]"""
     carries_loss = [not (masks_truncated and trajectory.stop.truncated) for trajectory in tree.trajectories]
     return None if all(carries_loss) else np.array(carries_loss)
+
+
+def training_trees(
+    batch: Sequence[AnnotatedTree],
+    estimator: Estimator,
+    correction: ImportanceCorrection | None,
+    masks_truncated: bool,
+) -> tuple[TrainingTree, ...]:
+    """Turn the rewards of a whole rollout batch into advantages, importance weights and a loss mask."""
+    statistics = estimator.batch_statistics(batch)
+    return tuple(
+        TrainingTree(
+            tree=tree.tree,
+            annotations=tree.annotations,
+            advantages=estimator.advantages(tree, statistics),
+            rho=None if correction is None else correction.weights(tree),
+            loss_mask=trained(tree.tree, masks_truncated),
+        )
+        for tree in batch
+    )
 
 
 def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:

@@ -117,7 +117,9 @@ def _engine(
             from ramify.engines.scripted import ScriptedEngine, load_script
 
             script = load_script(config.script, renderer.result_end)
-            return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
+            return ScriptedEngine(
+                renderer.tokenizer, script, context_tokens, script.exact_entropy, shows_prompt=False
+            )
         case OpenAIEngineConfig():
             return _openai(config, renderer, context_tokens, note)
         case VllmEngineConfig():

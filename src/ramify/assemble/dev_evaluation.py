@@ -13,6 +13,7 @@ from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.schema_eval import EvalRecipe, dev_data
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import note_idle_turn_limit
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.data.configs import DataFiles
@@ -30,6 +31,7 @@ from ramify.train.loop import TrainingEvaluation
 
 if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
+    from ramify.data.overlap import Questions
 
 
 def read_dev_problems(
@@ -51,15 +53,16 @@ def read_dev_problems(
     Raises:
         DataError: They cannot be read, or none is left.
     """
-    from ramify.data.overlap import folded_questions
+    from ramify.data.overlap import questions_of
     from ramify.runs.trained_prompts import difference_notes, training_stage
 
     data = dev_data(config, recipe.data.max_prompt_tokens, recipe.data.instructions)
     problems, notes = build_eval_problems(data, renderer, tools, recipe.model)
-    trained = frozenset[str]().union(*map(folded_questions, training))
+    trained = questions_of(training)
     stage = training_stage(recipe.command, recipe.model.dialect, (), training, recipe.model.folder)
     differing = (f"eval.test: {note}" for note in difference_notes("this run trains", stage, problems, ()))
-    return problems, (*notes, *_memory_notes(problems, trained), *differing)
+    idle = note_idle_turn_limit(config.max_turn_tokens, config.max_tokens or recipe.rollout.max_tokens)
+    return problems, (*notes, *idle, *_memory_notes(problems, trained), *differing)
 
 
 def examples_dev_problems(recipe: EvalRecipe, train: DataFiles) -> ProblemReader:
@@ -83,7 +86,7 @@ def examples_dev_problems(recipe: EvalRecipe, train: DataFiles) -> ProblemReader
     return read
 
 
-def _memory_notes(problems: Sequence[Problem], trained: frozenset[str]) -> tuple[str, ...]:
+def _memory_notes(problems: Sequence[Problem], trained: "Questions") -> tuple[str, ...]:
     from ramify.data.overlap import without_questions
 
     if repeated := len(problems) - len(without_questions(problems, trained)):

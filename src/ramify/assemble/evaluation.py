@@ -12,6 +12,7 @@ from ramify.assemble.task import ProblemReader, answering_identity, group_size, 
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.other_runs import record_of
 from ramify.config.schema_eval import EvalRecipe
+from ramify.config.sizes import note_idle_turn_limit
 from ramify.core.messages import Problem, ToolSpec
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.null_agents import null_line, null_scores
@@ -107,7 +108,10 @@ def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
 
         model = recipe.model
         problems, notes = build_eval_problems(recipe.data, renderer, shown[""], model)
-        return problems, (*notes, *prompt_notes(model.path, model.folder, problems, tool_names(shown)))
+        differing = prompt_notes(model.path, model.folder, problems, tool_names(shown))
+        sampling = recipe.sampling
+        idle = note_idle_turn_limit(sampling.max_turn_tokens, sampling.max_tokens)
+        return problems, (*notes, *idle, *differing)
 
     return read
 

@@ -24,6 +24,7 @@ from ramify.modeling.model_config import is_adapter_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.runs.run_folder import claim_run_folder
+from ramify.runs.status import begin_session
 from ramify.runtime.agent_loop import agent_loop
 from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import sampling
@@ -52,6 +53,7 @@ def run_selfcritic(
         manifest = _manifest(recipe, console)
         folder.take_up(record, manifest, console.note)
         folder.begin(record, manifest)
+        begin_session(folder.root, recipe.selfcritic.cycles)
         loop = SelfCritic(
             folder.root,
             recipe.selfcritic.cycles,

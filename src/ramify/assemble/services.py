@@ -1,5 +1,6 @@
 """Builds the services of a checked recipe: search providers, page sources, chat models, caches."""
 
+import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ramify.tools.pages import PageSource
 
 _DAY_SECONDS = 86_400.0
+_LOG = logging.getLogger(__name__)
 
 
 def http_client(name: str, config: HttpConfig, key: str | None = None, **settings: int) -> "HttpClient":
@@ -99,7 +101,14 @@ def chat_model(
     client = http_client(name, config.http, key, **settings)
     served = ServedModel(f"{name}.model", config.model, bearer(key))
     return OpenAIChat(
-        client, base_url=config.url, model=config.model, key=key, extra=extra, whole=whole, served=served
+        client,
+        base_url=config.url,
+        model=config.model,
+        key=key,
+        extra=extra,
+        whole=whole,
+        served=served,
+        note=lambda line: _LOG.warning(f"{name}: {line}"),
     )
 
 

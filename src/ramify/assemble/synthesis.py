@@ -12,6 +12,7 @@ from ramify.assemble.task import ProblemReader, answering_identity, group_size, 
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.other_runs import record_of
 from ramify.config.schema_synth import SynthRecipe
+from ramify.config.sizes import note_idle_turn_limit
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.obs.console import RunConsole
@@ -99,7 +100,8 @@ def synthesis_questions(recipe: SynthRecipe, direct: list[Problem]) -> ProblemRe
         direct.extend(questions.direct)
         model, problems = recipe.model, questions.with_tools
         differing = prompt_notes(model.path, model.folder, problems, tool_names(shown))
-        return problems, (*questions.notes, *differing)
+        idle = note_idle_turn_limit(recipe.sampling.max_turn_tokens, recipe.sampling.max_tokens)
+        return problems, (*questions.notes, *idle, *differing)
 
     return read
 

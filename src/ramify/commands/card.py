@@ -52,6 +52,11 @@ def _card(folder: Path) -> dict[str, Any]:
 
     if not (folder / MANIFEST).is_file():
         raise DataError(f"{folder}: no run. Expected a folder with {MANIFEST}.")
+    if not (folder / RECIPE).is_file() and (folder / "verdicts.jsonl").is_file():
+        raise DataError(
+            f"{folder}: holds a judge's verdicts, and is no run. Name the evaluation that ramify judge judged; a file of results has "
+            "no card, and its figures are in summary.json."
+        )
     manifest = read_manifest(folder)
     try:
         recipe = tomllib.loads(read_small_file(folder / RECIPE).decode())

@@ -6,7 +6,7 @@ They are cheap, and run before anything heavy is loaded. What the content of fil
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,18 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import AnyRecipe, longest_sequence, refuse_large_steps, work_of
+from ramify.config.sizes import (
+    AnyRecipe,
+    longest_sequence,
+    note_idle_turn_limit,
+    refuse_large_steps,
+    work_of,
+)
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.data.configs import FROM
 from ramify.data.sources import is_on_hub, require_data, sources
+from ramify.files.user_code import WITHOUT_FILE
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
@@ -42,7 +49,13 @@ _NOT_READ = (
 )
 
 
-def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -> None:
+def check_files(
+    recipe: AnyRecipe,
+    *,
+    fetch: bool = True,
+    trains: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+) -> None:
     """Check that every file that a recipe names is there; one line tells all that are not.
 
     Args:
@@ -54,7 +67,9 @@ def check_files(recipe: AnyRecipe, *, fetch: bool = True, trains: bool = True) -
     Raises:
         ConfigError: A file is missing or wrong.
     """
-    checks = [partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch)]
+    checks = [
+        partial(_require_model, recipe.model, weights=_needs_weights(recipe, trains), fetch=fetch, note=note)
+    ]
     checks += [partial(_require_data, recipe), partial(_require_instructions, recipe, fetch=fetch)]
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
@@ -90,11 +105,15 @@ def _require_data(recipe: AnyRecipe) -> None:
 
 def _require_instructions(recipe: AnyRecipe, *, fetch: bool) -> None:
     absent = [] if fetch else [key for key, _ in _absent_instructions(recipe)]
-    for key, value in _written_instructions(recipe):
-        if key not in absent:
-            from ramify.data.prompts import require_instructions
+    values = [(key, value) for key, value in _written_instructions(recipe) if key not in absent]
+    if not values:
+        return
+    from ramify.data.prompts import require_instructions
 
-            require_instructions(key, value)
+    # Without a model, which is a mistake of its own key or is fetched later, no tokenizer is read.
+    is_here = is_fetched(recipe.model.path, weights=False)
+    for key, value in values:
+        require_instructions(key, value, recipe.model.folder / "tokenizer.json" if is_here else None)
 
 
 def _written_instructions(recipe: AnyRecipe) -> list[tuple[str, str]]:
@@ -217,7 +236,9 @@ def _require_cassette(key: str, cache: CacheConfig | None) -> None:
 
 
 def require_file(key: str, path: Path) -> None:
-    """Raise ConfigError unless `path` is a file that can be read."""
+    """Raise ConfigError unless `path` is a file that can be read, or stands for a function of this process."""
+    if path == WITHOUT_FILE:
+        return
     if not path.is_file():
         other = "got a folder" if path.is_dir() else "got something else" if path.exists() else "found none"
         raise ConfigError(f"{key}: expected a file, {other} at {path}")
@@ -280,7 +301,7 @@ def require_model(path: Path) -> None:
 def _require_function(part: FromFile) -> None:
     """Raise ConfigError unless the function of a part of the algorithm can be loaded, which runs its file."""
     # A file that is not there is a mistake of its key already.
-    if part.path.is_file():
+    if part.path.is_file() or part.path == WITHOUT_FILE:
         part.load()
 
 
@@ -291,7 +312,7 @@ def require_rate(section: RolloutSection) -> None:
         read_rate(rule.rate_from)
 
 
-def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
+def _require_model(section: ModelConfig, *, weights: bool, fetch: bool, note: Callable[[str], None]) -> None:
     """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet.
 
     Raises:
@@ -299,7 +320,7 @@ def _require_model(section: ModelConfig, *, weights: bool, fetch: bool) -> None:
     """
     try:
         if fetch:
-            fetch_model(section.path, weights=weights)
+            fetch_model(section.path, weights=weights, note=note)
         elif not is_fetched(section.path, weights=weights):
             return
     except UserError as error:
@@ -314,17 +335,40 @@ def require_dry_run(options: argparse.Namespace) -> None:
 
 
 def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None = None) -> None:
-    """Print a recipe, and behind it, as comments, what it asks for; `problems`: its trees are grown for so many.
+    """Print a recipe, and behind it, as comments, what it asks for; with --json both are one object.
+
+    Raises:
+        UserError: The run would refuse the recipe.
+    """
+    from ramify.config.load import resolved
+
+    notes = dry_run_notes(recipe, rows=options.rows, problems=problems)
+    if options.json:
+        from ramify.commands.parser import open_console
+        from ramify.commands.run_listing import SCHEMA
+
+        table = recipe.model_dump(mode="json")
+        open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": notes})
+        return
+    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in notes))
+
+
+def dry_run_notes(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) -> list[str]:
+    """Return what a recipe asks for, in lines.
+
+    Args:
+        recipe: Of any kind.
+        rows: Read the data and all other files too.
+        problems: Its trees are grown for so many problems; None: it is trained.
 
     Raises:
         UserError: The run would refuse it.
     """
     from ramify.commands.memory import device_of, job_here, memory_lines
-    from ramify.config.load import resolved
     from ramify.modeling.memory_plan import plan_of
 
     work = work_of(recipe, problems)
-    if options.rows:
+    if rows:
         from ramify.commands.check_rows import check_rows
 
         notes: list[str] = []
@@ -333,7 +377,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     else:
         if problems is None:
             _refuse_few_rows(recipe, work.rows)
-        notes = [_NOT_READ]
+        notes = [*_idle_limits(recipe), _NOT_READ]
     device, why = device_of(recipe.model)
     job = job_here(recipe, device, trains=problems is None)
     lines = [*work.in_words, f"device: {device} ({why})"]
@@ -347,7 +391,18 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
         lines += [f"memory: {total}{less}", *parts]
-    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
+    return [*lines, *notes]
+
+
+def _idle_limits(recipe: AnyRecipe) -> tuple[str, ...]:
+    if isinstance(recipe, EvalRecipe | SynthRecipe):
+        return note_idle_turn_limit(recipe.sampling.max_turn_tokens, recipe.sampling.max_tokens)
+    if isinstance(recipe, TrainRecipe):
+        config = recipe.eval
+        if config is None:
+            return ()
+        return note_idle_turn_limit(config.max_turn_tokens, config.max_tokens or recipe.rollout.max_tokens)
+    return () if recipe.evaluation is None else _idle_limits(recipe.evaluation)
 
 
 def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:

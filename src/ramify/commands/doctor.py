@@ -4,25 +4,29 @@ import argparse
 import importlib
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ramify import __version__
-from ramify.commands.parser import add_override, at_least_one, recipe_file
-from ramify.core.errors import ConfigError, MachineError
+from ramify.commands.parser import add_output, add_override, at_least_one, open_console, recipe_file
+from ramify.core.errors import ConfigError, MachineError, UserError
 
 if TYPE_CHECKING:
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_synth import SynthRecipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.config.sizes import AnyRecipe
+    from ramify.obs.console import RunConsole
 
 Row: TypeAlias = tuple[str, str]
 """The name before a line, which may be "", and the line."""
 
+_SCHEMA = 1
+"""Version of the JSON object."""
+_WIDTH = 14
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
@@ -42,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", type=at_least_one, metavar="N", help="with --gpu-memory: on so many of them, under torchrun"
     )
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -50,9 +55,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: The recipe is wrong or cannot run on this machine, or not on the GPUs.
     """
-    from ramify.obs.console import RunConsole
-
-    console = RunConsole()
+    console = open_console(options)
     path = options.recipe
     if options.gpu_memory is None and options.gpus is not None:
         raise ConfigError(f"--gpus: expected the memory of each too: --gpus {options.gpus} --gpu-memory 80")
@@ -64,17 +67,37 @@ def run(options: argparse.Namespace) -> None:
                 "--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24"
             )
         recipe = _load(path, options.overrides)
-        for line in on_gpus(path, recipe, options.gpus or 1, options.gpu_memory):
-            console.result(line)
+        lines = on_gpus(path, recipe, options.gpus or 1, options.gpu_memory)
+        _check(console, {}, path, (("", line) for line in lines), "")
         return
     from ramify.sandbox.levels import detect_level
 
     level = detect_level()
-    for name, line in _this_machine(level):
-        console.result(f"{name:14}{line}")
-    if path is not None:
-        for name, line in _on_this_machine(path, _load(path, options.overrides), level):
-            console.result(f"{name:14}{line}")
+    machine = _this_machine(level)
+    for name, line in _in_words(machine):
+        console.result(f"{name:{_WIDTH}}{line}")
+    if path is None:
+        console.record({"schema": _SCHEMA, "machine": machine})
+        return
+    recipe = _load(path, options.overrides)
+    _check(console, {"machine": machine}, path, _on_this_machine(path, recipe, level), f"{{:{_WIDTH}}}")
+
+
+def _check(
+    console: "RunConsole", known: Mapping[str, Any], path: Path, rows: Iterable[Row], form: str
+) -> None:
+    """Print rows about a recipe until one cannot be met; the JSON object has those before it, and the reason."""
+    lines, reason = [], None
+    try:
+        for name, line in rows:
+            console.result(form.format(name) + line)
+            lines.append(line)
+    except UserError as error:
+        reason = str(error)
+        raise
+    finally:
+        checked = {"path": str(path), "can_run": reason is None, "lines": lines, "reason": reason}
+        console.record({"schema": _SCHEMA, **known, "recipe": checked})
 
 
 def _gigabytes(text: str) -> float:
@@ -110,29 +133,57 @@ def _load(path: Path, overrides: Sequence[str]) -> "AnyRecipe":
     return load_recipe(schemas.get(command_of(read_toml(path)) or "", SftRecipe), path, overrides)
 
 
-def _this_machine(level: int) -> Iterator[Row]:
-    """Yield rows about it; `level`: that the sandbox reaches."""
+def _this_machine(level: int) -> dict[str, Any]:
+    """Return facts about it; `level`: that the sandbox reaches."""
     from importlib import metadata
 
     from ramify.sandbox.levels import MAX_LEVEL, why_not
 
-    yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield "ramify", __version__
+    packages: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
-            yield name, metadata.version(name)
+            packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield name, "not installed"
+            packages[name] = None
     has_affinity = hasattr(os, "sched_getaffinity")
-    yield "cpus", str(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1)
-    yield "memory", f"{_memory() / _GIB:.1f} GiB"
-    untested = "" if platform.system() == "Linux" else ", which is untested on this system"
-    yield "sandbox", f"level {level} of {MAX_LEVEL}{untested}"
-    for higher in range(level + 1, MAX_LEVEL + 1):
-        yield "", f"not level {higher}: {why_not(higher)}"
-    yield from (("gpu", gpu) for gpu in _gpus())
-    is_set = {name: bool(os.environ.get(name, "").strip()) for name in _KEYS}
-    keys = {word: [name for name in _KEYS if is_set[name] == (word == "set")] for word in ("set", "not set")}
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "ramify": __version__,
+        "packages": packages,
+        "cpus": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
+        "memory_bytes": _memory(),
+        "sandbox": {
+            "level": level,
+            "max_level": MAX_LEVEL,
+            "not_reached": {str(higher): why_not(higher) for higher in range(level + 1, MAX_LEVEL + 1)},
+        },
+        "gpus": _gpus(),
+        "keys": {name: bool(os.environ.get(name, "").strip()) for name in _KEYS},
+    }
+
+
+def _in_words(machine: Mapping[str, Any]) -> Iterator[Row]:
+    yield "python", f"{machine['python']} on {machine['system']} {machine['processor']}"
+    yield "ramify", machine["ramify"]
+    for name, version in machine["packages"].items():
+        yield name, version or "not installed"
+    yield "cpus", str(machine["cpus"])
+    yield "memory", f"{machine['memory_bytes'] / _GIB:.1f} GiB"
+    sandbox = machine["sandbox"]
+    untested = "" if machine["system"] == "Linux" else ", which is untested on this system"
+    yield "sandbox", f"level {sandbox['level']} of {sandbox['max_level']}{untested}"
+    for higher, why in sandbox["not_reached"].items():
+        yield "", f"not level {higher}: {why}"
+    if machine["gpus"] is None:
+        yield "gpu", "unknown, torch is not installed"
+    elif not machine["gpus"]:
+        yield "gpu", "none, models run on the CPU in float32"
+    for gpu in machine["gpus"] or ():
+        yield "gpu", f"{gpu['name']}, {gpu['memory_bytes'] / _GIB:.1f} GiB"
+    is_set = machine["keys"]
+    keys = {word: [name for name in is_set if is_set[name] == (word == "set")] for word in ("set", "not set")}
     yield "keys", "; ".join(f"{', '.join(names)} {word}" for word, names in keys.items() if names)
 
 
@@ -238,16 +289,13 @@ async def _open(recipe: "TrainRecipe | EvalRecipe | SynthRecipe") -> None:
         await scoring.close()
 
 
-def _gpus() -> Iterator[str]:
+def _gpus() -> list[dict[str, Any]] | None:
+    """Return the GPUs that torch finds; None without torch."""
     if find_spec("torch") is None:
-        yield "unknown, torch is not installed"
-        return
+        return None
     torch: Any = importlib.import_module("torch")
-    if torch.cuda.device_count() == 0:
-        yield "none, models run on the CPU in float32"
-    for index in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(index)
-        yield f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB"
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": gpu.name, "memory_bytes": int(gpu.total_memory)} for gpu in properties]
 
 
 def _memory_of(device: str) -> int:

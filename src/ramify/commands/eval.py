@@ -4,7 +4,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.commands.parser import add_dry_run, add_override, at_least_one, recipe_file
+from ramify.commands.parser import (
+    add_dry_run,
+    add_output,
+    add_override,
+    at_least_one,
+    notes_of,
+    open_console,
+    recipe_file,
+)
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -45,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare", type=Path, nargs="+", metavar="DIR", help="finished evaluations of the same problems"
     )
     versus.add_argument("--metric", metavar="NAME", help="a part of the reward (correct)")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -61,16 +70,18 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = _recipe(options)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options))
     EVALUATION.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)
         return
     from ramify.assemble.evaluation import run_eval
+    from ramify.commands.run_listing import record_run
+    from ramify.core.json_types import part
     from ramify.eval.evaluation import repair_table, tool_table
-    from ramify.obs.console import RunConsole
+    from ramify.files.durable import read_record
 
-    console = RunConsole()
+    console = open_console(options)
     evaluation = run_eval(recipe, console, resume=options.resume, null=options.null)
     for k in recipe.sampling.k:
         estimate = evaluation.pass_at(k)
@@ -94,6 +105,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     for name, repair in repair_table(evaluation).items():
         console.result(f"{name}: {repair['times']} times, in {repair['attempts']} attempts")
     console.note(f"results written to {recipe.run.dir}")
+    record_run(console, recipe.run.dir, summary=read_record(recipe.run.dir / "summary.json", part()))
 
 
 def _recipe(options: argparse.Namespace) -> "EvalRecipe":
@@ -217,24 +229,16 @@ def _compare(options: argparse.Namespace) -> None:
         raise ConfigError("--compare: takes folders, --metric and --out only")
     if len(options.compare) < 2:
         raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")
-    from ramify.eval.compare import compare, write_comparison
+    from ramify.eval.compare import compare, difference_line, score_line, write_comparison
     from ramify.files.durable import make_folder
-    from ramify.obs.console import RunConsole
 
     comparison = compare(options.compare, options.metric or "correct")
-    console = RunConsole()
+    console = open_console(options)
     for name, score in zip(comparison.names, comparison.scores, strict=True):
-        console.result(
-            f"{name}: {comparison.metric} {score.value:.3f}  95 % [{score.low:.3f}, {score.high:.3f}]"
-        )
+        console.result(score_line(name, comparison.metric, score))
     for pair in comparison.pairs:
-        difference = pair.difference
-        adjusted = f"; {pair.adjusted:.3g} among all pairs" if len(comparison.pairs) > 1 else ""
-        console.result(
-            f"{pair.second} minus {pair.first}: {difference.value:+.3f}  95 % [{difference.low:+.3f}, {difference.high:+.3f}]  "
-            f"p {difference.p_value:.3g} ({difference.method}{adjusted})  better on {difference.better}, "
-            f"worse on {difference.worse} of {difference.n}"
-        )
+        adjusted = pair.adjusted if len(comparison.pairs) > 1 else None
+        console.result(difference_line(pair.first, pair.second, pair.difference, adjusted))
     for warning in comparison.warnings:
         console.result(f"warning: {warning}")
     for key, _ in comparison.settings:
@@ -243,6 +247,7 @@ def _compare(options: argparse.Namespace) -> None:
         make_folder("--out", options.out)
         write_comparison(comparison, options.out)
         console.result(f"comparison written to {options.out}")
+    console.record(comparison.to_json())
 
 
 def _ks(text: str) -> tuple[int, ...]:

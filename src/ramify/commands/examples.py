@@ -28,8 +28,10 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     if options.show_mask is None:
         train.run(options)
-    elif options.dry_run or options.rows or options.resume or options.max_steps is not None:
-        raise ConfigError("--show-mask trains nothing; leave out --dry-run, --rows, --resume and --max-steps")
+    elif options.dry_run or options.rows or options.resume or options.json or options.max_steps is not None:
+        raise ConfigError(
+            "--show-mask trains nothing; leave out --dry-run, --rows, --resume, --json and --max-steps"
+        )
     elif launched(os.environ).number == 0:
         _show_mask(options)
 

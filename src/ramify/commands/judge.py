@@ -1,11 +1,10 @@
 """`ramify judge RUN|FILE --url URL --model NAME`: a model's verdicts on answers that are there."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.commands.parser import add_output, open_console
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|FILE",
         help="the folder of a finished evaluation; or a file of results: JSON lines or one JSON array, also of ARPO and Tool-Star",
     )
-    parser.add_argument("--url", required=True, help="address of a service with OpenAI's chat API, with /v1")
+    parser.add_argument(
+        "--url",
+        required=True,
+        action="append",
+        help="address of a service with OpenAI's chat API, with /v1; repeat it for several servers of the same model",
+    )
     parser.add_argument("--model", required=True, metavar="NAME", help="the model that judges")
     parser.add_argument("--key-variable", metavar="NAME", help="environment variable with the service's key")
     parser.add_argument(
@@ -41,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="judge.KEY=VALUE",
         help="set another key of [reward.judge], such as judge.in_flight=32; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,7 +70,7 @@ def _config(options: argparse.Namespace) -> "JudgeConfig":
     from ramify.config.schema_eval import JudgingSection
 
     table = {
-        "url": options.url,
+        "url": options.url if len(options.url) > 1 else options.url[0],
         "model": options.model,
         **({} if options.key_variable is None else {"key_variable": options.key_variable}),
         **({} if options.cache is None else {"cache": str(options.cache)}),
@@ -77,37 +81,31 @@ def _config(options: argparse.Namespace) -> "JudgeConfig":
 def _judge_run(options: argparse.Namespace, config: "JudgeConfig") -> None:
     from ramify.assemble.reward import build_judge
     from ramify.eval.judging import OpenJudge, judge_run, open_judging
-    from ramify.obs.console import RunConsole
 
-    console = RunConsole(sys.stderr if options.json else None)
+    console = open_console(options)
     with open_judging(OpenJudge(*build_judge(config)), options.source / "judge", console) as judging:
         summary = judge_run(options.source, judging)["judge"]
-    if options.json:
-        sys.stdout.write(json.dumps(summary) + "\n")
-        return
     for k, at in summary["pass_at"].items():
         console.result(
             f"pass@{k} by verdict {at['value']:.3f}  95 % [{at['low']:.3f}, {at['high']:.3f}]  n = {at['n']}"
         )
     console.note(f"verdicts written to {options.source}")
+    console.record(summary)
 
 
 def _judge_file(options: argparse.Namespace, config: "JudgeConfig") -> None:
     from ramify.assemble.reward import build_judge
     from ramify.eval.judged_files import judge_file
     from ramify.eval.judging import OpenJudge, open_judging
-    from ramify.obs.console import RunConsole
 
-    console = RunConsole(sys.stderr if options.json else None)
+    console = open_console(options)
     folder = options.out or options.source.with_name(options.source.name + ".judged")
     with open_judging(OpenJudge(*build_judge(config)), folder, console) as judging:
         summary = judge_file(options.source, options.task, judging)
-    if options.json:
-        sys.stdout.write(json.dumps(summary) + "\n")
-        return
     for name, value in summary.items():
         console.result(f"{name}: {_shown(value)}")
     console.note(f"verdicts written to {folder}")
+    console.record(summary)
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.commands.parser import at_least_one
+from ramify.commands.parser import add_quiet, at_least_one, open_console
 
 if TYPE_CHECKING:
     from ramify.modeling.plain_folder import Weights
@@ -60,6 +60,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=_DTYPES, help="type of the weights in the folder; default: that of config.json"
     )
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -97,14 +98,13 @@ def _merge_verl(options: argparse.Namespace) -> None:
     from ramify.commands.output_files import new_output_folder
     from ramify.modeling.model_config import read_object_file
     from ramify.modeling.verl_files import find_checkpoint, settings_folders
-    from ramify.obs.console import RunConsole
 
     checkpoint = find_checkpoint(options.checkpoint)
     settings = settings_folders(checkpoint, options.config)
     config = settings[0] / "config.json"
     record = read_object_file(config)
     dtype = options.dtype or _dtype_of(config, record)
-    console = RunConsole()
+    console = open_console(options)
     with new_output_folder("--out", options.out) as folder:
         console.note(f"reading {checkpoint.folder}: {len(checkpoint.shards)} ranks")
         from ramify.modeling.verl_pickles import require_intact
@@ -137,7 +137,6 @@ def _merge_lora(options: argparse.Namespace) -> None:
         read_object_file,
         whole_folder,
     )
-    from ramify.obs.console import RunConsole
 
     adapter = options.adapter
     base = whole_folder(adapter)
@@ -148,7 +147,7 @@ def _merge_lora(options: argparse.Namespace) -> None:
         raise DataError(f"{adapter}: {other}, expected the folder of an adapter ({ADAPTER_SETTINGS}){hint}")
     config = base / "config.json"
     dtype = options.dtype or _dtype_of(config, read_object_file(config))
-    console = RunConsole()
+    console = open_console(options)
     with new_output_folder("--out", options.out) as folder:
         console.note(f"reading {adapter} and its base {base}")
         from ramify.modeling.load import require_fit
@@ -177,14 +176,14 @@ def _merge_lora(options: argparse.Namespace) -> None:
 def _verify(options: argparse.Namespace) -> None:
     from ramify.core.errors import RamifyError
     from ramify.modeling.logprob_check import compare_logprobs, differing_shapes
-    from ramify.obs.console import RunConsole
 
-    console = RunConsole()
+    console = open_console(options)
     if differing := differing_shapes(options.first, options.second):
         raise RamifyError(
             f"{options.first} and {options.second} hold different models: {'; '.join(differing)}"
         )
-    comparison = compare_logprobs(options.first, options.second, options.tokens)
+    with console.phase("tokens", 2 * options.tokens) as phase:
+        comparison = compare_logprobs(options.first, options.second, options.tokens, phase.advance)
     console.result(
         f"logprobs of {comparison.tokens} tokens differ by {comparison.largest:.2g} nats at most, {comparison.mean:.2g} on average; "
         f"tolerance for {comparison.kind}: {comparison.tolerance:g}"

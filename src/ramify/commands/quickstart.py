@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ramify.commands.parser import add_quiet, open_console
+
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
     from ramify.obs.report import Estimate
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--smoke", action="store_true", help="a miniature that only shows whether everything runs"
     )
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -50,9 +53,8 @@ def run(options: argparse.Namespace) -> None:
     out: Path = options.out or Path("runs", "smoke" if options.smoke else name)
     require_new_folder("--out", out)
     from ramify.core.errors import RunInterruptedError, SignalInterrupt
-    from ramify.obs.console import RunConsole
 
-    console = RunConsole()
+    console = open_console(options)
     try:
         make_folder("--out", out)
         measured = _tool_star(options, out, console) if options.tool_star else _arpo(options, out, console)

@@ -1,6 +1,7 @@
 """`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write them as a trace.
 
-With `--from RUN:STEP:TREE/NODE` it grows one tree, which goes on from a node that a run recorded.
+With `--from RUN:STEP:TREE/NODE` or `--from TRACE.jsonl:TREE/NODE` it grows one tree, which goes on from a node that was
+recorded.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_recipe, at_least_one
+from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
 
 if TYPE_CHECKING:
     from ramify.train.rollout import Place
@@ -23,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         type=_start_node,
         metavar="RUN:STEP:TREE/NODE",
-        help="go on from a node of a tree in RUN/trees/STEP.jsonl; calls on the way there are made again",
+        help="go on from a node of a tree in RUN/trees/STEP.jsonl, or of TRACE.jsonl:TREE/NODE; TREE counts from 0; calls on "
+        "the way there are made again",
     )
     which.add_argument(
         "--problems",
@@ -31,18 +33,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="grow a tree for each of the first N problems (default: rollout.problems_per_step)",
     )
+    add_output(parser)
 
 
 def _start_node(text: str) -> "Place":
+    from ramify.runs.run_folder import RunFolder
     from ramify.train.rollout import Place
 
-    run, step, where = ["", "", *text.rsplit(":", 2)][-3:]
-    tree, slash, node = where.partition("/")
-    if not run or not slash or not all(re.fullmatch(r"[0-9]{1,15}", number) for number in (step, tree)):
+    number = "[0-9]{1,15}"
+    match = re.fullmatch(rf"(.+\.jsonl|(.+):({number})):({number})/([^/:]*)", text, re.DOTALL)
+    if match is None:
         raise argparse.ArgumentTypeError(
-            f"expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, got {text[:100]!r}"
+            "expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, or TRACE.jsonl:TREE/NODE, "
+            f"got {text[:100]!r}"
         )
-    return Place(Path(run), int(step), int(tree), node)
+    trace, run, step, tree, node = match.groups()
+    path = Path(trace) if run is None else RunFolder(Path(run)).trees(int(step))
+    return Place(path, int(tree), node)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -54,15 +61,15 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run, trains=False)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options), trains=False)
     ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
         dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)
         return
     from ramify.assemble.training import run_rollout
-    from ramify.obs.console import RunConsole
+    from ramify.commands.run_listing import record_run
 
-    console = RunConsole()
+    console = open_console(options)
     metrics = run_rollout(recipe, console, options.problems, options.start)
     # Where no trajectory counts, there is no mean.
     mean, left_out = metrics.get("reward/mean"), metrics["reward/not_counted"]
@@ -73,3 +80,4 @@ def run(options: argparse.Namespace) -> None:
         f"({metrics['calls/executed_per_trajectory']:.3g} executed)  "
         f"trees in {recipe.run.dir}"
     )
+    record_run(console, recipe.run.dir, metrics=metrics)

@@ -1,4 +1,4 @@
-"""`ramify score`: score a file of responses, or check the scores against test vectors from the papers' code."""
+"""`ramify score`: score a file of responses, recorded trees with another reward, or check the scores against test vectors."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.commands.parser import add_override, add_step, add_tree, recipe_file
 from ramify.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--task",
-        choices=("math", "qa", "reward"),
-        help="how answers are scored (of a run with --compat: that of each benchmark)",
+        choices=("math", "choose", "qa", "reward"),
+        help="how answers are scored (of a run with --compat: that of each benchmark); choose, letters of choices, is math, also in the "
+        "released code",
     )
     parser.add_argument(
         "--compat",
@@ -37,6 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--golden", action="store_true", help="the files are test vectors; report which ones hold"
     )
     parser.add_argument("--out", type=Path, metavar="ROWS.jsonl", help="write the scores of each line")
+    parser.add_argument(
+        "--reward",
+        type=recipe_file,
+        metavar="RECIPE",
+        help="score recorded trees (a run's folder, or a file of trees) again, with the table [reward] of this recipe",
+    )
+    add_step(parser)
+    add_tree(parser, "with --reward: print old and new reward of each trajectory of this tree")
+    add_override(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -45,16 +56,23 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DataError: A file or a line cannot be scored.
     """
-    if options.golden:
+    if options.reward is not None:
+        if options.golden or options.task or options.compat:
+            raise DataError("--reward: it takes no --golden, --task or --compat")
+        result: Mapping[str, Any] = _rescored(options)
+    elif options.step is not None or options.tree is not None or options.overrides:
+        raise DataError("--step, --tree and -s: expected --reward RECIPE with them")
+    elif options.golden:
         if options.task or options.compat or options.out:
             raise DataError("--golden: it takes no --task, --compat or --out; every vector says what it is")
-        result: Mapping[str, Any] = {path.name: _golden(path) for path in options.files}
+        result = {path.name: _golden(path) for path in options.files}
     elif options.task is None:
         if options.compat is None or not all(path.is_dir() for path in options.files):
-            raise DataError("--task: expected math, qa or reward")
+            raise DataError("--task: expected math, choose, qa or reward")
         result = _by_benchmark(options.files, options.compat)
     else:
-        result = _scored(options.files, options.task, options.compat, options.out)
+        task = "math" if options.task == "choose" else options.task
+        result = _scored(options.files, task, options.compat, options.out)
     sys.stdout.write(json.dumps(result) + "\n")
 
 
@@ -85,6 +103,35 @@ def _golden(path: Path) -> Mapping[str, Any]:
         "kept_n": len(preserved),
         "kept_ok": sum(preserved),
         "failures": failures,
+    }
+
+
+def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Score recorded trees again: the means of old and new rewards, and the trajectories of a chosen tree."""
+    from ramify.assemble.rescoring import rescore
+    from ramify.commands.output_files import require_output, write_output
+    from ramify.runs.recorded_trees import trace_files, trace_of
+
+    one_step = options.step is not None or options.tree is not None
+    files = [
+        file
+        for source in options.files
+        for file in ([trace_of(source, options.step)] if one_step else trace_files(source))
+    ]
+    if options.out is not None:
+        require_output("--out", options.out, files)
+    rows = rescore(options.reward, options.overrides, files, options.tree)
+    if options.out is not None:
+        write_output("--out", options.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
+    counted = [row for row in rows if row["counts"]]
+    count = max(len(counted), 1)
+    return {
+        "n": len(rows),
+        "counted": len(counted),
+        "changed": sum(row["new"] != row["old"] for row in rows),
+        "old": sum(row["old"] for row in counted) / count,
+        "new": sum(row["new"] for row in counted) / count,
+        **({} if options.tree is None else {"trajectories": rows}),
     }
 
 
@@ -159,6 +206,8 @@ def _scores_of(row: "ResultRow", task: str, compat: str | None) -> Mapping[str, 
     from ramify.rewards.responses import row_scores
 
     try:
-        return row_scores(row.response, row.gold, task, compat, row.prediction)
+        scores = row_scores(row.response, row.gold, task, compat, row.prediction)
+        # The released code writes 0 where no judge was asked.
+        return {name: value for name, value in scores.items() if name != "llm_equal"}
     except (TypeError, IndexError) as error:
         raise DataError(f"{row.where}: the released code fails on this gold: {error}") from None

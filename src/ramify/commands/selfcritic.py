@@ -3,13 +3,14 @@
 import argparse
 
 from ramify.commands import train
-from ramify.commands.parser import add_recipe
+from ramify.commands.parser import add_output, add_recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     add_recipe(parser)
     parser.add_argument("--resume", action="store_true", help="go on where run.dir was left, in any phase")
+    add_output(parser)
     parser.set_defaults(max_steps=None)
 
 

@@ -4,13 +4,14 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from ramify.commands.parser import add_recipe
+from ramify.commands.parser import add_output, add_recipe, notes_of, open_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     add_recipe(parser)
     parser.add_argument("--resume", action="store_true", help="make the answers that run.dir still lacks")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -22,21 +23,22 @@ def run(options: argparse.Namespace) -> None:
 
     require_dry_run(options)
     recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)
-    check_files(recipe, fetch=not options.dry_run)
+    check_files(recipe, fetch=not options.dry_run, note=notes_of(options))
     SYNTHESIS.check(recipe.run.dir, options.resume)
     if options.dry_run:
         dry_run(recipe, options)
         return
     from ramify.assemble.synthesis import run_synth
-    from ramify.obs.console import RunConsole
+    from ramify.commands.run_listing import record_run
 
-    console = RunConsole()
+    console = open_console(options)
     summary = run_synth(recipe, console, resume=options.resume)
     for line in in_words(summary):
         console.result(line)
     console.note(
         f"written to {recipe.run.dir}: sft.jsonl, rl.jsonl, questions.jsonl, rejected.jsonl, summary.json"
     )
+    record_run(console, recipe.run.dir, summary=summary)
 
 
 def in_words(summary: Mapping[str, Any]) -> list[str]:

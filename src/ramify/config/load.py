@@ -44,6 +44,16 @@ def override_recipe(
     return check_recipe(schema, table, name)
 
 
+def load_tables(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> Recipe:
+    """As `load_recipe`, for a schema of some of the recipe's tables; the others are not checked.
+
+    Raises:
+        ConfigError: As for `load_recipe`.
+    """
+    tables = {name: table for name, table in read_toml(path).items() if name in schema.model_fields}
+    return override_recipe(schema, tables, overrides, str(path))
+
+
 def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> Recipe:
     """Check a table against a schema; `name` takes the place of the file in messages.
 
@@ -53,28 +63,34 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
     try:
         return schema.model_validate(dict(table))
     except ValidationError as error:
-        wanted, meant = getattr(schema, "command", None), command_of(table)
-        # To a recipe for DPO that lacks `beta` its mistakes say more.
-        if wanted is not None and meant not in (None, wanted) and (wanted, meant) != ("dpo", "sft"):
+        wanted, meant = getattr(schema, "command", None), _commands_of(table)
+        # To a recipe for DPO that lacks `beta` its mistakes say more, as to one with a table too many.
+        if wanted is not None and meant and wanted not in meant and (wanted, meant) != ("dpo", ["sft"]):
             raise ConfigError(
-                f"{name}: a recipe for ramify {meant}, expected one for ramify {wanted}"
+                f"{name}: a recipe for ramify {meant[0]}, expected one for ramify {wanted}"
             ) from None
         raise ConfigError(" ".join(f"{name}: {in_one_line(mistakes_in(schema, error))}".split())) from None
 
 
 def command_of(table: Mapping[str, Any]) -> str | None:
     """The command that a recipe is for, by a key that only recipes for it have; None without such a key."""
+    return next(iter(_commands_of(table)), None)
+
+
+def _commands_of(table: Mapping[str, Any]) -> list[str]:
+    """Return the commands whose own keys a recipe has; a mistaken table may make them several."""
     if "selfcritic" in table:
-        return "selfcritic"
+        return ["selfcritic"]
+    commands = []
     if "sampling" in table:
         data = table.get("data")
-        return "synth" if isinstance(data, Mapping) and "train" in data else "eval"
+        commands.append("synth" if isinstance(data, Mapping) and "train" in data else "eval")
     if "rollout" in table:
-        return "train"
+        commands.append("train")
     learner = table.get("learner")
-    if not isinstance(learner, Mapping):
-        return None
-    return "dpo" if "beta" in learner else "sft" if "batch_size" in learner else None
+    if isinstance(learner, Mapping) and not learner.keys().isdisjoint(("beta", "batch_size")):
+        commands.append("dpo" if "beta" in learner else "sft")
+    return commands
 
 
 def read_toml(path: Path) -> dict[str, Any]:

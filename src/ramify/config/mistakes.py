@@ -27,8 +27,11 @@ def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
     lines_by_key: dict[str, list[str]] = {}
     meant: set[str] = set()
     keys = frozenset(dotted_keys(schema))
+    items = error.errors()
     # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
-    for item in sorted(error.errors(), key=lambda item: item["type"] not in _UNKNOWN):
+    for item in sorted(items, key=lambda item: item["type"] not in _UNKNOWN):
+        if _is_explained(item, items):
+            continue
         names, schemas = locate((schema,), item["loc"])
         key = ".".join(names) or "recipe"
         if item["type"] in _UNKNOWN:
@@ -42,6 +45,15 @@ def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
         if not any(key == other or key.startswith(f"{other}.") for other in lines_by_key):
             lines_by_key[key] = _described(schemas, names, item)
     return [line for lines in lines_by_key.values() for line in lines]
+
+
+def _is_explained(mistake: ErrorDetails, items: Sequence[ErrorDetails]) -> bool:
+    """Return True for a list where one value is expected, if a list is expected too and another mistake says what is wrong with it."""
+    value = mistake["input"]
+    if not (isinstance(value, list) and mistake["type"].endswith("_type")):
+        return False
+    parts = [value, *value]
+    return any(other is not mistake and any(other["input"] is part for part in parts) for other in items)
 
 
 def _described(schemas: Schemas, path: Sequence[str], mistake: ErrorDetails) -> list[str]:
@@ -108,7 +120,13 @@ def _hints(keys: Collection[str], table: Schemas, path: Sequence[str], value: ob
     # A misspelt table of ours may have keys with other trainers' names: those decide only if no table of ours is near.
     single_words = leaves == [path] or not near
     if not any(counterpart(leaf, keys, single_words=single_words) for leaf in leaves):
-        yield _Hint(".".join(path), _unknown(path, near, " or "), near)
+        if near or leaves == [path]:
+            yield _Hint(".".join(path), _unknown(path, near, " or "), near)
+            return
+        # A table of another kind of recipe.
+        for leaf in leaves:
+            meant = _near_keys(keys, (), leaf)
+            yield _Hint(".".join(leaf), _unknown(leaf, meant, " or "), meant)
         return
     for leaf in leaves:
         row = counterpart(leaf, keys)
@@ -147,7 +165,7 @@ def _leaves(path: Sequence[str], value: object) -> Iterator[Sequence[str]]:
 
 
 def _near_keys(keys: Collection[str], table: Schemas, path: Sequence[str]) -> Sequence[str]:
-    """Return the keys, dotted, that are closest to an unknown one: in the same table, else of the same name elsewhere.
+    """Return the keys, dotted, that are closest to an unknown one: of the same name elsewhere, else of a similar one in the same table.
 
     Args:
         keys: All dotted keys of the recipe.
@@ -155,8 +173,7 @@ def _near_keys(keys: Collection[str], table: Schemas, path: Sequence[str]) -> Se
         path: Names of the tables and, last, of the unknown key.
     """
     known = [key for schema in table for key in annotations_of(schema)]
-    if near := difflib.get_close_matches(path[-1], known, n=1):
-        return [".".join([*path[:-1], near[0]])]
+    near = [".".join([*path[:-1], name]) for name in difflib.get_close_matches(path[-1], known, n=1)]
     namesakes = {key for key in keys if key.rpartition(".")[2] == path[-1]} - {".".join(path)}
     # Keys below the user's table come first, then those of the outermost tables. [environments.NAME] has the keys of [environment].
     below = {key for key in namesakes if key.startswith(".".join([*path[:-1], ""]))}
@@ -165,7 +182,7 @@ def _near_keys(keys: Collection[str], table: Schemas, path: Sequence[str]) -> Se
     }
     depth = min((key.count(".") for key in others), default=0)
     nearest = sorted(key for key in others if key.count(".") == depth)
-    return nearest if len(nearest) <= _MOST_NAMESAKES else []
+    return nearest if 1 <= len(nearest) <= _MOST_NAMESAKES else near
 
 
 def dotted_keys(schema: Schema, prefix: str = "") -> Iterator[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,28 +105,55 @@ def read_rate(run_dir: Path) -> float:
 
 
 def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[str, ...]:
-    """A note if some of the problems are in the training data of the run that made `model`.
+    """Notes if some of the problems are in the training data of the runs that made `model`, one after the other.
 
-    Checks only that run, not earlier ones. Gives no note if the model is not from a run, or saw none of the problems.
+    No note if the model is not from a run, or trained on none of the problems.
     """
-    from ramify.data.overlap import read_questions, without_questions
+    from ramify.data.overlap import SAME_PROBLEM, read_questions, subtract, without_questions
     from ramify.data.sources import data_files
+    from ramify.runs.trained_prompts import read_stages
 
-    data = _training_data(model)
-    if data is None:
-        return ()
-    train, exclude = data
-    try:
-        folded = read_questions(map(str, data_files(tuple(map(Path, train))))) - read_questions(exclude)
-    except DataError as error:
-        return (f"not checked whether {model} was trained on these problems: {error}",)
-    overlap = len(problems) - len(without_questions(problems, folded))
-    if not overlap:
-        return ()
-    return (
-        f"{overlap} of {len(problems)} problems are in {', '.join(train)}, which {model} was trained on; their scores measure "
-        "memory too",
-    )
+    notes: list[str] = []
+    counts: list[str] = []
+    unseen = tuple(problems)
+    ancestors = tuple(_ancestors(model))
+    for recipe in ancestors:
+        if (data := _training_data(recipe)) is None:
+            continue
+        train, exclude = data
+        try:
+            trained = read_questions(map(str, data_files(tuple(map(Path, train)))))
+            questions = subtract(trained, read_questions(exclude))
+        except DataError as error:
+            notes.append(f"not checked whether {model} was trained on these problems: {error}")
+            continue
+        if overlap := len(problems) - len(without_questions(problems, questions)):
+            counts.append(f"{overlap} in {', '.join(train)}")
+            unseen = without_questions(unseen, questions)
+    stages = len(read_stages(model)) if model.is_dir() else 0
+    if stages > len(ancestors):
+        notes.append(
+            f"not checked whether {stages - len(ancestors)} of the {stages} trainings of {model} were on these problems: their "
+            "run folders are not here"
+        )
+    if counts:
+        notes.append(
+            f"{len(problems) - len(unseen)} of {len(problems)} problems are in the data that {model} was trained on "
+            f"({'; '.join(counts)}); their scores measure memory too. {SAME_PROBLEM}"
+        )
+    return tuple(notes)
+
+
+def _ancestors(model: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the recipes of the runs that made the weights, the latest first."""
+    visited: list[Mapping[str, Any]] = []
+    recipe = _recipe_of_run(model)
+    while recipe and recipe not in visited:
+        yield recipe
+        visited.append(recipe)
+        section = recipe.get("model")
+        path = section.get("path") if isinstance(section, dict) else None
+        recipe = _recipe_of_run(Path(path)) if isinstance(path, str) else {}
 
 
 def trained_dialect(model: Path) -> str | None:
@@ -152,10 +179,10 @@ def dialect_notes(model: ModelConfig) -> tuple[str, ...]:
     )
 
 
-def _training_data(model: Path) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """`data.train` and `data.exclude` of the run whose folder `model` is in; None if it is in none."""
+def _training_data(recipe: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """`data.train` and `data.exclude` of a run's recipe; None if it has no data."""
     try:
-        data = _recipe_of_run(model)["data"]
+        data = recipe["data"]
         train = data["train"]
         every = tuple(map(str, train)) if isinstance(train, list) else (str(train),)
         return every, tuple(map(str, data.get("exclude", ())))

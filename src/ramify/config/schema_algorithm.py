@@ -201,6 +201,12 @@ class AlgorithmSection(Section):
         )
 
 
+class AlgorithmTable(Section):
+    """The table `[algorithm]` of a training recipe, by itself."""
+
+    algorithm: AlgorithmSection
+
+
 def _belongs(key: str, value: object, where: str, is_there: bool) -> None:
     if is_there and value is None:
         raise ValueError(f"{key}: expected a value with {where}, found none")

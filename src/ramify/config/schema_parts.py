@@ -226,6 +226,12 @@ def refuse_idle_sandbox(tools: ToolsSection, sandbox: SandboxSection) -> None:
             )
 
 
+class RewardTable(Section):
+    """The table `[reward]` of a recipe, by itself."""
+
+    reward: RewardSection
+
+
 def refuse_compat_reward(model: ModelConfig, reward: RewardSection) -> None:
     """Refuse the reward of the papers' code for a dialect that it cannot read (ValueError)."""
     if reward.reads_tags_only and model.dialect != "tags":

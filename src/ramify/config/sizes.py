@@ -14,8 +14,8 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import ConfigError
-from ramify.data.sources import Data, sources
+from ramify.core.errors import ConfigError, DataError
+from ramify.data.sources import Data, Split, data_files, is_on_hub, sources
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
 
@@ -54,6 +54,15 @@ def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str,
     return (
         f"note: the run ends within the warm-up (learner.optimizer.warmup_steps = {optimizer.warmup_steps}, optimizer steps "
         f"of the whole run {total_steps}): the rate reaches {total_steps / optimizer.warmup_steps:.2g} of its peak",
+    )
+
+
+def note_idle_turn_limit(turn: int | None, whole: int) -> tuple[str, ...]:
+    """A note if the limit of a turn (`max_turn_tokens`) is not below that of its trajectory (`max_tokens`)."""
+    if turn is None or turn < whole:
+        return ()
+    return (
+        f"max_turn_tokens = {turn} has no effect, because max_tokens = {whole} limits the whole trajectory",
     )
 
 
@@ -128,7 +137,8 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     """Return the work of a recipe; `problems`: its trees are grown for so many and nothing is trained."""
     if isinstance(recipe, EvalRecipe):
         attempts = recipe.sampling.attempts
-        return _attempts(recipe, recipe.data.test, "problem", f"{attempts} attempts", attempts)
+        tries = f"{attempts} attempt{'s' * (attempts > 1)}"
+        return _attempts(recipe, recipe.data.test, "problem", tries, attempts)
     if isinstance(recipe, SynthRecipe):
         each = recipe.sampling.direct + recipe.sampling.tools
         hinted = 0 if recipe.hints is None else recipe.hints.per_question
@@ -152,23 +162,23 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
         steps, rows = 1, None
     elif steps is None and rows is not None:
         steps = num_steps(recipe.run, epochs, rows, size)
-        unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"
+        unit += f" ({rows:,} row{'s' * (rows != 1)}, {epochs} epoch{'s' * (epochs > 1)})"
     return Work(steps, unit, per_step, tokens, writes=isinstance(recipe, TrainRecipe), rows=rows)
 
 
 def _attempts(recipe: EvalRecipe | SynthRecipe, file: Data, what: str, tries: str, each: int) -> Work:
     """Return the attempts at all problems or questions as one step, `each` at one."""
     # The limit of an evaluation holds for each of its data sets.
-    files = sources(file) if isinstance(recipe, EvalRecipe) else (file,)
-    counts = [_fewest(_rows(each), recipe.data.limit) for each in files]
+    evaluates, limit = isinstance(recipe, EvalRecipe), recipe.data.limit
+    rows = [_row_counts(each, "test") for each in sources(file)] if evaluates else [_row_counts(file)]
+    counts = [limit if each is None else min(sum(each), limit or sum(each)) for each in rows]
     count = None if None in counts else sum(filter(None, counts))
-    unit = f"each {what} x {tries}" if count is None else f"{count:,} {what}s x {tries}"
+    most = "at most " if None in rows else ""
+    unit = (
+        f"each {what} x {tries}" if count is None else f"{most}{count:,} {what}{'s' * (count != 1)} x {tries}"
+    )
     steps = None if count is None else 1
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
-
-
-def _fewest(*counts: int | None) -> int | None:
-    return min((count for count in counts if count is not None), default=None)
 
 
 def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
@@ -185,16 +195,28 @@ def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
     return sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
 
 
-def _rows(data: Data | None) -> int | None:
-    """Count the rows of data files, without looking into them; None where one is no file of a known kind."""
-    counts = _row_counts(data)
-    return None if counts is None else sum(counts)
-
-
-def _row_counts(data: Data | None) -> list[int] | None:
-    counts = [] if data is None else [_rows_of(Path(source)) for source in sources(data)]
+def _row_counts(data: Data | None, split: Split = "train") -> list[int] | None:
+    """Count the rows of each source of data, without looking into them; None where they cannot be counted so."""
+    counts = [] if data is None else [_rows_in(source, split) for source in sources(data)]
     known = [count for count in counts if count is not None]
     return known if counts and len(known) == len(counts) else None
+
+
+def _rows_in(source: str, split: Split) -> int | None:
+    """Count the rows of a file, a folder of shards, or a benchmark; None for data of the hub, and where a file is of no known kind."""
+    from ramify.data.benchmark_files import find_benchmark
+    from ramify.data.benchmarks import parse_dataset
+
+    try:
+        benchmark = parse_dataset(source) if split == "test" else None
+        if is_on_hub(source if benchmark is None else benchmark[1]):
+            return None
+        files = data_files(source, split) if benchmark is None else find_benchmark(*benchmark)[0]
+    # Told by the one who reads it.
+    except (DataError, OSError):
+        return None
+    counts = [_rows_of(path) for path in files]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def _rows_of(path: Path) -> int | None:

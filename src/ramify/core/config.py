@@ -74,6 +74,10 @@ def in_words(key: str, mistake: Mapping[str, Any]) -> list[str]:
     if mistake["type"] == "value_error":
         # A check across sections may report several mistakes.
         return [_with_key(key, line) for line in message.split("\n")]
+    if mistake["type"] in ("too_short", "too_long") and isinstance(mistake["input"], list | tuple):
+        bounds = mistake["ctx"]
+        bound = f"at least {n}" if (n := bounds.get("min_length")) else f"at most {bounds.get('max_length')}"
+        return [_with_key(key, f"expected a list of {bound}, got {len(mistake['input'])}")]
     message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub("^Input should (be|have) ", "expected ", message)
     value = mistake["input"]
@@ -276,15 +280,23 @@ def _network(text: str) -> str:
 def _addresses(value: Any) -> str | tuple[str, ...]:  # noqa: ANN401 - any TOML value
     if isinstance(value, str):
         return _address(value)
-    if not isinstance(value, list | tuple) or not value or not all(isinstance(url, str) for url in value):
+    if not isinstance(value, list | tuple) or not value:
         raise ValueError("expected an address such as http://127.0.0.1:8000, or a list of them")
     if len(value) > _MOST_SERVERS:
         raise ValueError(f"expected at most {_MOST_SERVERS} addresses, got {len(value)}")
-    addresses = tuple(map(_address, value))
+    addresses = tuple(_entry(number, url) for number, url in enumerate(value, start=1))
     plain = [address.rstrip("/") for address in addresses]
     if twice := [address for address in plain if plain.count(address) > 1]:
         raise ValueError(f"expected each address once, got {twice[0]} twice")
     return addresses
+
+
+def _entry(number: int, url: Any) -> str:  # noqa: ANN401 - any TOML value
+    """Return an entry of a list of addresses; what is wrong with it may hold a key, so only its number is shown."""
+    try:
+        return _address(url if isinstance(url, str) else "")
+    except ValueError as error:
+        raise ValueError(f"entry {number} of the list: {error}") from None
 
 
 _MOST_SERVERS = 1024

@@ -40,11 +40,13 @@ class TokenUsage:
         answers: Number of answers, whatever they contain.
         prompt_tokens: Tokens that the model read.
         completion_tokens: Tokens that the model wrote.
+        retries: Requests that were sent again because the one before failed.
     """
 
     answers: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

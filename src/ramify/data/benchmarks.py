@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem
 from ramify.data.benchmark_files import (
     PLAIN_QUESTIONS,
@@ -23,6 +23,7 @@ from ramify.data.benchmark_files import (
 )
 from ramify.data.overlap import duplicate_notes
 from ramify.data.problems import ProblemSet, listed, read_messages, repair_boxed, with_system_column
+from ramify.data.row_choices import require_shown
 from ramify.data.row_columns import find_field
 from ramify.data.row_messages import is_messages_text
 from ramify.data.tables import HUB_PREFIX
@@ -200,7 +201,7 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
                 attached.append(row.number)
                 continue
             problem = _problem(benchmark, row.values, row.number)
-        except ValueError as error:
+        except (ValueError, RowError) as error:
             raise DataError(f"{row.where}: {error}") from None
         identifier = problem.id
         while identifier in taken:
@@ -254,10 +255,12 @@ def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Pr
         info |= {"question": question, benchmark.evidence: _document_ids(values, benchmark.evidence)}
     identifier = find_text(values, benchmark.ids) or str(number)
     shown = f"{question}\n\n{benchmark.closing}" if benchmark.closing else question
+    messages, golds = _messages(values, shown, conversation), _answers(benchmark, values)
+    require_shown(values, messages, golds)
     return Problem(
         f"{benchmark.name}/{identifier}",
-        _messages(values, shown, conversation),
-        _answers(benchmark, values),
+        messages,
+        golds,
         {key: value for key, value in info.items() if value is not None},
     )
 

@@ -43,7 +43,7 @@ _COLUMNS = frozenset(
 )
 
 
-def _known_columns(columns: dict[str, str]) -> dict[str, str]:
+def _known_columns(columns: "dict[str, str | tuple[str, ...]]") -> "dict[str, str | tuple[str, ...]]":
     if unknown := sorted(columns.keys() - _COLUMNS):
         raise ValueError(
             f"expected names of ours before the =, such as {', '.join(sorted(_COLUMNS))}, got {unknown[0]!r:.40}"
@@ -51,8 +51,11 @@ def _known_columns(columns: dict[str, str]) -> dict[str, str]:
     return columns
 
 
-Columns: TypeAlias = Annotated[dict[str, Annotated[str, Length(1, 200)]], ValueCheck(_known_columns)]
-"""By our name for a column the file's: {prompt = "question", answer = "meta.gold"}."""
+_Column: TypeAlias = Annotated[str, Length(1, 200)]
+Columns: TypeAlias = Annotated[
+    dict[str, _Column | Annotated[tuple[_Column, ...], Length(1, 20)]], ValueCheck(_known_columns)
+]
+"""By our name for a column the file's: {prompt = "question", answer = "meta.gold"}; or several, {prompt = ["Body", "Question"]}."""
 
 FROM = "from:"
 """Before the place of a data file, in `data.instructions`."""
@@ -68,6 +71,11 @@ def _instructions(value: object) -> object:
     if isinstance(value, bool):
         return value
     is_place = isinstance(value, str) and (is_text_file(value) or value.startswith(FROM))
+    if isinstance(value, str) and value.startswith(FROM) and is_text_file(value):
+        raise ValueError(
+            f"expected a data file behind from:, got {value!r:.60}. Write {value.removeprefix(FROM).strip()!r:.60} for a file that holds "
+            "the text alone"
+        )
     is_text = isinstance(value, str) and (len(value.split()) > 1 or (bool(value) and not value.isascii()))
     if not (is_place or is_text) or str(value).strip() == FROM or "\0" in str(value):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Files of training examples, read row by row: demonstrations for SFT, pairs for DPO."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from ramify.data.configs import DataFiles
 from ramify.data.example_formats import PAIR, Format, Sides, read_row
 from ramify.data.problems import listed, read_identifier
 from ramify.data.recorded_pairs import RecordedPair, read_recorded_pair
-from ramify.data.row_columns import Row, is_missing, with_own_names
+from ramify.data.row_columns import ColumnNames, Row, is_missing, with_own_names
 from ramify.data.row_messages import WEIGHTS
 from ramify.data.sources import DataRow, data_files, read_data
 
@@ -46,7 +46,7 @@ class Example:
 def read_examples(
     data: DataFiles | str,
     names: Sides,
-    columns: Mapping[str, str] = MappingProxyType({}),
+    columns: ColumnNames = MappingProxyType({}),
     weights: Sequence[float] = (),
     limit: int | None = None,
 ) -> Iterator[tuple[RowName, Example | RowError]]:
@@ -81,7 +81,7 @@ def _read(
     name: RowName,
     row: DataRow,
     names: Sides,
-    columns: Mapping[str, str],
+    columns: ColumnNames,
     row_of_id: dict[tuple[Path, str], RowName],
 ) -> Example:
     own = with_own_names(row.record(), columns)
@@ -107,9 +107,12 @@ def _require_trained(row: Row) -> None:
         RowOmittedError: It is not.
         RowError: Its weight is neither 0 nor 1.
     """
-    # Other labels are classes or golds.
-    if row.get("label") is False or str(row.get("label")).casefold() == "false":
+    label = row.get("label")
+    # Other labels are classes or golds, unless KTO's own column of the answer stands beside a number.
+    if label is False or str(label).casefold() == "false":
         raise RowOmittedError("label = false")
+    if isinstance(label, int | float) and label == 0 and not is_missing(row.get("completion")):
+        raise RowOmittedError("label = 0")
     for name in WEIGHTS:
         value = row.get(name)
         weight = 1.0 if is_missing(value) else _as_number(value)

@@ -3,13 +3,15 @@
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import read_question, read_rows
-from ramify.data.problems import ProblemSet, listed
+from ramify.data.problems import ENVIRONMENT, GOLDS, ProblemSet, listed
+from ramify.data.row_columns import find_field
 from ramify.data.tables import find_tables
 
 _LEFT = r"(?:(?<=[\d)\]}$=<>(\[{,+^*/])|(?<=\b[a-z]))"
@@ -18,6 +20,9 @@ _OPERATOR = re.compile(rf"{_LEFT} ?([-*/]) ?{_RIGHT}")
 _DECIMAL_POINT = re.compile(r"(?<=\d)\.(?=\d)")
 _SIGNS = {"-": "\N{MINUS SIGN}", "*": "\N{MULTIPLICATION SIGN}", "/": "\N{DIVISION SIGN}"}
 _MAX_LISTED = 5
+_WORLD = ("collection", ENVIRONMENT)
+"""Columns that say what a question is asked about: its passages, its environment."""
+SAME_PROBLEM = "A question counts wherever it stands, unless the two rows have different collections or environments and different answers"
 
 
 class Overlap(NamedTuple):
@@ -52,25 +57,48 @@ def fold_question(question: str) -> str:
     return _DECIMAL_POINT.sub("\N{BULLET OPERATOR}", text).translate(_FOLDING)
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a row asks its question about, and its accepted answers if it says so; () and none if the question says it all."""
+
+    world: tuple[str, ...] = ()
+    golds: frozenset[str] = frozenset()
+
+    def differs(self, other: "Variant") -> bool:
+        """Return True if the same question is another problem there: asked about another world, with another answer."""
+        # Names of collections are a file's own, and arithmetic has the same answer in all of them.
+        elsewhere = any(a and b and a != b for a, b in zip(self.world, other.world, strict=False))
+        return elsewhere and bool(self.golds and other.golds) and self.golds.isdisjoint(other.golds)
+
+
+Questions: TypeAlias = Mapping[str, frozenset[Variant]]
+"""Folded questions with the variants in which they were read."""
+
+
 def find_overlaps(train: ProblemSet, test: ProblemSet) -> tuple[Overlap, ...]:
-    """Return all pairs of a training and a test problem with the same question, in the order of the training set."""
+    """Return all pairs of a training and a test problem that are the same, in the order of the training set."""
     tests: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in test.problems:
         for key in folded_questions(problem):
             tests[key].append(problem)
     pairs = []
     for problem in train.problems:
+        variant = _variant(problem.info, problem.answer)
         matches = {id(each): each for key in folded_questions(problem) for each in tests.get(key, ())}
-        pairs += [Overlap(problem, each) for each in matches.values()]
+        pairs += [
+            Overlap(problem, each)
+            for each in matches.values()
+            if not variant.differs(_variant(each.info, each.answer))
+        ]
     return tuple(pairs)
 
 
 def find_duplicates(problems: Sequence[Problem]) -> tuple[tuple[Problem, ...], ...]:
-    """Return groups of problems with the same question, ordered by their first problems."""
-    groups: defaultdict[str, list[Problem]] = defaultdict(list)
+    """Return groups of problems with the same question about the same world, ordered by their first problems."""
+    groups: defaultdict[tuple[str, ...], list[Problem]] = defaultdict(list)
     for problem in problems:
         for key in folded_questions(problem):
-            groups[key].append(problem)
+            groups[key, *_world_within_a_set(problem)].append(problem)
     # A problem whose row contains its question twice may have two keys.
     duplicates = dict.fromkeys(
         tuple(problem.id for problem in group) for group in groups.values() if len(group) > 1
@@ -89,32 +117,61 @@ def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
     )
 
 
-def read_questions(locations: Iterable[str]) -> frozenset[str]:
-    """Return the folded questions of files, folders with files, or data sets of the hub (see `find_tables`).
+def read_questions(locations: Iterable[str]) -> Questions:
+    """Return the questions of files, folders with files, or data sets of the hub (see `find_tables`).
 
     Raises:
         DataError: There is nothing at a location, a file is empty, or a row has no question; names file and row.
     """
-    folded = set()
+    questions: defaultdict[str, set[Variant]] = defaultdict(set)
     for location in locations:
         is_empty = True
         for row in read_rows(find_tables(location)):
             is_empty = False
+            gold = find_field(row.values, GOLDS)
+            variant = _variant(row.values, () if gold is None else gold[1])
             try:
-                folded.add(fold_question(read_question(row.values)))
+                questions[fold_question(read_question(row.values))].add(variant)
                 # In alpaca rows it may stand behind a fixed instruction.
                 if row.values.get("instruction") and isinstance(behind := row.values.get("input"), str):
-                    folded.add(fold_question(behind))
+                    questions[fold_question(behind)].add(variant)
             except ValueError as error:
                 raise DataError(f"{row.where}: {error}") from None
         if is_empty:
             raise DataError(f"{location}: empty; expected rows with a question")
-    return frozenset(folded - {""})
+    return {question: frozenset(variants) for question, variants in questions.items() if question}
 
 
-def without_questions(problems: Sequence[Problem], folded: Collection[str]) -> tuple[Problem, ...]:
-    """Return the problems whose question is not among the folded ones."""
-    return tuple(problem for problem in problems if folded_questions(problem).isdisjoint(folded))
+def questions_of(problems: Sequence[Problem]) -> Questions:
+    """Return the questions of problems."""
+    questions: defaultdict[str, set[Variant]] = defaultdict(set)
+    for problem in problems:
+        for key in folded_questions(problem):
+            questions[key].add(_variant(problem.info, problem.answer))
+    return {question: frozenset(variants) for question, variants in questions.items()}
+
+
+def subtract(questions: Questions, excluded: Questions) -> Questions:
+    """Return the questions without those among `excluded`."""
+    left = {
+        question: frozenset(each for each in variants if all(map(each.differs, excluded.get(question, ()))))
+        for question, variants in questions.items()
+    }
+    return {question: variants for question, variants in left.items() if variants}
+
+
+def without_questions(problems: Sequence[Problem], questions: Questions) -> tuple[Problem, ...]:
+    """Return the problems that are not among the questions."""
+    return tuple(
+        problem
+        for problem in problems
+        if all(
+            map(
+                _variant(problem.info, problem.answer).differs,
+                frozenset().union(*(questions.get(key, frozenset()) for key in folded_questions(problem))),
+            )
+        )
+    )
 
 
 def folded_questions(problem: Problem) -> frozenset[str]:
@@ -123,3 +180,21 @@ def folded_questions(problem: Problem) -> frozenset[str]:
     bare = problem.info.get("question")
     texts = {*spoken[-1:], *([bare] if isinstance(bare, str) else [])}
     return frozenset(map(fold_question, texts)) - {""}
+
+
+def _variant(columns: Mapping[str, Any], golds: object) -> Variant:
+    world = tuple(str(columns.get(name) or "") for name in _WORLD)
+    if not any(world):
+        return Variant()
+    values = golds if isinstance(golds, list | tuple) else [golds]
+    return Variant(world, frozenset(" ".join(str(each).casefold().split()) for each in values))
+
+
+def _world_within_a_set(problem: Problem) -> tuple[str, ...]:
+    """Return what tells problems of one file apart that have the same question: the turns before it, and what it is asked about.
+
+    An environment gets all columns of its row.
+    """
+    turns = [message.text for message in problem.messages if message.role != "system"][:-1]
+    columns = problem.info if ENVIRONMENT in problem.info else {"collection": problem.info.get("collection")}
+    return (*map(fold_question, turns), *map(str, columns.values()))

@@ -6,7 +6,7 @@ extra_info{index, ...}, metadata. Tool-Star's have a question, text, in place of
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem, ToolResult
 from ramify.data.row_choices import require_shown
 from ramify.data.row_columns import (
+    ColumnNames,
     Row,
     as_record,
     find_field,
@@ -33,7 +34,7 @@ _OWN_COLUMNS = ("prompt", "answer", "id")
 _PROMPTS = ("prompt", "question", "problem", "messages", "conversations")
 _CONVERSATIONS = _PROMPTS[3:]
 """Their last turn of the assistant may be an answer; in a prompt it is the beginning of the policy's turn."""
-_GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
+GOLDS = ("answer", "reward_model.ground_truth", "ground_truth", "solution", "golden_answers", "answers")
 """Columns of the prompt and of the gold; the first that has a value is read."""
 _RATIONALE = re.compile(r".*(?<!#)####(?!#)[^\S\n]*(?P<gold>\S[^\n]{0,199}?)\s*", re.DOTALL)
 """GSM8K's worked answers end so, and copies of them whose line breaks are lost."""
@@ -80,14 +81,14 @@ def load_problems(
     data: Data,
     *,
     bare: bool = False,
-    columns: Mapping[str, str] = MappingProxyType({}),
+    columns: ColumnNames = MappingProxyType({}),
     weights: Sequence[float] = (),
     split: Split = "train",
     limit: int | None = None,
 ) -> ProblemSet:
     r"""Read rows of a prompt (messages or text), a gold (text, number or a list), optional `id`.
 
-    The prompt stands in the first column of `_PROMPTS` that has a value, the gold in the first of `_GOLDS`. Other columns go to
+    The prompt stands in the first column of `_PROMPTS` that has a value, the gold in the first of `GOLDS`. Other columns go to
     `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. Verl-style rows are read as they
     are, and those with a blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Of a worked
     answer the gold is what follows its last "####". The notes count all three. A row whose gold is the letter or the number of a
@@ -138,7 +139,7 @@ class _Counts:
     dropped: list[int] = field(default_factory=list)
 
 
-def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: _Counts) -> Problem | None:
+def _read_problem(row: DataRow, bare: bool, columns: ColumnNames, counts: _Counts) -> Problem | None:
     """Return the problem of a row; None if its gold is blank and it is dropped.
 
     Raises:
@@ -147,7 +148,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     record = row.record()
     own = with_own_names(record, columns)
     # An environment gets the other columns as they are.
-    gold = find_field(own, _GOLDS[:2] if bare else _GOLDS)
+    gold = find_field(own, GOLDS[:2] if bare else GOLDS)
     prompt = find_field(own, _PROMPTS[:1] if bare else _PROMPTS)
     if verl := is_verl(own):
         own = plain_row(own)
@@ -161,7 +162,7 @@ def _read_problem(row: DataRow, bare: bool, columns: Mapping[str, str], counts: 
     counts.repaired += messages != stored
     is_bare = bare and gold is None
     if gold is None and not bare:
-        raise ValueError(missing_column("answer", _GOLDS, record, columns))
+        raise ValueError(missing_column("answer", GOLDS, record, columns))
     golds = () if gold is None else _golds(*gold, drop_blanks=verl)
     counts.printed_lists += any(map(_is_printed_list, golds))
     if not golds and not is_bare:

@@ -4,12 +4,14 @@ Most releases have it as a system message. Tool-Star's cold start has it at the 
 and the question, as LLaMA-Factory writes alpaca rows.
 """
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from json import JSONDecoder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -32,6 +34,7 @@ _MOST_ROWS = 10_000
 """Rows of a data file that are searched for its fixed text."""
 _MOST_CHARACTERS = 100_000
 _CONVERSATIONS = ("prompt", "messages", "conversations", "chosen")
+_CONTROL = re.compile(r"<\|.*\|>")
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -130,9 +133,7 @@ def read_prompt_texts(
         by_language = {"en": FixedText("system", text)}
     for fixed in by_language.values():
         if token := renderer.foreign_control(Problem("", (Message.of("user", fixed.text),), ()), ()):
-            raise DataError(
-                f"{key}: {value:.60}: the text spells {token!r}, which only the chat template may write. Remove it."
-            )
+            raise _spells_control(key, value, token)
     return PromptTexts(dialect, by_language=by_language, notes=tuple(notes))
 
 
@@ -143,17 +144,43 @@ def instructions_place(value: Instructions | None) -> Path | None:
     return Path(value) if isinstance(value, str) and is_text_file(value) else None
 
 
-def require_instructions(key: str, value: Instructions | None) -> None:
-    """Check that the file that `data.instructions` names is there, and one with the text usable; `key` is the setting.
+def require_instructions(key: str, value: str, tokenizer: Path | None) -> None:
+    """Check that the file that `data.instructions` names is there, and its text, or the one that is written out, usable.
+
+    Args:
+        key: The setting.
+        value: Its value.
+        tokenizer: The model's tokenizer.json; None or no such file: control tokens are left to the run. Only its list of added tokens
+            is read, which takes no time; the run finds control tokens of other forms too.
 
     Raises:
         UserError: It is not.
     """
     named_path = instructions_place(value)
-    if named_path is not None and str(value).startswith(FROM):
+    if named_path is not None and value.startswith(FROM):
         require_data(key, named_path)
-    elif named_path is not None:
-        read_text_file(key, named_path)
+        return
+    text = value if named_path is None else read_text_file(key, named_path)
+    for token in _control_tokens(tokenizer) if tokenizer is not None and "<|" in text else ():
+        if token in text:
+            raise _spells_control(key, value, token)
+
+
+def _spells_control(key: str, value: str, token: str) -> DataError:
+    shown = value[:60] if instructions_place(value) is None else value
+    return DataError(
+        f"{key}: {shown}: the text spells {token!r}, which only the chat template may write. Remove it."
+    )
+
+
+def _control_tokens(tokenizer: Path) -> list[str]:
+    """Return the added tokens of the form <|...|> in a tokenizer's file; none if it cannot be read."""
+    try:
+        content = tokenizer.read_text(encoding="utf-8")
+        added, _ = JSONDecoder().raw_decode(content, content.index("[", content.index('"added_tokens"')))
+        return [text for each in added if _CONTROL.fullmatch(text := str(each["content"]))]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
 
 
 def read_text_file(key: str, path: Path) -> str:
@@ -167,7 +194,8 @@ def read_text_file(key: str, path: Path) -> str:
             f"{key}: expected a file, found none at {path} (a line that ends in .txt or .md is a path)"
         )
     try:
-        text = read_small_file(path).decode("utf-8-sig").strip()
+        # Line breaks of Windows and of old Macs are ours too.
+        text = read_small_file(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").strip()
     except UnicodeDecodeError as error:
         raise DataError(
             f"{key}: {path}: byte {error.start} is not UTF-8. Save the file as UTF-8 text."

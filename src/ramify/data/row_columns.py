@@ -10,6 +10,8 @@ from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
 
 Row: TypeAlias = Mapping[str, Any]
+ColumnNames: TypeAlias = Mapping[str, str | tuple[str, ...]]
+"""By our name for a column the file's, or those of the file whose texts together are ours."""
 
 _MEANT: Mapping[str, tuple[str, ...]] = {
     "prompt": ("question", "problem", "query", "input", "instruction", "messages", "conversations", "user"),
@@ -65,32 +67,47 @@ def find_field(row: Row, names: Sequence[str]) -> tuple[str, Any] | None:
     return None
 
 
-def with_own_names(row: Row, columns: Mapping[str, str]) -> Row:
+def with_own_names(row: Row, columns: ColumnNames) -> Row:
     """Return a row in which the columns that `data.columns` names have our names.
 
     Args:
         row: The row of a file.
-        columns: By our name the file's; "reward_model.ground_truth" is a field of a record.
+        columns: By our name the file's; "reward_model.ground_truth" is a field of a record. The texts of several are joined, a line
+            break between them; those without a value are left out.
 
     Raises:
         RowError: The row does not have such a column at all.
     """
     if not columns:
         return row
-    renamed = {key: value for key, value in row.items() if key not in columns.values() and key not in columns}
-    for own, name in columns.items():
-        field = (name, row[name]) if name in row else find_field(row, (name,))
-        if field is not None:
-            renamed[own] = field[1]
-        elif name.partition(".")[0] not in row:
-            raise RowError(
-                f"no column {name!r}, which data.columns.{own} names", f"the row has {described(row)}"
-            )
+    theirs = {own: (name,) if isinstance(name, str) else name for own, name in columns.items()}
+    taken = {*columns, *(name for names in theirs.values() for name in names)}
+    renamed = {key: value for key, value in row.items() if key not in taken}
+    for own, names in theirs.items():
+        values = []
+        for name in names:
+            field = (name, row[name]) if name in row else find_field(row, (name,))
+            if field is not None:
+                values.append(field[1])
+            elif name.partition(".")[0] not in row:
+                raise RowError(
+                    f"no column {name!r}, which data.columns.{own} names", f"the row has {described(row)}"
+                )
+        if len(names) > 1:
+            texts = [_in_line(value) for value in values if not is_missing(value)]
+            renamed[own] = "\n".join(text for text in texts if text) or None
+        elif values:
+            renamed[own] = values[0]
     return renamed
 
 
+def _in_line(value: object) -> str:
+    """Return the value of one of several columns as text; a list is its entries with commas, as choices are."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value).strip()
+
+
 def missing_column(
-    what: str, names: Sequence[str], row: Row, columns: Mapping[str, str] = MappingProxyType({})
+    what: str, names: Sequence[str], row: Row, columns: ColumnNames = MappingProxyType({})
 ) -> str:
     """Return a message: none of the columns `names` has a value in the row; it names those that are there, and which is meant.
 
@@ -101,8 +118,9 @@ def missing_column(
         columns: `data.columns`.
     """
     if name := columns.get(names[0]):
+        shown = repr(name) if isinstance(name, str) else " and ".join(map(repr, name))
         return (
-            f"no {what}: {name!r}, which data.columns.{names[0]} names, has no value; found {described(row)}"
+            f"no {what}: {shown}, which data.columns.{names[0]} names, has no value; found {described(row)}"
         )
     others = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
     message = f"no {what}: no column {names[0]!r}{others} with a value; found {described(row)}"

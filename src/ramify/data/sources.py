@@ -156,6 +156,10 @@ def require_data(key: str, data: Data) -> None:
         elif not path.is_file():
             other = "got something else" if path.exists() else "found none"
             raise ConfigError(f"{key}: expected a file, {other} at {source}{_hub_hint(source)}")
+        elif path.suffix not in FILE_KINDS:
+            raise ConfigError(
+                f"{key}: {source}: unknown kind of file {path.suffix!r}, expected {', '.join(FILE_KINDS)}"
+            )
         else:
             _require_readable(key, path)
 

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ class OpenAIChat:
         extra: Mapping[str, Json] | None = None,
         whole: bool = False,
         served: ServedModel | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Open no connection yet.
 
@@ -52,16 +53,22 @@ class OpenAIChat:
             extra: More fields for each request, such as {"top_p": 0.95}.
             whole: An answer that `max_tokens` cut is a failed request.
             served: Looks at each server before its first request; None: they are taken as they are.
+            note: Gets a line when one of several servers does not answer, and when it is back.
         """
         self._client, self._model, self._key, self._whole = client, model, key, whole
-        self._servers = Servers(base_url, check=served)
+        self._servers = Servers(base_url, check=served, note=note)
         self._extra = dict(extra or {})
-        self.usage = TokenUsage()
+        self._usage = TokenUsage()
 
     @property
     def name(self) -> str:
         """Name of the model."""
         return self._model
+
+    @property
+    def usage(self) -> TokenUsage:
+        """The use so far."""
+        return replace(self._usage, retries=self._client.retries)
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
         """Return the answer's text, without the reasoning before it.
@@ -92,10 +99,10 @@ class OpenAIChat:
 
     def _count(self, usage: Json) -> None:
         counted = usage if isinstance(usage, Mapping) else {}
-        self.usage = TokenUsage(
-            self.usage.answers + 1,
-            self.usage.prompt_tokens + _number(counted.get("prompt_tokens")),
-            self.usage.completion_tokens + _number(counted.get("completion_tokens")),
+        self._usage = TokenUsage(
+            self._usage.answers + 1,
+            self._usage.prompt_tokens + _number(counted.get("prompt_tokens")),
+            self._usage.completion_tokens + _number(counted.get("completion_tokens")),
         )
 
 

@@ -16,7 +16,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import uniform
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
-from ramify.core.tree import Entropy
+from ramify.core.tree import Entropy, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,15 @@ class ScriptedTurn:
     """One turn: its text, the entropies of its first tokens (the last one repeats) and the time that a token takes.
 
     An entropy is a number or a pair (lower, upper), as from an engine that sees only the most likely tokens.
-    `ends` says whether the end-of-turn token follows the text (as after an answer).
+    `ends` says whether the end-of-turn token follows the text (as after an answer). `token_ids` are played in place of the text,
+    its end-of-turn token included; empty: the text is encoded.
     """
 
     text: str
     entropies: tuple[float | tuple[float, float], ...] = (0.0,)
     seconds_per_token: float = 0.0
     ends: bool = False
+    token_ids: tuple[int, ...] = ()
 
 
 Script = Callable[[str, int], ScriptedTurn]
@@ -41,7 +43,8 @@ Script = Callable[[str, int], ScriptedTurn]
 class TurnTable:
     """The script of a file: turns by the number of tool results so far; the last ones are repeated for ever.
 
-    `result_end` is the text at the end of each result (`ChatRenderer.result_end`).
+    `result_end` is the text at the end of each result (`ChatRenderer.result_end`). A prompt may explain it, so the context begins
+    behind the prompt.
     """
 
     turns: tuple[tuple[ScriptedTurn, ...], ...]
@@ -68,20 +71,32 @@ class ScriptedEngine:
         script: Script,
         context_tokens: int = 1 << 20,
         exact_entropy: bool = True,
+        shows_prompt: bool = True,
     ) -> None:
-        """Play `script`; `exact_entropy` says whether all of its entropies are numbers."""
+        """Play `script`.
+
+        Args:
+            tokenizer: Of the model that it stands for.
+            script: The turns.
+            context_tokens: Most tokens of a sequence.
+            exact_entropy: All of its entropies are numbers.
+            shows_prompt: The script gets the prompt too, not only what follows it.
+        """
         self._tokenizer = tokenizer
         self._script = script
         self._context_tokens = context_tokens
         self._exact_entropy = exact_entropy
+        self._shows_prompt = shows_prompt
         self._version = 0
         self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
 
     async def generate(self, request: Request) -> Completion:
         """Play the next tokens of the turn that the request is in."""
         start = len(request.token_ids) - request.stop_context
-        turn = self._script(self._tokenizer.decode(request.token_ids[:start]), request.seed)
-        ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
+        begin = 0 if self._shows_prompt or request.path is None else _prompt_tokens(request.path)
+        turn = self._script(self._tokenizer.decode(request.token_ids[begin:start]), request.seed)
+        end = (self._tokenizer.eos_id,) if turn.ends else ()
+        ids = turn.token_ids or self._tokenizer.encode(turn.text) + end
         matcher = self._matcher(request.stops)
         written: list[int] = []
         finish = Finish.LENGTH
@@ -134,11 +149,18 @@ class ScriptedEngine:
         """Do nothing, as it holds nothing."""
 
 
-def load_script(path: Path, result_end: str) -> TurnTable:
-    """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
+def _prompt_tokens(path: Trajectory) -> int:
+    """Return the number of tokens of the prompt with which the path's last context begins."""
+    (_, size), *_ = path.contexts[-1].parts
+    return size
 
-    An entropy is a number or a pair [lower, upper]. Of the turns with the same `after`, one is drawn with the request's
-    seed. Beyond the last `after`, the turns of the last one are played.
+
+def load_script(path: Path, result_end: str) -> TurnTable:
+    """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`, `ids`.
+
+    `ids` are the turn's tokens, in place of those of its text. An entropy is a number or a pair [lower, upper]; without the key
+    all are 0. Of the turns with the same `after`, one is drawn with the request's seed. Beyond the last `after`, the turns of the
+    last one are played.
 
     Raises:
         ConfigError: The file is missing or not of this form, or an `after` from 0 up to the last one has no turn.
@@ -146,10 +168,11 @@ def load_script(path: Path, result_end: str) -> TurnTable:
     turns: dict[int, list[ScriptedTurn]] = {}
     try:
         for table in tomllib.loads(path.read_text(encoding="utf-8"))["turns"]:
-            entropies = tuple(map(_parse_entropy, table["entropies"]))
+            entropies = tuple(map(_parse_entropy, table.get("entropies", [0.0])))
             if not isinstance(table["text"], str) or not entropies:
                 raise ValueError("text must be a string, entropies a list that is not empty")
-            turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
+            ids = tuple(map(int, table.get("ids", ())))
+            turn = ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)), token_ids=ids)
             turns.setdefault(int(table["after"]), []).append(turn)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a script file, found none") from None

@@ -28,6 +28,11 @@ class Side:
         """The folder, as the user gave it."""
         return str(self.folder)
 
+    @property
+    def in_order(self) -> list[ProblemResult]:
+        """The problems in the order of their ids, which is that of all sides."""
+        return sorted(self.evaluation.results, key=lambda result: result.id)
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -53,6 +58,26 @@ class Comparison:
     settings: tuple[tuple[str, tuple[str, ...]], ...]
     warnings: tuple[str, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as a JSON object: the content of compare.json."""
+        return {
+            "metric": self.metric,
+            "scores": {name: asdict(score) for name, score in zip(self.names, self.scores, strict=True)},
+            "pairs": [
+                {
+                    "first": pair.first,
+                    "second": pair.second,
+                    **asdict(pair.difference),
+                    "p_value_adjusted": pair.adjusted,
+                }
+                for pair in self.pairs
+            ],
+            "warnings": list(self.warnings),
+            "different_settings": {
+                key: dict(zip(self.names, values, strict=True)) for key, values in self.settings
+            },
+        }
+
 
 def compare(folders: Sequence[Path], metric: str) -> Comparison:
     """Compare finished evaluations problem by problem.
@@ -64,6 +89,15 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
     Raises:
         DataError: A folder has no finished evaluation, or one of other problems, or an attempt without the metric.
     """
+    return compare_sides(read_sides(folders), metric)
+
+
+def read_sides(folders: Sequence[Path]) -> list[Side]:
+    """Read finished evaluations of the same problems.
+
+    Raises:
+        DataError: A folder has no finished evaluation, or one of other problems.
+    """
     sides = [read_side(folder) for folder in folders]
     problems = sides[0].manifest["scores"]["problems"]
     for side in sides[1:]:
@@ -72,6 +106,15 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
                 f"{side.folder}: its problems are not those of {sides[0].folder} (ids, texts or golds differ). Compare "
                 "evaluations of the same problems"
             )
+    return sides
+
+
+def compare_sides(sides: Sequence[Side], metric: str) -> Comparison:
+    """Compare evaluations problem by problem; `metric` as for `compare`.
+
+    Raises:
+        DataError: An attempt has no such metric.
+    """
     scores = {side.name: _by_problem(side, metric) for side in sides}
     pairs = [
         (first, second, paired_difference(scores[first], scores[second], seed=0))
@@ -85,6 +128,21 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
         tuple(Pair(*pair, p) for pair, p in zip(pairs, adjusted, strict=True)),
         _different_settings(sides),
         _missing_verdicts(sides) if metric == "correct" else (),
+    )
+
+
+def score_line(name: str, metric: str, score: Interval) -> str:
+    """Return a side's score in words."""
+    return f"{name}: {metric} {score.value:.3f}  95 % [{score.low:.3f}, {score.high:.3f}]"
+
+
+def difference_line(first: str, second: str, difference: Difference, adjusted: float | None = None) -> str:
+    """Return a paired difference in words; `adjusted`: its p-value among all pairs, if there are several."""
+    among = "" if adjusted is None else f"; {adjusted:.3g} among all pairs"
+    return (
+        f"{second} minus {first}: {difference.value:+.3f}  95 % [{difference.low:+.3f}, {difference.high:+.3f}]  "
+        f"p {difference.p_value:.3g} ({difference.method}{among})  better on {difference.better}, "
+        f"worse on {difference.worse} of {difference.n}"
     )
 
 
@@ -109,27 +167,8 @@ def read_side(folder: Path) -> Side:
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write compare.html and compare.json into `folder`."""
-    record = {
-        "metric": comparison.metric,
-        "scores": {
-            name: asdict(score) for name, score in zip(comparison.names, comparison.scores, strict=True)
-        },
-        "pairs": [
-            {
-                "first": pair.first,
-                "second": pair.second,
-                **asdict(pair.difference),
-                "p_value_adjusted": pair.adjusted,
-            }
-            for pair in comparison.pairs
-        ],
-        "warnings": list(comparison.warnings),
-        "different_settings": {
-            key: dict(zip(comparison.names, values, strict=True)) for key, values in comparison.settings
-        },
-    }
     replace_file(folder / "compare.html", _page(comparison).encode("utf-8", "replace"))
-    replace_file(folder / "compare.json", (json.dumps(record, indent=2) + "\n").encode())
+    replace_file(folder / "compare.json", (json.dumps(comparison.to_json(), indent=2) + "\n").encode())
 
 
 def _page(comparison: Comparison) -> str:
@@ -174,9 +213,9 @@ def _page(comparison: Comparison) -> str:
 
 def _by_problem(side: Side, metric: str) -> list[float]:
     if metric == "correct":
-        return [r.num_correct / len(r.attempts) for r in _in_order(side)]
+        return [r.num_correct / len(r.attempts) for r in side.in_order]
     scores = []
-    for result in _in_order(side):
+    for result in side.in_order:
         values = [attempt.parts[metric] for attempt in result.attempts if metric in attempt.parts]
         if len(values) < len(result.attempts):
             everywhere = [
@@ -190,10 +229,6 @@ def _by_problem(side: Side, metric: str) -> list[float]:
             )
         scores.append(sum(values) / len(values))
     return scores
-
-
-def _in_order(side: Side) -> list[ProblemResult]:
-    return sorted(side.evaluation.results, key=lambda result: result.id)
 
 
 def _missing_verdicts(sides: Sequence[Side]) -> tuple[str, ...]:

@@ -125,6 +125,11 @@ class Judging:
         """
         done = self.verdicts()
         self.lines.keep(done.keys())
+        if done and len(done) == total:
+            self.console.note(
+                f"{self.folder} has the verdicts on all {total} answers: there is nothing to judge"
+            )
+            return done
         if done:
             self.console.note(f"going on in {self.folder}: {len(done)} of {total} answers have a verdict")
         with self.console.phase("judging", total, len(done)) as phase:

@@ -45,6 +45,7 @@ from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, RecipeRecord, note_session, refuse_other, write_manifest
 from ramify.runs.run_folder import EVALUATION
+from ramify.runs.status import begin_session
 from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.recorded import done_in, grow_in_groups, in_groups
 from ramify.sampler.sampler import Sampler, Scoring, sampling
@@ -166,6 +167,7 @@ class _Run:
         copy_tokenizer(task.renderer.tokenizer, folder)
         if not done:
             write_manifest(folder, plan.manifest)
+        begin_session(folder, sum(map(len, groups)))
         return cls(plan, console, groups, done, unjudged)
 
     def attempt_all(self) -> tuple[EventLoopLag, Mapping[str, Interval]]:

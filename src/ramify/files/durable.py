@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,7 +98,7 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
     """
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock)
     except BlockingIOError:
         os.close(lock)
         raise ConfigError(f"{key}: {path} is in use by another process") from None
@@ -105,6 +106,32 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _lock(lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # `is_locked` of another process takes the lock for microseconds.
+        time.sleep(0.05)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if a process has locked the folder: one that runs now, since a lock ends with its process."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a pipe or a device
+        return False
+    finally:
+        os.close(lock)
+    return False
 
 
 @contextmanager

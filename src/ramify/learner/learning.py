@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.algos.credit import trained
+from ramify.algos.credit import training_trees
 from ramify.algos.ops import by_node
 from ramify.algos.sft import counted_once
 from ramify.core.outcomes import counted_trees
@@ -140,17 +140,7 @@ class Learning:
         Trajectories that do not count are left out, and with them the trees of which nothing is left.
         """
         annotated = annotate(self.learner, counted_trees(batch), self.request, temperature=self.temperature)
-        statistics = self.estimator.batch_statistics(annotated)
-        return tuple(
-            TrainingTree(
-                tree=tree.tree,
-                annotations=tree.annotations,
-                advantages=self.estimator.advantages(tree, statistics),
-                rho=None if self.correction is None else self.correction.weights(tree),
-                loss_mask=trained(tree.tree, self.masks_truncated),
-            )
-            for tree in annotated
-        )
+        return training_trees(annotated, self.estimator, self.correction, self.masks_truncated)
 
     def update(
         self,

@@ -3,6 +3,7 @@
 Both models compute in float32, so that only their stored weights differ.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,13 +58,13 @@ def differing_shapes(left: Path, right: Path) -> list[str]:
     return [f"{name} is {shape(first, name)} and {shape(second, name)}" for name in names[:_MAX_LISTED]]
 
 
-def compare_logprobs(left: Path, right: Path, tokens: int) -> Comparison:
-    """Load one model after the other, and compare the logprobs of `tokens` fixed tokens.
+def compare_logprobs(left: Path, right: Path, tokens: int, advance: Callable[[int], None]) -> Comparison:
+    """Load one model after the other, and compare the logprobs of `tokens` fixed tokens; `advance` counts those of both.
 
     Raises:
         DataError: A folder cannot be loaded.
     """
-    first, second = (_logprobs(folder, tokens) for folder in (left, right))
+    first, second = (_logprobs(folder, tokens, advance) for folder in (left, right))
     differences = (first - second).abs()
     kinds = {stored.kind for folder in (left, right) for stored in stored_tensors(folder).values()}
     kind = max(kinds, key=lambda name: _TOLERANCES[name])
@@ -72,7 +73,7 @@ def compare_logprobs(left: Path, right: Path, tokens: int) -> Comparison:
     )
 
 
-def _logprobs(folder: Path, count: int) -> torch.Tensor:
+def _logprobs(folder: Path, count: int, advance: Callable[[int], None]) -> torch.Tensor:
     """Return logprobs of `count` tokens, in rows that begin anew."""
     model = load_model(folder).train(False)
     ids = (torch.arange(1, count + 1) * _STRIDE) % model.config.vocab_size
@@ -83,4 +84,5 @@ def _logprobs(folder: Path, count: int) -> torch.Tensor:
             row = torch.cat([torch.zeros(1, dtype=torch.int64), ids[start : start + _ROW]])
             logits = model(input_ids=row[None, :-1], use_cache=False).logits[0].float()
             logprobs.append(torch.log_softmax(logits, -1).gather(-1, row[1:, None])[:, 0])
+            advance(len(row) - 1)
     return torch.cat(logprobs)

@@ -323,7 +323,8 @@ def _row(job: Job, recompute: bool) -> dict[str, int]:
 
 def _state(job: Job) -> dict[str, int]:
     """Count what a process keeps from step to step, and its part of the gradients."""
-    parts = job.processes // job.copies
+    # A dry run on one process may be of a recipe for several.
+    parts = max(1, job.processes // job.copies)
     base, trained = (-(-count // parts) for count in (job.size.base, job.trained))
     is_whole = job.trains and not job.size.adapter
     return {

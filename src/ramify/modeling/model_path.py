@@ -5,7 +5,7 @@ An id of the hub, `org/name` or `org/name@revision`, is fetched into the hub's o
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -31,12 +31,13 @@ def is_hub_id(path: Path) -> bool:
         return False
 
 
-def fetch_model(path: Path, *, weights: bool = True) -> None:
+def fetch_model(path: Path, *, weights: bool = True, note: Callable[[str], None] = lambda _: None) -> None:
     """Bring a model of the hub into the cache, or see that it is there; a folder is left alone.
 
     Args:
         path: Of the recipe.
         weights: Not only the tokenizer and the configuration.
+        note: Gets a line when a download begins, and now and then how far it is.
 
     Raises:
         DataError: The hub has no such model or does not give it.
@@ -44,7 +45,7 @@ def fetch_model(path: Path, *, weights: bool = True) -> None:
     """
     if not is_hub_id(path):
         return
-    folder = _fetched(path, (*_TEXTS, _WEIGHTS) if weights else _TEXTS, weights=weights)
+    folder = _fetched(path, (*_TEXTS, _WEIGHTS) if weights else _TEXTS, weights=weights, note=note)
     local_folder.cache_clear()
     if weights:
         _check_heads(path, folder)
@@ -91,7 +92,7 @@ def _has_weights(folder: Path) -> bool:
     return any(True for _ in folder.glob(_WEIGHTS))
 
 
-def _fetched(path: Path, patterns: tuple[str, ...], *, weights: bool) -> Path:
+def _fetched(path: Path, patterns: tuple[str, ...], *, weights: bool, note: Callable[[str], None]) -> Path:
     """Return the folder in the cache. A hub that gives nothing is no error if all was fetched before."""
     from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
 
@@ -99,7 +100,7 @@ def _fetched(path: Path, patterns: tuple[str, ...], *, weights: bool) -> Path:
         return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
     try:
-        return fetch_snapshot(_repo(path), choose).folder
+        return fetch_snapshot(_repo(path), choose, note=note).folder
     except HubFailedError as error:
         failure = error
     passes = (HubProblem.UNREACHABLE, HubProblem.STATUS, HubProblem.GATED, HubProblem.NO_REPO)

@@ -159,6 +159,7 @@ class HttpClient:
         name: Name of the service.
         key_hint: The environment variables that its keys were read from, for messages.
         requests: Number of attempts so far, including failed ones.
+        retries: Those of the attempts that came after a failed one of the same request.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class HttpClient:
         self._settings, self._many_hosts = settings, many_hosts
         self._clock, self._sleep = clock, sleep
         self._pace = Pace(settings.requests_per_second, clock, sleep)
-        self.requests = 0
+        self.requests = self.retries = 0
         opens_after = None if many_hosts else settings.failures_to_open
         self._breaker = Breaker(name, opens_after, settings.max_backoff_seconds, clock)
         self._slots = asyncio.Semaphore(settings.in_flight)
@@ -337,6 +338,7 @@ class HttpClient:
                     f"{self.name}: the budget of {most} requests is spent. Raise max_requests or resume later."
                 )
             self.requests += 1
+            self.retries += bool(pending.failure)
             pending.sent_at = self._clock()
             try:
                 answer = await self._exchange_with_a_server(pending)

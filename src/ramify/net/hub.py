@@ -35,6 +35,7 @@ from ramify.net.hub_cache import (
 )
 from ramify.net.secrets import hide, read_optional_key
 from ramify.net.wire import origin, without_query
+from ramify.runtime.progress import ProgressNotes
 
 _LISTING_BYTES: Final = 32 * 2**20
 _MAX_REDIRECTS: Final = 5
@@ -134,13 +135,19 @@ class Snapshot:
     paths: tuple[str, ...]
 
 
-def fetch_snapshot(repo: HubRepo, choose: Choose, settings: HubSettings | None = None) -> Snapshot:
+def fetch_snapshot(
+    repo: HubRepo,
+    choose: Choose,
+    settings: HubSettings | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> Snapshot:
     """Bring the chosen files of a repository into the cache, and block until they are there.
 
     Args:
         repo: The repository.
         choose: Picks among the listed paths; what it raises is passed on.
         settings: None for those of the environment.
+        note: Gets a line when a download begins, and now and then how far it is.
 
     Raises:
         HubFailedError: The hub did not deliver.
@@ -150,17 +157,19 @@ def fetch_snapshot(repo: HubRepo, choose: Choose, settings: HubSettings | None =
     settings = settings or HubSettings.of_environment()
     if settings.offline:
         raise HubFailedError(HubProblem.UNREACHABLE, "HF_HUB_OFFLINE is set")
-    return wait_for(_fetch(repo, choose, settings), "hub")
+    return wait_for(_fetch(repo, choose, settings, note), "hub")
 
 
-async def _fetch(repo: HubRepo, choose: Choose, settings: HubSettings) -> Snapshot:
+async def _fetch(
+    repo: HubRepo, choose: Choose, settings: HubSettings, note: Callable[[str], None]
+) -> Snapshot:
     limits = HttpSettings(
         timeout_seconds=settings.seconds, max_bytes=_LISTING_BYTES, backoff_seconds=0.2, in_flight=1
     )
     secrets = [settings.token] if settings.token else []
     client = HttpClient("hub", limits, secrets=secrets, many_hosts=True)
     try:
-        return await _Fetch(client, settings, repo).snapshot(choose)
+        return await _Fetch(client, settings, repo, note).snapshot(choose)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise HubFailedError(
@@ -175,6 +184,7 @@ class _Fetch:
     client: HttpClient
     settings: HubSettings
     repo: HubRepo
+    note: Callable[[str], None]
 
     async def snapshot(self, choose: Choose) -> Snapshot:
         """List, choose, and download the missing files; then link them into the snapshot."""
@@ -188,8 +198,15 @@ class _Fetch:
         snapshot = folder / "snapshots" / commit
         absent = [file for file in files if missing(snapshot, file)]
         _check_room(folder, absent)
+        total, done = sum(file.size for file in absent), 0
+        if absent:
+            self.note(f"fetching {self.repo.name}, {total / 1e6:,.0f} MB")
+        progress = ProgressNotes(self.note, self.repo.name, total)
         for file in absent:
-            await self._download(folder, commit, file)
+            await self._download(
+                folder, commit, file, lambda size, before=done: progress.reach(before + size)
+            )
+            done += file.size
         # All at once and last, so that an interrupted fetch leaves no snapshot that looks whole.
         snapshot.mkdir(parents=True, exist_ok=True)
         for file in absent:
@@ -224,14 +241,14 @@ class _Fetch:
             path: entry for entry in siblings if isinstance(path := entry.get("rfilename"), str)
         }
 
-    async def _download(self, folder: Path, commit: str, file: HubFile) -> None:
+    async def _download(self, folder: Path, commit: str, file: HubFile, reach: Callable[[int], None]) -> None:
         """Bring a content into the cache, unless it is there; twice if the beginning from an earlier download was damaged."""
         blob = folder / "blobs" / file.hash
         prefix = "" if self.repo.kind == "model" else f"{self.repo.kind}s"
         url = self._url(*filter(None, (prefix, self.repo.name, "resolve", commit)), file.path)
         if blob.is_file() and blob.stat().st_size == file.size:
             return
-        with partial_content(blob, file) as part:
+        with partial_content(blob, file, reach) as part:
             if part is None:
                 return
             is_resumed = part.size > 0

@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -195,8 +195,8 @@ def forget(pointer: Path) -> None:
 class PartialContent:
     """Implements `ramify.net.client.Sink`: a content that grows in a file, and continues an earlier download."""
 
-    def __init__(self, file: BinaryIO, listed: HubFile) -> None:
-        self._file, self._listed = file, listed
+    def __init__(self, file: BinaryIO, listed: HubFile, reach: Callable[[int], None]) -> None:
+        self._file, self._listed, self._reach = file, listed, reach
         self.max_bytes = listed.size
         if self.size > listed.size:
             file.truncate(0)
@@ -225,6 +225,7 @@ class PartialContent:
             detail = f"{self._listed.path}: more than the {self._listed.size} bytes of the listing"
             raise RequestFailedError(FailureKind.TOO_LARGE, detail)
         self._file.write(chunk)
+        self._reach(self.size)
 
     def restart(self) -> None:
         """Drop the received bytes."""
@@ -239,8 +240,12 @@ class PartialContent:
 
 
 @contextmanager
-def partial_content(blob: Path, listed: HubFile) -> Iterator[PartialContent | None]:
+def partial_content(
+    blob: Path, listed: HubFile, reach: Callable[[int], None]
+) -> Iterator[PartialContent | None]:
     """Open the unfinished content for this process alone; None if another process has finished it meanwhile.
+
+    `reach` gets the bytes that are there, whenever there are more.
 
     Raises:
         OSError: The cache cannot be written.
@@ -257,7 +262,7 @@ def partial_content(blob: Path, listed: HubFile) -> Iterator[PartialContent | No
                 return
             # The process that had the lock may have removed the file that this one has opened.
             if part.exists() and part.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                yield PartialContent(file, listed)
+                yield PartialContent(file, listed, reach)
                 return
 
 

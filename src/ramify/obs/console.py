@@ -1,5 +1,8 @@
 """Output of a run: the only module that writes to the console."""
 
+import html
+import importlib
+import json
 import os
 import sys
 import time
@@ -7,17 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from ramify.net.secrets import shown
+from ramify.net.secrets import redact, shown
+from ramify.runtime.progress import duration
 
 LOG_INTERVAL_SECONDS = 60.0
 """Time between two lines of progress if the console is no terminal."""
+NOTEBOOK_INTERVAL_SECONDS = 0.2
 
 
 class Phase:
@@ -112,12 +117,14 @@ class _QuietConsole(Console):
 
 
 class RunConsole:
-    """Progress bars on a terminal; elsewhere a log: lines with the time of day, at most one of progress a minute.
+    """Progress bars on a terminal and in a notebook; elsewhere a log: lines with the time of day, at most one of progress a minute.
 
     Args:
         stream: The output; None: standard output.
         clock: Seconds, for durations.
         stamp: The time of day, for the lines of a log.
+        quiet: Show neither progress nor notes, except warnings.
+        as_json: Standard output is for one JSON object (`record`); everything else goes to standard error.
     """
 
     def __init__(
@@ -125,19 +132,45 @@ class RunConsole:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         stamp: Callable[[], str] = lambda: time.strftime("%Y-%m-%d %H:%M:%S  "),
+        *,
+        quiet: bool = False,
+        as_json: bool = False,
     ) -> None:
-        self._console = _QuietConsole(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
+        usual = sys.stderr if as_json else sys.stdout
+        self._console = _QuietConsole(file=stream or usual, highlight=False, markup=False, emoji=False)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._notebook = None if stream or quiet or as_json else _notebook_display()
         self._clock, self._stamp = clock, stamp
+        self._quiet, self._as_json = quiet, as_json
         self._plan: _Plan | None = None
         self._last_line = 0.0
 
     def note(self, text: str) -> None:
         """Write a line about the run (or several lines), safe for a terminal whoever it quotes (`net.secrets.shown`)."""
-        self.result(text if self._live else self._stamp() + text)
+        if not self._quiet or text.startswith("warning"):
+            self._write(text if self._live or self._notebook else self._stamp() + text)
 
     def result(self, text: str) -> None:
-        """Write the result of a command: as `note`, but never with the time of day."""
+        """Write the result of a command: as `note`, but never with the time of day. Left out where a JSON object has it."""
+        if not self._as_json:
+            self._write(text)
+
+    def record(self, value: Mapping[str, Any]) -> None:
+        """Write the result of a command as one line of JSON, if this is what was chosen; call it last."""
+        if self._as_json:
+            output = _QuietConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+            # Without escapes and line breaks of the console's own.
+            output.out(redact(json.dumps(value)), highlight=False)
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Write a result in columns; the last one is never filled up, so that it may be long."""
+        lines = [tuple(shown(" ".join(cell.split())) for cell in row) for row in (header, *rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
+        self.result(
+            "\n".join("  ".join((*map(str.ljust, line, widths), line[-1])).rstrip() for line in lines)
+        )
+
+    def _write(self, text: str) -> None:
         self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)
 
     def masked(self, pieces: Sequence[tuple[str, bool]]) -> None:
@@ -174,7 +207,13 @@ class RunConsole:
     @contextmanager
     def phase(self, name: str, total: int, done: int = 0) -> Iterator[Phase]:
         """Show the progress of a phase while the block runs; one phase at a time. `done` steps precede it."""
-        show = self._bar if self._live else self._lines
+        show = self._lines
+        if self._quiet:
+            show = self._silent
+        elif self._notebook is not None:
+            show = self._notebook_bar
+        elif self._live:
+            show = self._bar
         with show(name, total, done) as phase:
             yield phase
 
@@ -202,6 +241,35 @@ class RunConsole:
             phase.advance(0, waiting="")
 
     @contextmanager
+    def _silent(self, name: str, total: int, done: int) -> Iterator[Phase]:
+        yield Phase(name, total, lambda _: None, self._clock, done)
+
+    @contextmanager
+    def _notebook_bar(self, name: str, total: int, done: int) -> Iterator[Phase]:
+        handle: Any = None
+
+        def draw(phase: Phase, *, now: bool = False) -> None:
+            if now or self._clock() - self._last_line >= NOTEBOOK_INTERVAL_SECONDS:
+                self._last_line = self._clock()
+                handle.update(self._in_notebook(phase), raw=True)
+
+        phase = Phase(name, total, draw, self._clock, done)
+        assert self._notebook is not None
+        handle = self._notebook(self._in_notebook(phase), raw=True, display_id=True)
+        try:
+            yield phase
+            phase.waiting = ""
+        finally:
+            draw(phase, now=True)
+
+    def _in_notebook(self, phase: Phase) -> dict[str, str]:
+        """Return the state of a phase as a bar, and as text for viewers without HTML."""
+        facts = (f"{phase.name} {phase.done}/{phase.total}", self._times(phase), phase.status)
+        text = shown("  ".join(fact for fact in facts if fact))
+        bar = f'<progress value="{phase.done}" max="{max(phase.total, 1)}"></progress> {html.escape(text)}'
+        return {"text/plain": text, "text/html": bar}
+
+    @contextmanager
     def _lines(self, name: str, total: int, done: int) -> Iterator[Phase]:
         def draw(phase: Phase) -> None:
             if self._clock() - self._last_line >= LOG_INTERVAL_SECONDS:
@@ -215,7 +283,7 @@ class RunConsole:
             yield phase
             end, phase.waiting = "done", ""
         finally:
-            self._line(phase, f"{end} after {_duration(phase.seconds)}")
+            self._line(phase, f"{end} after {duration(phase.seconds)}")
 
     def _line(self, phase: Phase, what: str) -> None:
         self._last_line = self._clock()
@@ -226,10 +294,10 @@ class RunConsole:
         """Return the time that a phase has taken, and the time left for it and for the whole plan."""
         left = phase.seconds_left
         if left is None or phase.done >= phase.total:
-            return _duration(phase.seconds)
-        times = f"{_duration(phase.seconds)}, {_duration(left)} left"
+            return duration(phase.seconds)
+        times = f"{duration(phase.seconds)}, {duration(left)} left"
         in_all = self._plan.seconds_left(phase.name, left, self._clock()) if self._plan else None
-        return times if in_all is None else f"{times} (all phases: {_duration(in_all)})"
+        return times if in_all is None else f"{times} (all phases: {duration(in_all)})"
 
 
 class _TimeColumn(ProgressColumn):
@@ -245,11 +313,10 @@ class _TimeColumn(ProgressColumn):
         return Text(self._text())
 
 
-def _duration(seconds: float) -> str:
-    """Return a duration such as "42 s", "3:05 min" or "2:10 h"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+def _notebook_display() -> Callable[..., Any] | None:
+    """Return IPython's `display` if this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    return importlib.import_module("IPython.display").display  # type: ignore[no-any-return]

@@ -66,11 +66,11 @@ class JudgeCounts:
     last_failure: str = ""
     """The reason of the last failure, in words."""
     requests: int = 0
-    """Requests to the model, not counting retries of its HTTP client."""
+    """Requests to the model, not counting retries of its HTTP client, which are in `usage`."""
     asked_again: int = 0
-    """Those of the requests that were made because the previous reply did not have the required form."""
+    """Those of the requests that repeat an earlier one, whose reply did not have the required form or did not come."""
     usage: TokenUsage = field(default_factory=TokenUsage)
-    """Tokens of its model, including those of replies without a verdict."""
+    """Tokens of its model, including those of replies without a verdict, and retries."""
 
     @property
     def judged(self) -> int:
@@ -85,8 +85,8 @@ class JudgeCounts:
             "failed": self.failures.total(),
             "failures": dict(sorted(self.failures.items())),
             "verdicts": dict(sorted(self.verdicts.items())),
-            "requests": self.requests,
-            "asked_again": self.asked_again,
+            "requests": self.requests + self.usage.retries,
+            "asked_again": self.asked_again + self.usage.retries,
             "prompt_tokens": self.usage.prompt_tokens,
             "completion_tokens": self.usage.completion_tokens,
         }
@@ -96,9 +96,20 @@ class JudgeCounts:
         last = f"; the last time: {self.last_failure}" if self.failures else ""
         return (
             f"judge: {self.judged} verdicts ({_listed(self.verdicts)}), {self.right} right; without a verdict: "
-            f"{_listed(self.failures)}; {self.requests} requests, {self.asked_again} of them again; "
+            f"{_listed(self.failures)}; {self.requests + self.usage.retries} requests, "
+            f"{self.asked_again + self.usage.retries} of them again; "
             f"tokens: {self.usage.prompt_tokens} read, {self.usage.completion_tokens} written{last}"
         )
+
+
+@dataclass(slots=True)
+class _Case:
+    """An answer to judge, and the number of requests about it so far."""
+
+    question: str
+    golds: Sequence[str]
+    prediction: str
+    requests: int = 0
 
 
 class Judge:
@@ -149,21 +160,20 @@ class Judge:
             judgement = Judgement(True, "an accepted answer, letter for letter", "equal")
         else:
             async with self._slots:
-                judgement = await self._patiently(
-                    question.strip(), accepted, _cut(prediction.strip(), _ANSWER_CHARS)
-                )
+                answer = _cut(prediction.strip(), _ANSWER_CHARS)
+                judgement = await self._patiently(_Case(question.strip(), accepted, answer))
         self._count(judgement)
         return judgement
 
-    async def _patiently(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
+    async def _patiently(self, case: _Case) -> Judgement:
         """Ask; after an outage of the service wait and ask again."""
         for _ in range(_TRIES):
-            judgement = await self._when_up(question, golds, prediction)
+            judgement = await self._when_up(case)
             if judgement.failure not in _OUTAGES:
                 break
         return judgement
 
-    async def _when_up(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
+    async def _when_up(self, case: _Case) -> Judgement:
         """Ask at once; while the service may be down, ask after a pause, and let no other request through."""
         while self._outages_in_a_row:
             async with self._trial:
@@ -175,10 +185,10 @@ class Judge:
                         "failures in a row end the run."
                     )
                 await asyncio.sleep(min(self._config.pause_seconds, 2.0 ** (self._outages_in_a_row - 1)))
-                return await self._in_time(question, golds, prediction)
-        return await self._in_time(question, golds, prediction)
+                return await self._in_time(case)
+        return await self._in_time(case)
 
-    async def _in_time(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
+    async def _in_time(self, case: _Case) -> Judgement:
         """Ask within the time limit, and count an outage.
 
         Requests that were pending together count as one: one short outage fails them all.
@@ -186,7 +196,7 @@ class Judge:
         seconds, wave = self._config.timeout_seconds, self._wave
         try:
             async with asyncio.timeout(seconds):
-                judgement = await self._ask(question, golds, prediction)
+                judgement = await self._ask(case)
         except TimeoutError:
             judgement = Judgement(None, f"no verdict within {seconds:g} s", "none", "deadline")
         if judgement.failure not in _OUTAGES:
@@ -198,12 +208,12 @@ class Judge:
             self._fail(judgement)
         return judgement
 
-    async def _ask(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
+    async def _ask(self, case: _Case) -> Judgement:
         """Ask until a reply has the required form; the HTTP client has already retried other failures."""
         failed = Judgement(None, "the judge's reply does not end with a verdict", "none", "no_verdict")
         for attempt in range(self._config.attempts):
             try:
-                verdict, source = await self._reply(question, golds, prediction, attempt)
+                verdict, source = await self._reply(case, attempt)
             except RequestFailedError as error:
                 failed = Judgement(None, error.detail, "none", error.kind.value)
                 if error.kind is not FailureKind.MALFORMED:
@@ -213,16 +223,14 @@ class Judge:
                 return Judgement(*verdict, source)
         return failed
 
-    async def _reply(
-        self, question: str, golds: Sequence[str], prediction: str, attempt: int
-    ) -> tuple[tuple[bool, str] | None, JudgeSource]:
+    async def _reply(self, case: _Case, attempt: int) -> tuple[tuple[bool, str] | None, JudgeSource]:
         """Return a verdict with its reason, or None, and its source. None is cached as empty, so for a shorter time."""
         source: JudgeSource = "cache"
 
         async def request() -> Json:
             nonlocal source
             source = "asked"
-            verdict = await self._fresh(question, golds, prediction, attempt)
+            verdict = await self._fresh(case)
             return None if verdict is None else list(verdict)
 
         if self._cache is None:
@@ -233,19 +241,18 @@ class Judge:
             "max_tokens": self._config.max_tokens,
             "attempt": attempt,
         }
-        text = json.dumps([question, list(golds), prediction], ensure_ascii=False)
+        text = json.dumps([case.question, list(case.golds), case.prediction], ensure_ascii=False)
         key = CacheKey("judge", self._model.name, parameters, text)
         return _read(await self._cache.fetch(key, request)), source
 
-    async def _fresh(
-        self, question: str, golds: Sequence[str], prediction: str, attempt: int
-    ) -> tuple[bool, str] | None:
+    async def _fresh(self, case: _Case) -> tuple[bool, str] | None:
         self.counts.requests += 1
-        self.counts.asked_again += attempt > 0
+        self.counts.asked_again += case.requests > 0
+        case.requests += 1
         mark = secrets.token_hex(8)
         try:
             reply = await self._model.complete(
-                judge_messages(question, golds, prediction, mark),
+                judge_messages(case.question, case.golds, case.prediction, mark),
                 max_tokens=self._config.max_tokens,
                 temperature=_TEMPERATURE,
             )

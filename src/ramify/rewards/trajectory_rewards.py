@@ -20,6 +20,8 @@ from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.configs import AnswerRewardConfig, ScoreName
 from ramify.rewards.extract import answer_of, has_closed_box
 
+OVERLONG = "overlong"
+"""The part of a reward that is a penalty for length."""
 SEARCH_AND_PYTHON = frozenset({"search", "python"})
 _UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})
 _TOKENS_FOR_FULL_REWARD = 1000
@@ -126,11 +128,15 @@ class OverlongReward:
         return tuple(map(self._shaped, trajectories, await self.inner.score(trajectories)))
 
     def _shaped(self, trajectory: Trajectory, reward: Reward) -> Reward:
-        allowed = self.max_tokens - self.margin
-        penalty = (
-            -1.0 if trajectory.stop.truncated else min(0.0, (allowed - trajectory.num_written) / self.margin)
-        )
-        return replace(reward, value=reward.value + penalty, parts={**reward.parts, "overlong": penalty})
+        penalty = length_penalty(trajectory, self.max_tokens, self.margin)
+        return replace(reward, value=reward.value + penalty, parts={**reward.parts, OVERLONG: penalty})
+
+
+def length_penalty(trajectory: Trajectory, max_tokens: int, margin: int) -> float:
+    """Return the penalty of `OverlongReward`, which is at most 0."""
+    if trajectory.stop.truncated:
+        return -1.0
+    return min(0.0, (max_tokens - margin - trajectory.num_written) / margin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ from ramify.runtime.call_clock import CallClock, set_clock
 
 Value = TypeVar("Value")
 
+_MOST_NAMED = 16
+"""Tools that the result of an unknown one lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -144,7 +147,9 @@ async def _run_call(
         return ToolResult(call.id, ToolStatus.MALFORMED, text)
     spec = session.tools.get(call.name)
     if spec is None:
-        return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool named {call.name}.")
+        tools = ", ".join(list(session.tools)[:_MOST_NAMED])
+        text = f"There is no tool named {call.name}." + (f" The tools are: {tools}." if tools else "")
+        return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, text)
     with parts.waits.on(call.name):
         answer, issued = await _ask(session, call, spec)
     result = _typed(answer, call, spec)

@@ -36,6 +36,7 @@ from ramify.runs.configs import TrainingRunConfig
 from ramify.runs.manifest import MANIFEST, RecipeRecord, data_sha256, made_with, model_files
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.state import LoopState, RunRecord, Saver
+from ramify.runs.status import begin_session
 from ramify.runs.trained_prompts import TrainingStage, with_stage
 
 _SIZES = (
@@ -203,6 +204,7 @@ def begin_run(
     check_saving(folder.root, learner, companions)
     learner.ranks.begin()
     identity = folder.begin(setup.recipe, manifest)
+    begin_session(folder.root, total_steps)
     folder.rewind(state.step)
     on_gpu = compute_device(learner.model).type != "cpu"
     return Saver(

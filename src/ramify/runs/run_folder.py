@@ -43,6 +43,10 @@ from ramify.runs.manifest import (
     shown,
     write_manifest,
 )
+from ramify.runs.status import STATUS, end_session
+
+SCORE = "eval/pass@1"
+"""The metric of evaluations during training that ranks checkpoints: the share of attempts that are right."""
 
 _MOST_MARK = 64
 """Bytes of a lock that are read."""
@@ -99,7 +103,7 @@ class RunKind:
         if not begun and entries(path) and _read_mark(path) != self._mark:
             raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
         require_plain_files("run.dir", path)
-        files = (RECIPE, MANIFEST, *self.lines, *self.results, *self.files)
+        files = (RECIPE, MANIFEST, STATUS, *self.lines, *self.results, *self.files)
         for names, is_right, kind in ((self.folders, Path.is_dir, "folder"), (files, Path.is_file, "file")):
             for file in (path / name for name in names if "/" not in name):
                 if file.exists() and not is_right(file):
@@ -126,6 +130,11 @@ class RunKind:
                 if not self.has_begun(path):
                     _write_mark(path, self._mark)
                 yield
+            except BaseException as error:
+                end_session(path, error)
+                raise
+            else:
+                end_session(path, None)
             finally:
                 if not self.has_begun(path):
                     _clean_up(path, is_new)
@@ -161,6 +170,7 @@ def _write_mark(path: Path, mark: bytes) -> None:
 
 def _clean_up(path: Path, is_new: bool) -> None:
     """Remove a recipe that nothing was made with; other things stay for the user to read, and so does the mark."""
+    (path / STATUS).unlink(missing_ok=True)
     if entries(path) - {RECIPE, MANIFEST, "tokenizer"}:
         return
     shutil.rmtree(path / "tokenizer", ignore_errors=True)
@@ -203,6 +213,15 @@ SYNTHESIS = RunKind(
     results=("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json"),
     folders=("trees", "tokenizer"),
 )
+
+RUN_KINDS = (TRAINING, ROLLOUT, EVALUATION, SYNTHESIS)
+
+
+def marked_kind(path: Path) -> RunKind | None:
+    """Return the kind of run that has marked a folder as its own."""
+    mark = _read_mark(path)
+    return next((kind for kind in RUN_KINDS if kind._mark == mark), None)
+
 
 _OF_A_STEP = re.compile(r"([0-9]{6,15})(?:\.index)?\.jsonl(?:\.part)?")
 

@@ -111,7 +111,8 @@ class TreeRecorder:
                 if left := [tree for tree in group if _key(tree) not in done]:
                     self.stop.run(grow_in_groups(sampler, [left], keep, phase, whole=whole))
         lines.sort(order)
-        write_index(path)
+        if path.exists():
+            write_index(path)
         for note in sampler.timing.failure_notes():
             if note not in old_notes:
                 self.console.note(note)

@@ -19,7 +19,7 @@ from ramify.core.protocols import SandboxStatus
 from ramify.sandbox import frames, launch
 from ramify.sandbox.kernel import JailError
 from ramify.sandbox.launch import everything, read_answer
-from ramify.sandbox.program_setup import ProgramSetup
+from ramify.sandbox.program_setup import PREAMBLE_KEY, ProgramSetup
 
 MAX_LEVEL = 4
 FIRST_GUARDED = 2
@@ -98,7 +98,9 @@ def try_setup(level: int, setup: ProgramSetup) -> float:
             if reason.startswith("tools.python.")
             else "tools.python: no program can start with its setup: "
         )
-        raise ConfigError(f"{what}{' '.join(reason.split())}")
+        is_slow = time.monotonic() - begin >= _SETUP_SECONDS
+        hint = f". Shorten {PREAMBLE_KEY}." if is_slow and setup.preamble else ""
+        raise ConfigError(f"{what}{' '.join(reason.split())}{hint}")
     return time.monotonic() - begin
 
 
@@ -133,7 +135,9 @@ def _try(start: launch.Start, program: bytes, base: str, seconds: float) -> str 
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     try:
-        return _try_out(process, start.settings(program, base), start.packages.folders)
+        reason = _try_out(process, start.settings(program, base), start.packages.folders)
+        is_late = reason is not None and timer.finished.is_set()
+        return f"no trial program ended within {seconds:g} s" if is_late else reason
     finally:
         process.kill()
         process.communicate()

@@ -320,7 +320,11 @@ class ProcessSandbox:
         self._live.add(zygote)
         try:
             await asyncio.wait_for(zygote.start(), _START_SECONDS)
-        except (TimeoutError, OSError, EOFError, JailError) as error:
+        except TimeoutError as error:
+            await self._stop(zygote)
+            hint = " Shorten tools.python.preamble." if self._setup.preamble else ""
+            raise MachineError(f"sandbox: no process was ready within {_START_SECONDS:g} s.{hint}") from error
+        except (OSError, EOFError, JailError) as error:
             await self._stop(zygote)
             raise MachineError(f"sandbox: no process could be started ({error!r})") from error
         except BaseException:  # cancelled, or a signal

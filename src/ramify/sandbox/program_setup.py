@@ -66,7 +66,8 @@ def environment_setup(folder: Path, preamble: str = "") -> ProgramSetup:
     site = library / _PYTHON / "site-packages"
     if not site.is_dir():
         raise ConfigError(
-            f"{ENVIRONMENT_KEY}: {folder} has no folder lib/{_PYTHON}/site-packages. Make it again."
+            f"{ENVIRONMENT_KEY}: {folder} is no virtual or conda environment, because it has no lib/{_PYTHON}/site-packages. "
+            f"Make one with {_PYTHON} -m venv."
         )
     is_conda = (home / "conda-meta").is_dir()  # its packages load libraries from `lib`
     return ProgramSetup(
@@ -85,6 +86,12 @@ def packages_setup(names: Sequence[str], preamble: str = "") -> ProgramSetup:
     Raises:
         ConfigError: One is not installed, or not in files of its own.
     """
+    for name in names:
+        if (match := _REQUIREMENT.match(name)) and match[0] != name:
+            raise ConfigError(
+                f"{PACKAGES_KEY}: expected the name of an installed package alone, got {name!r:.60}. Write {match[0]!r}; its version "
+                "is the one that is installed."
+            )
     chosen: dict[str, Distribution] = {}
     named = {_key(name) for name in names}
     pending = [*names]

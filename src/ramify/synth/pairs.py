@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Source, Tree, TreeKey
+from ramify.core.tree import Source, Trajectory, Tree, TreeKey
 from ramify.data.recorded_pairs import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
+from ramify.runs.recorded_trees import trajectory_at
 from ramify.synth.rows import is_right
 
 ALL_RIGHT, NEVER_RIGHT, TOO_LONG, PAIRED = "all right", "never right", "too long", "with pairs"
@@ -44,9 +45,7 @@ class PairRule:
         usable = [
             index
             for index, trajectory in enumerate(trajectories)
-            if rewards[index].counts
-            and trajectory.leaf.token_ids
-            and trajectory.segments[-1].nodes[0].source is Source.PROMPT
+            if rewards[index].counts and _is_side(trajectory)
         ]
         right = [index for index in usable if is_right(rewards[index])]
         wrong = [index for index in usable if not is_right(rewards[index])]
@@ -65,6 +64,38 @@ class PairRule:
         if chosen:
             return PAIRED, tuple(chosen)
         return (ALIKE if fit else TOO_LONG), ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPair:
+    """Two leaves of a tree, by their ids, whatever their rewards are."""
+
+    chosen: str
+    rejected: str
+    per_question: ClassVar[int] = 1
+
+    def choose(self, scored: ScoredTree) -> tuple[str, tuple[Pair, ...]]:
+        """Return the pair.
+
+        Raises:
+            DataError: There is no such leaf, a side does not go on from the prompt or has no tokens of its own, or one begins
+                the other.
+        """
+        pair = trajectory_at(scored.tree, self.chosen), trajectory_at(scored.tree, self.rejected)
+        sides = [scored.tree.trajectories[index] for index in pair]
+        for side in sides:
+            if not _is_side(side):
+                raise DataError(
+                    f"leaf {side.leaf.id!r}: no side of a pair. It must end in tokens of the policy, in a context that begins "
+                    "with the prompt"
+                )
+        if is_prefix_pair(*(side.segments[-1].token_ids for side in sides)):
+            raise DataError(f"leaves {self.chosen!r} and {self.rejected!r}: {ALIKE}. Choose other leaves")
+        return PAIRED, (pair,)
+
+
+def _is_side(trajectory: Trajectory) -> bool:
+    return bool(trajectory.leaf.token_ids) and trajectory.segments[-1].nodes[0].source is Source.PROMPT
 
 
 def _rank(scored: ScoredTree, pair: Pair) -> tuple[float, int]:
@@ -100,7 +131,9 @@ class ChosenPairs:
 
 
 def choose_pairs(
-    trees: Iterable[tuple[str, ScoredTree]], rule: PairRule, decode: Callable[[Sequence[int]], str]
+    trees: Iterable[tuple[str, ScoredTree]],
+    rule: PairRule | NamedPair,
+    decode: Callable[[Sequence[int]], str],
 ) -> ChosenPairs:
     """Choose the best pairs of each question over all of its trees; among equal ones those of the first tree.
 
@@ -108,7 +141,7 @@ def choose_pairs(
 
     Args:
         trees: Trees with the name of the file that they are recorded in.
-        rule: The limits of pairs.
+        rule: The limits of pairs, or the leaves of the only one.
         decode: Gives the text of tokens.
 
     Raises:

@@ -27,6 +27,7 @@ from ramify.runs.manifest import (
 )
 from ramify.runs.recorder import open_loggers
 from ramify.runs.run_folder import SYNTHESIS
+from ramify.runs.status import begin_session
 from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.sampler.task import Task
@@ -120,6 +121,7 @@ def _open_folder(plan: SynthPlan, console: RunConsole) -> str:
         write_manifest(folder, {"name": name, **plan.manifest})
     replace_file(folder / RECIPE, plan.recipe.text.encode())
     copy_tokenizer(plan.task.renderer.tokenizer, folder)
+    begin_session(folder, None)
     return name
 
 

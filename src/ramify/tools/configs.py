@@ -1,6 +1,9 @@
 """Settings of the tools, apart from their code: checking a recipe need not import it."""
 
+import ast
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ramify.core.config import (
@@ -204,6 +207,19 @@ class BrowserConfig(Config):
                 raise ValueError(f"{key}: has no effect without {other}. Remove it.")
 
 
+def _refuse_statements(path: Path) -> None:
+    """Refuse a statement as the path of a file (ValueError)."""
+    try:
+        statements = ast.parse(str(path)).body
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    # A path such as lib/names.py parses as an expression.
+    if any(not isinstance(each, ast.Expr) or isinstance(each.value, ast.Call) for each in statements):
+        raise ValueError(
+            f"preamble: expected a file or a list of statements, got a text. Write preamble = [{json.dumps(str(path))}]."
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonConfig(Config):
     """The Python tool: a program's wall time, and the length of a result without its notes.
@@ -230,6 +246,8 @@ class PythonConfig(Config):
             raise ValueError(
                 "packages: has no effect with environment, which has packages of its own. Remove it."
             )
+        if isinstance(self.preamble, Path):
+            _refuse_statements(self.preamble)
         refuse_idle_reply(self.max_calls, self.limit_reply)
 
 

@@ -21,12 +21,14 @@ from pathlib import Path
 import tantivy
 
 from ramify.core.errors import DataError
+from ramify.runtime.progress import ProgressNotes
 from ramify.tools.passage_index import (
     BROKEN,
     ENGINE,
     VERSION,
     PassageIndex,
     PassageReader,
+    PassageRow,
     add_rows,
     new_index,
     require_passages,
@@ -128,23 +130,27 @@ def _bring_up_to_date(path: Path, folder: Path, note: Callable[[str], None]) -> 
         index, why = _open(folder, manifest)
     if index is None or manifest is None:
         note(f"{path}: building a search index in {folder}{why}")
-        return _write(PassageReader(path), folder, None, stamp)
+        return _write(PassageReader(path), folder, None, stamp, note)
     if manifest.stamp == stamp:
         return index
     reader = PassageReader(path)
     reader.skip(manifest.bytes, manifest.lines, manifest.passages)
     if reader.fingerprint != manifest.fingerprint or not reader.continues():
         note(f"{path}: has changed. Rebuilding its search index in {folder}")
-        return _write(PassageReader(path), folder, None, stamp)
+        return _write(PassageReader(path), folder, None, stamp, note)
     if reader.bytes == stamp[0]:
         _write_manifest(folder, replace(manifest, stamp=stamp))
         return index
     note(f"{path}: has grown. Adding to its search index in {folder}")
-    return _write(reader, folder, folder / manifest.folder, stamp)
+    return _write(reader, folder, folder / manifest.folder, stamp, note)
 
 
 def _write(
-    reader: PassageReader, folder: Path, old: Path | None, stamp: tuple[int, int, int]
+    reader: PassageReader,
+    folder: Path,
+    old: Path | None,
+    stamp: tuple[int, int, int],
+    note: Callable[[str], None],
 ) -> PassageIndex:
     """Index the remaining rows of `reader` in a new folder (on top of a copy of `old`, if given), and switch to it."""
     for left in folder.glob(f"{_PREFIX}*"):
@@ -159,7 +165,7 @@ def _write(
         else:
             shutil.copytree(old, new, copy_function=_copy_file)
             files = tantivy.Index.open(str(new))
-        add_rows(files, reader.rows(), text_bytes)
+        add_rows(files, _with_progress(reader, stamp[0], note), text_bytes)
         index = PassageIndex.of_rows(files, reader)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -180,6 +186,13 @@ def _write(
     if old is not None:
         shutil.rmtree(old)
     return index
+
+
+def _with_progress(reader: PassageReader, size: int, note: Callable[[str], None]) -> Iterator[PassageRow]:
+    progress = ProgressNotes(note, f"{reader.path}: index", size)
+    for row in reader.rows():
+        progress.reach(reader.bytes)
+        yield row
 
 
 def _copy_file(source: str, target: str) -> str:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
+from ramify.runtime.progress import ProgressNotes
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.passage_index import PassageReader, Ranked
 
@@ -75,9 +76,7 @@ class DenseSearch:
         named = "\0".join((config.model, config.passage_prefix, reader.fingerprint)).encode()
         digest = hashlib.blake2b(named, digest_size=16).hexdigest()
         vectors_path = None if config.index is None else config.index / f"{digest}.npy"
-        self._vectors = _vectors(
-            texts, embed, vectors_path, lambda: note(f"{path}: embedding {len(texts):,} passages")
-        )
+        self._vectors = _vectors(texts, embed, vectors_path, note, f"{path}: embedding")
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -171,7 +170,9 @@ def _folder(model: str) -> Path:
     return here
 
 
-def _vectors(texts: Sequence[str], embed: Embed, path: Path | None, on_start: Callable[[], None]) -> Vectors:
+def _vectors(
+    texts: Sequence[str], embed: Embed, path: Path | None, note: Callable[[str], None], title: str
+) -> Vectors:
     """Load the vectors in the file `path` if it matches; else compute them and store them there."""
     if path is not None and path.is_file():
         try:
@@ -188,8 +189,12 @@ def _vectors(texts: Sequence[str], embed: Embed, path: Path | None, on_start: Ca
             raise DataError(
                 f"{path.parent}: cannot be created ({error.strerror}). Choose a folder for vectors."
             ) from None
-    on_start()
-    vectors = np.concatenate([embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)])
+    note(f"{title} {len(texts):,} passages")
+    progress, parts = ProgressNotes(note, title, len(texts)), []
+    for at in range(0, len(texts), _BATCH):
+        progress.reach(at)
+        parts.append(embed(texts[at : at + _BATCH]))
+    vectors = np.concatenate(parts)
     if path is not None:
         _save(path, vectors)
     return vectors

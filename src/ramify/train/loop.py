@@ -16,14 +16,11 @@ from ramify.obs.metrics import MetricsRow, read_metrics
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import trace_files, write_indexed
 from ramify.runs.recorder import Loggers
-from ramify.runs.run_folder import RunFolder
+from ramify.runs.run_folder import SCORE, RunFolder
 from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.sampler import Sampler
 from ramify.train.configs import EvaluationConfig
-
-SCORE = "eval/pass@1"
-"""The metric that ranks checkpoints: the share of attempts that are right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,25 +7,27 @@ from pathlib import Path
 from ramify.chat.token_texts import copy_tokenizer
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.core.records import ScoredTree
 from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
-from ramify.obs.trace import TracedTree, read_trees
+from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import write_indexed
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
+from ramify.runs.recorded_trees import tree_at
 from ramify.runs.run_folder import RunFolder
+from ramify.runs.status import begin_session
 from ramify.sampler.sampler import Sampler, sampling
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node of a recorded tree: the run's folder, the step, the tree's slot in it, and the node's id."""
+    """A node of a recorded tree: the file of trees, the tree's place in it, from 0, and the node's id."""
 
-    run: Path
-    step: int
-    slot: int
+    trace: Path
+    tree: int
     node: str
 
 
@@ -48,10 +50,17 @@ def grow_rollout(
         UserError: No problem worked, or the folder cannot be written.
         RunInterruptedError: Ctrl-C or SIGTERM; nothing was written.
     """
+    begin_session(folder.root, 1)
     with sampling(sampler, lambda: sampler) as session:
-        with console.phase("rollout", 1) as phase:
-            batch = session.stop.run(sampler.grow(planned, phase))
-            phase.advance()
+        with console.phase("rollout", len(planned)) as phase:
+
+            async def count(scored: ScoredTree, seconds: float) -> ScoredTree:
+                del seconds
+                phase.advance()
+                return scored
+
+            work = sampler.grow_each(planned, count, lambda waits: phase.advance(0, waiting=waits))
+            batch = session.stop.run(work)
         held_up = session.loop.delays.take()
     folder.create(recipe)
     copy_tokenizer(sampler.task.renderer.tokenizer, folder.root)
@@ -74,12 +83,8 @@ def recorded_start(start: Place, decode: Callable[[Sequence[int]], str]) -> Tree
     Raises:
         DataError: There is no such tree or node, nothing can go on from it, or its tokens are another model's.
     """
-    path = RunFolder(start.run).trees(start.step)
-    trees = {traced.tree.key.slot: traced.tree for traced in read_trees(path)}
-    if start.slot not in trees:
-        raise DataError(f"{path}: it has no tree {start.slot}; it has {', '.join(map(str, sorted(trees)))}")
-    planned = request_from(trees[start.slot], start.node)
+    planned = request_from(tree_at(start.trace, start.tree).tree, start.node)
     prompt = planned.above[0]
     if decode(prompt.token_ids) != prompt.text:
-        raise DataError(f"{path}: its tokens are those of another model's tokenizer")
+        raise DataError(f"{start.trace}: its tokens are those of another model's tokenizer")
     return planned

@@ -233,7 +233,7 @@ def test_encrypted_rows_are_read_with_the_key_beside_them(tmp_path: Path) -> Non
         (question, ("1984年",)),
         (question, ("1985年",)),
     ]
-    assert read_questions([str(path)]) == {fold_question(question)}
+    assert set(read_questions([str(path)])) == {fold_question(question)}
 
 
 def test_verl_rows_keep_their_messages(tmp_path: Path) -> None:
@@ -394,3 +394,16 @@ def test_every_gold_is_a_text_that_is_not_blank_or_the_row_is_refused(value: obj
         assert golds
         assert len(set(golds)) == len(golds)
         assert all(isinstance(gold, str) and gold == gold.strip() != "" for gold in golds)
+
+
+def test_a_gold_that_is_the_letter_of_choices_needs_them_in_the_prompt(tmp_path):
+    choices = {"choices": ["Rome", "Paris"], "answer": "B"}
+    path = tmp_path / "gaia.jsonl"
+    path.write_text(json.dumps({"question": "Which is in France?", **choices}) + "\n")
+    with pytest.raises(
+        DataError,
+        match=r"gaia\.jsonl row 1 .*the gold is a letter or a number of 'choices', which the prompt does not",
+    ):
+        load_benchmark("gaia", path)
+    path.write_text(json.dumps({"question": "Which is in France? A Rome B Paris", **choices}) + "\n")
+    assert load_benchmark("gaia", path).problems[0].answer == ("B",)

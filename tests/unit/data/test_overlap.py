@@ -12,10 +12,14 @@ from ramify.data.overlap import (
     find_duplicates,
     find_overlaps,
     fold_question,
+    questions_of,
     read_questions,
+    subtract,
     without_questions,
 )
 from ramify.data.problems import ProblemSet, load_problems
+from ramify.quickstart.demonstrator import write_demonstrations
+from ramify.quickstart.world_files import WorldSettings, build_world
 
 pytestmark = pytest.mark.integration
 
@@ -138,6 +142,54 @@ def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: P
     train = load_problems(shared_dir / "data/rl/train_10k.parquet").problems
     remaining = without_questions(train, read_questions([str(shared_dir / "data/eval")]))
     assert len(remaining) == len(train) - 19
+
+
+def test_the_same_words_about_another_world_are_another_problem(tmp_path: Path) -> None:
+    """Names of collections are a file's own: across files the answers decide, within a file the collection does."""
+    here, there = asks("a", "Age of Bo?", collection="x"), asks("b", "Age of Bo?", collection="y")
+    other = Problem("c", there.messages, ("B", " C"), {"collection": "z"})
+    turns = (Message.of("user", "Take 2."), Message.of("assistant", "Yes?"), Message.of("user", "Age of Bo?"))
+    assert find_duplicates((here, there, other, Problem("d", turns, ("A",)))) == ()
+    maze, same, wide = (
+        asks(name, "Go.", environment="maze", width=width) for name, width in (("e", 1), ("f", 1), ("g", 2))
+    )
+    assert find_duplicates((maze, same, wide)) == ((maze, same),)
+    pairs = find_overlaps(ProblemSet((here,)), ProblemSet((there, other)))
+    assert [pair.test.id for pair in pairs] == ["b"]
+    path = tmp_path / "t.jsonl"
+    row = {"prompt": "age of bo", "answer": ["c", "D"], "collection": "t"}
+    path.write_text(json.dumps(row))
+    assert without_questions((here, other), questions := read_questions([str(path)])) == (here,)
+    assert not subtract(questions, questions_of([other]))
+    assert subtract(questions, questions_of([here])) == questions
+    # An example has no gold that shows another answer.
+    path.write_text(json.dumps({"prompt": "age of bo", "completion": "9", "collection": "t"}))
+    assert without_questions((here, other), read_questions([str(path)])) == ()
+
+
+def test_a_world_of_the_quick_start_has_its_overlaps_and_no_repeats(tmp_path: Path) -> None:
+    """Test problems are about names of their own: only arithmetic of the demonstrations can be among them, letter by letter."""
+    settings = WorldSettings(num_test=500)
+    files = build_world(tmp_path, settings, 0)
+    sentences: dict[str, list[str]] = {}
+    for line in files.passages.read_text().splitlines():
+        passage = json.loads(line)
+        sentences.setdefault(passage["collection"], []).append(passage["text"])
+    demonstrations = tmp_path / "demonstrations.jsonl"
+    write_demonstrations(
+        demonstrations, settings, 0, 3000, lambda collection, query: "\n".join(sentences[str(collection)])
+    )
+    rows = [json.loads(line) for line in demonstrations.read_text().splitlines()]
+    demonstrated = {row["prompt"][0]["content"] for row in rows}
+    problems = load_problems(files.test).problems
+    texts = [problem.messages[0].text for problem in problems]
+    verbatim = [problem.id for problem in problems if problem.messages[0].text in demonstrated]
+    assert len(set(texts)) < len(texts)
+    assert find_duplicates(problems) == ()
+    remaining = without_questions(problems, read_questions([str(demonstrations)]))
+    assert len(verbatim) > 3
+    assert {problem.id for problem in problems} - {problem.id for problem in remaining} == set(verbatim)
+    assert {problem.info["kind"] for problem in problems if problem.id in verbatim} == {"arith"}
 
 
 def test_places_without_questions_are_told(tmp_path: Path) -> None:

@@ -387,3 +387,53 @@ def test_cases_of_public_reports(name: str, golds: list[tuple[str, ...]] | str) 
     with pytest.raises(DataError) as caught:
         load_problems(CASES / name)
     assert golds in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "question", "gold"),
+    [
+        (
+            {"prompt": ("Body", "Question"), "answer": "Answer"},
+            {"ID": "chal-1", "Body": "Each pack costs 76 dollars.", "Question": "What is the cost?", "Answer": 51.0},
+            "Each pack costs 76 dollars.\nWhat is the cost?",
+            "51",
+        ),
+        (
+            {"prompt": ("body", "question")},
+            {"body": "Seven apples and two pears.", "question": "How many?", "answer": "9", "formula": "7+2=9"},
+            "Seven apples and two pears.\nHow many?",
+            "9",
+        ),
+        ({"prompt": "input", "answer": "target"}, {"input": "Mary has 3.", "target": 3.0}, "Mary has 3.", "3"),
+        ({"prompt": "content"}, {"content": "Find x.", "answer": "2", "steps": "s"}, "Find x.", "2"),
+        ({}, {"problem": "Find $x$.", "solution": r"So $x = \boxed{9.6}$ m."}, "Find $x$.", "9.6"),
+        ({"answer": "final_answer"}, {"question": "Find n.", "final_answer": ["$2$"], "solution": ["long"]}, "Find n.", "$2$"),
+        ({}, {"question": "How many?", "answer": 27.0, "url": "u"}, "How many?", "27"),
+        (
+            {"prompt": ("table_title", "table", "question", "choices")},
+            {"table_title": None, "table": "a | b\n1 | 2", "question": "Which?", "choices": ["a", "b"], "answer": "b"},
+            "a | b\n1 | 2\nWhich?\na, b",
+            "b",
+        ),
+    ],
+    ids=["svamp", "asdiv", "mawps", "carp_en", "minerva_math", "olympiadbench", "amc23", "tabmwp"],
+)  # fmt: skip
+def test_files_of_the_loaders_of_the_releases_are_read_by_their_own_columns(
+    tmp_path, columns, row, question, gold
+):
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (problem,) = load_problems(path, columns=columns).problems
+    assert (problem.messages[-1].text, problem.answer) == (question, (gold,))
+
+
+def test_of_several_columns_one_that_is_not_there_is_named(tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"Question": "What?", "Answer": 1}) + "\n")
+    with pytest.raises(DataError, match=r"no column 'Body', which data\.columns\.prompt names"):
+        load_problems(path, columns={"prompt": ("Body", "Question"), "answer": "Answer"})
+    path.write_text(json.dumps({"Body": None, "Question": " ", "Answer": 1}) + "\n")
+    with pytest.raises(
+        DataError, match=r"no prompt: 'Body' and 'Question', which data\.columns\.prompt names, has no value"
+    ):
+        load_problems(path, columns={"prompt": ("Body", "Question"), "answer": "Answer"})

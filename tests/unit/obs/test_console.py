@@ -4,6 +4,7 @@ import io
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -176,3 +177,72 @@ def test_a_reader_that_goes_away_does_not_end_the_run():
     assert process.stderr.read() == b"done"
     assert process.wait(timeout=60) == 0
     process.stderr.close()
+
+
+def test_in_a_notebook_a_phase_is_one_bar_that_is_updated(monkeypatch):
+    """A stand-in for IPython, which is no dependency: a kernel's `get_ipython`, and `display` with its handle."""
+    shown = []
+
+    class Handle:
+        def update(self, data, *, raw):
+            assert raw
+            shown.append(data)
+
+    def display(data, *, raw, display_id):
+        assert raw
+        assert display_id is True
+        shown.append(data)
+        return Handle()
+
+    ipython, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    module.display = display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    clock = Clock()
+    console = RunConsole(clock=clock)
+    with console.phase("rl", 4) as phase:
+        for reward in (0.25, 0.5):
+            clock.now += 10
+            phase.advance(reward=reward, waiting="<b>1 call</b>")
+            phase.advance(0)
+    texts = [data["text/plain"] for data in shown]
+    assert texts == [
+        "rl 0/4  0 s",
+        "rl 1/4  10 s, 30 s left  reward 0.25, waiting for <b>1 call</b>",
+        "rl 2/4  20 s, 20 s left  reward 0.5, waiting for <b>1 call</b>",
+        "rl 2/4  20 s, 20 s left  reward 0.5",
+    ]
+    assert shown[1]["text/html"].startswith('<progress value="1" max="4"></progress> rl 1/4')
+    assert "&lt;b&gt;" in shown[1]["text/html"]
+    assert "<b>" not in shown[1]["text/html"]
+    # A terminal's shell has no kernel.
+    ipython.get_ipython = lambda: types.SimpleNamespace()
+    assert RunConsole()._notebook is None
+
+
+def test_quiet_leaves_results_and_warnings_and_json_is_alone_on_standard_output(capsys):
+    for settings, out, err in (
+        ({"quiet": True}, "the result\nwarning: bad\n", ""),
+        ({"as_json": True, "quiet": True}, '{"a": 1}\n', "warning: bad\n"),
+        ({}, "rl 0/1  begins\nrl 0/1  done after 0 s\na note\nthe result\nwarning: bad\n", ""),
+        ({"as_json": True}, '{"a": 1}\n', "rl 0/1  begins\nrl 0/1  done after 0 s\na note\nwarning: bad\n"),
+    ):
+        console = RunConsole(clock=Clock(), stamp=str, **settings)
+        with console.phase("rl", 1):
+            pass
+        console.note("a note")
+        console.result("the result")
+        console.note("warning: bad")
+        console.record({"a": 1})
+        assert capsys.readouterr() == (out, err)
+
+
+def test_a_table_has_straight_columns_and_one_line_a_row():
+    out = io.StringIO()
+    RunConsole(out).table(("name", "n", "text"), [("a\nb", "1", "x" * 300), ("longer", "22", "\x1b[2J")])
+    assert out.getvalue().splitlines() == [
+        "name    n   text",
+        f"a b     1   {'x' * 300}",
+        "longer  22  \\x1b[2J",
+    ]

@@ -53,7 +53,10 @@ def test_packages_of_conda_may_read_the_libraries_of_their_environment(tmp_path)
             lambda folder: lay_out(folder, "python3", "python3.8", site="python3.8"),
             f"has Python 3.8, and programs run with Python {HERE[6:]}. Make the environment with {HERE}.",
         ),
-        (lambda folder: lay_out(folder, HERE), f"has no folder lib/{HERE}/site-packages. Make it again."),
+        (
+            lambda folder: lay_out(folder, HERE),
+            f"is no virtual or conda environment, because it has no lib/{HERE}/site-packages.",
+        ),
     ],
 )
 def test_what_is_no_environment_of_this_python_is_refused_by_name(tmp_path, make, reason):

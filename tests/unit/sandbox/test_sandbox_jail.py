@@ -38,7 +38,10 @@ def test_of_much_too_much_output_the_beginning_is_kept(box):
 
 
 def test_of_standard_error_the_end_is_kept(box):
-    result = box.run("import sys\nsys.stderr.write('x' * 5000)\nraise ValueError('the end')")
+    # The pause lets the first part be read alone, so that what comes later has to push it out.
+    result = box.run(
+        "import os, time\nos.write(2, b'x' * 5000)\ntime.sleep(0.1)\nraise ValueError('the end')"
+    )
     assert result.status == "error"
     assert result.stderr.endswith("ValueError: the end\n")
     assert result.stderr.startswith("[output cut at 4096 bytes]\n")

@@ -19,6 +19,7 @@ from ramify.engines.vllm.process import ServerProcess
 from ramify.engines.vllm.routing import CachedPrefixes
 from ramify.engines.vllm.server import VllmServer
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.progress import ProgressNotes, duration
 
 POLL_SECONDS = 0.5
 """Between two looks at a server that is starting or down."""
@@ -253,7 +254,10 @@ class Replica:
         """
         began = time.monotonic()
         reason, starts, wakes = "it did not answer", 0, 0
+        waited_for = f"engine 'vllm': waiting for {self.url}, which may take {duration(self._patience)}"
+        progress = ProgressNotes(self._note, waited_for, round(self._patience))
         while (seconds := time.monotonic() - began) < self._patience:
+            progress.reach(round(seconds))
             if self.process is not None and self.process.has_ended:
                 starts += 1
                 if starts > 1:

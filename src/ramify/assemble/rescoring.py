@@ -1,0 +1,64 @@
+"""Recorded trees, scored again with another reward."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ramify.assemble.reward import build_reward
+from ramify.config.load import load_tables
+from ramify.config.schema_parts import RewardTable
+from ramify.obs.metrics import TimingLog
+from ramify.obs.trace import TracedTree, each_tree
+from ramify.rewards.trajectory_rewards import OVERLONG
+from ramify.runs.recorded_trees import tree_at
+from ramify.sampler.sampler import Scoring
+
+
+def rescore(
+    recipe: Path, overrides: Sequence[str], traces: Sequence[Path], tree: int | None = None
+) -> list[dict[str, Any]]:
+    """Return old and new reward of each trajectory of files of trees, or of one tree of each, scored by a recipe's `[reward]`.
+
+    A recorded penalty for length stays: it is the algorithm's. `counts`: both rewards count.
+
+    Raises:
+        UserError: The recipe or a file is wrong, the judge is down, or problem after problem cannot be scored.
+    """
+    built = build_reward(load_tables(RewardTable, recipe, overrides).reward)
+    scoring = Scoring(built.fn, TimingLog())
+
+    async def rows() -> list[dict[str, Any]]:
+        try:
+            return [
+                row
+                for trace in traces
+                for number, traced in (
+                    enumerate(each_tree(trace)) if tree is None else ((tree, tree_at(trace, tree)),)
+                )
+                for row in await _rows(scoring, f"{trace}", number, traced)
+            ]
+        finally:
+            await built.close()
+
+    scored = asyncio.run(rows())
+    scoring.require_success()
+    return scored
+
+
+async def _rows(scoring: Scoring, trace: str, number: int, traced: TracedTree) -> list[dict[str, Any]]:
+    scored = await scoring.score(traced.tree)
+    return [
+        {
+            "trace": trace,
+            "tree": number,
+            "problem": traced.tree.problem.id,
+            "leaf": trajectory.leaf.id,
+            "stop": trajectory.stop,
+            "old": old.value,
+            "new": new.value + old.parts.get(OVERLONG, 0.0),
+            "parts": dict(new.parts),
+            "counts": old.counts and new.counts,
+        }
+        for trajectory, old, new in zip(traced.tree.trajectories, traced.rewards, scored.rewards, strict=True)
+    ]

@@ -1,0 +1,285 @@
+"""The values of a page (view schema 1): a run, the index of a trace, a tree. All are plain JSON without keys of services."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import ConfigError, DataError
+from ramify.files.durable import is_locked
+from ramify.obs.trace import TracedTree
+from ramify.obs.trace_index import TreeSummary, read_tree
+from ramify.runs.actions import tree_actions
+from ramify.view.credits import RunCredits
+from ramify.view.facts import RunFacts, flips_of
+from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
+from ramify.view.safe import redacted_table, safe, safe_table
+from ramify.view.summaries import SummaryCache, schema_note
+from ramify.view.texts import TokenTexts, search_trace
+from ramify.view.times import TreeKey, seconds_by_tree, times_of
+from ramify.view.tree_values import TreeFacts, tree_values
+from ramify.view.verdicts import Verdict, right_attempts, verdict_of
+
+SCHEMA = 1
+MAX_CURVES = 20
+"""Runs of a folder whose curves are in the page."""
+MAX_HITS = 500
+"""Trees that a search returns."""
+COLUMNS = (
+    *("row", "problem", "question", "answer", "kind", "mean", "spread", "right", "n", "stops", "flags", "written", "prompt"),
+    *("results", "shared", "calls", "failed_calls", "branches", "depth", "seconds", "step"),
+)  # fmt: skip
+"""Values of an index row, in their order."""
+_RUN_FILES = ("metrics.jsonl", "evals.jsonl", "summary.json", "trees", "evals")
+_VERDICTS = frozenset({"right", "wrong", "mixed"})
+
+
+class NotThereError(LookupError):
+    """A page asks for a source, a tree or an algorithm that the run does not have."""
+
+
+class RunView:
+    """Runs as values for a page. Traces are read a tree at a time, so that they may be larger than the memory.
+
+    Threads may share it. A run may grow while it is looked at.
+    """
+
+    def __init__(self, roots: Sequence[Path], *, redact: bool = False) -> None:
+        """Look at one folder, or at two to compare them; with `redact` without the texts of the data.
+
+        Raises:
+            ConfigError: A folder holds no run.
+        """
+        self._roots, self._redact = tuple(roots), redact
+        self._summaries, self._texts = SummaryCache(), TokenTexts()
+        self._facts: dict[Path, RunFacts] = {}
+        self._credits: dict[Path, RunCredits] = {}
+        self._look()
+
+    def _look(self) -> None:
+        self.runs = find_runs(self._roots)
+        sources = sources_of(self.runs, self._roots)
+        notes = {source.id: schema_note(source.path) for source in sources}
+        self.left_out = {key: note for key, note in notes.items() if note}
+        self.sources: Mapping[str, TraceSource] = {
+            source.id: source for source in sources if source.id not in self.left_out
+        }
+
+    def state(self) -> Iterator[Path | bool]:
+        """Yield what the value `run` depends on: files, and whether a process works in a run's folder."""
+        for run in self.runs:
+            yield is_locked(run.folder)
+            yield from (run.folder / name for name in _RUN_FILES)
+        for source in self.sources.values():
+            yield source.path
+
+    def index_files(self, source_id: str) -> tuple[Path, ...]:
+        """Return the files that the value `index` of a source depends on.
+
+        Raises:
+            NotThereError: There is no such source.
+        """
+        source = self._source(source_id)
+        return source.path, source.times, source.path.with_name("results.jsonl")
+
+    def num_trees(self, source_id: str) -> int:
+        """Return the number of trees of a source that can be read."""
+        return len(self._summaries.read(self._source(source_id).path).trees)
+
+    def run(self) -> dict[str, Any]:
+        """Return the run: what it is, its traces, its curves."""
+        self._look()
+        notes = [*self.left_out.values()]
+        facts = [self._facts_of(run) for run in self.runs]
+        series: dict[str, Any] = {}
+        curves = [
+            (run.name, each.series(notes.append))
+            for run, each in zip(self.runs[:MAX_CURVES], facts, strict=False)
+        ]
+        if len(self.runs) > MAX_CURVES:
+            notes.append(f"The curves of {len(self.runs) - MAX_CURVES} of {len(self.runs)} runs.")
+        with_curves = [name for name, own in curves if own]
+        for name, own in curves:
+            prefix = f"{name}: " if len(with_curves) > 1 else ""
+            series |= {f"{prefix}{metric}": points for metric, points in own.items()}
+        live = [is_locked(run.folder) for run in self.runs]
+        for source in self.sources.values():
+            summaries = self._summaries.known(source.path)
+            if summaries is not None and summaries.note and (summaries.is_broken or not live[source.run]):
+                notes.append(summaries.note)
+        if len(self.runs) == 1:
+            about = [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
+        else:
+            about = [(each.run.name, each.in_one_line()) for each in facts]
+            about += flips_of(self.runs) if len(self._roots) > 1 else ()
+        title = " and ".join(root.resolve().name for root in self._roots)
+        value = {
+            "schema": SCHEMA,
+            "kind": self._kind(),
+            "name": title,
+            "title": f"{title}: {self._kind()}",
+            "about": [*about, *(("Left out", note) for note in notes)],
+            "live": any(live),
+            "sources": [
+                {"id": key, "run": each.run, "step": each.step, "trees": self._summaries.count(each.path)}
+                for key, each in self.sources.items()
+            ],
+            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in self.runs],
+            "series": series,
+            "algorithms": list(
+                dict.fromkeys(n for run in self.runs for n in self._credits_of(run).algorithms)
+            ),
+            "columns": list(COLUMNS),
+        }
+        return safe_table(value)
+
+    def _algorithms(self) -> list[str]:
+        """Return the names of the algorithms of the first run that has an own one; the others have the same names."""
+        credits = map(self._credits_of, self.runs)
+        return next((list(each.algorithms) for each in credits if each.own is not None), [])
+
+    def _kind(self) -> str:
+        kinds = [run.kind for run in self.runs]
+        if len(self._roots) > 1:
+            return "comparison"
+        return "train" if "train" in kinds else kinds[0]
+
+    def index(self, source_id: str) -> dict[str, Any]:
+        """Return the rows of a trace's index, in the order of its trees.
+
+        Raises:
+            NotThereError: There is no such source.
+        """
+        source = self._source(source_id)
+        rows = [list(row.values()) for row in self._rows(source, seconds_by_tree(source))]
+        return safe_table({"source": source_id, "rows": rows})
+
+    def _rows(self, source: TraceSource, seconds: Mapping[TreeKey, float]) -> Iterator[dict[str, Any]]:
+        right = right_attempts(source.path.parent) if source.by_attempt else {}
+        for summary in self._summaries.read(source.path).trees:
+            attempt = (summary.problem, summary.step)
+            row = _row(summary, right.get(attempt))
+            if self._redact:
+                row |= {"question": "", "answer": [], "kind": ""}
+            row["seconds"] = seconds.get(attempt if source.by_attempt else (summary.step, summary.slot))
+            # A step counts from 1, and a tree's key from 0.
+            yield row if source.by_attempt else row | {"step": source.step}
+
+    def tree(self, source_id: str, row: int, *, with_credits: bool = False) -> dict[str, Any]:
+        """Return a tree with the credit of the run's own algorithm; with `with_credits` also that of the others.
+
+        Raises:
+            NotThereError: There is no such tree.
+            DataError: It cannot be read.
+        """
+        source, traced = self._traced(source_id, row)
+        run, credits = self.runs[source.run], self._credits_of(self.runs[source.run])
+        facts = self._facts_of(run)
+        key = (traced.tree.problem.id, traced.tree.key.step)
+        verdict = verdict_of(run.folder, key) if source.by_attempt else Verdict(None, "")
+        recorded = TreeFacts(
+            times_of(source, traced),
+            self._texts.of(facts.tokenizer, traced.tree),
+            facts.rule,
+            verdict,
+            facts.price,
+        )
+        value = {"source": source_id, "row": row, **tree_values(traced, recorded), "credit": None}
+        if credits.own is not None:
+            with suppress(ConfigError, DataError):
+                value["credit"] = {
+                    "algorithm": credits.own.name,
+                    "nodes": credits.of_tree(source, row, traced, credits.own.name),
+                }
+        if with_credits:
+            value["credits"] = {
+                name: nodes
+                for name in credits.algorithms
+                if (nodes := self._credit_or_none(source, row, traced, name)) is not None
+            }
+        value["commands"] = [] if self._redact else _commands(run, source, row)
+        return self._safe_tree(value)
+
+    def _credit_or_none(
+        self, source: TraceSource, row: int, traced: TracedTree, name: str
+    ) -> dict[str, Any] | None:
+        try:
+            return self._credits_of(self.runs[source.run]).of_tree(source, row, traced, name)
+        except (ConfigError, DataError):
+            return None
+
+    def credit(self, source_id: str, row: int, algorithm: str) -> dict[str, Any]:
+        """Return the credit of a tree under an algorithm.
+
+        Raises:
+            NotThereError: There is no such tree.
+            UserError: There is no such algorithm, or the trace does not hold what it needs.
+        """
+        source, traced = self._traced(source_id, row)
+        nodes = self._credits_of(self.runs[source.run]).of_tree(source, row, traced, algorithm)
+        return safe_table({"algorithm": algorithm, "nodes": nodes})
+
+    def search(self, text: str) -> list[list[Any]]:
+        """Return source, row and place of trees that hold a text, at most `MAX_HITS`."""
+        hits: list[list[Any]] = []
+        # What a redacted page does not show cannot be searched for either.
+        for key, source in {} if self._redact or not text.strip() else self.sources.items():
+            for row, where in search_trace(source.path, text):
+                hits.append([key, row, where])
+                if len(hits) == MAX_HITS:
+                    return hits
+        return hits
+
+    def problem(self, problem_id: str) -> list[list[Any]]:
+        """Return source, row, mean, right and number of trajectories of all trees of a problem."""
+        return [
+            [safe(key), *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
+            for key, source in self.sources.items()
+            for row in self._rows(source, {})
+            if row["problem"] == problem_id
+        ]
+
+    def _traced(self, source_id: str, row: int) -> tuple[TraceSource, TracedTree]:
+        source = self._source(source_id)
+        trees = self._summaries.read(source.path).trees
+        if not 0 <= row < len(trees):
+            raise NotThereError(f"{source_id}: there is no tree {row}. It has {len(trees)}.")
+        return source, read_tree(source.path, trees[row])
+
+    def _source(self, source_id: str) -> TraceSource:
+        if source_id not in self.sources:
+            self._look()
+        if source_id not in self.sources:
+            raise NotThereError("There is no such source. Reload the page.")
+        return self.sources[source_id]
+
+    def _facts_of(self, run: RunPlace) -> RunFacts:
+        facts = self._facts.get(run.folder)
+        if facts is None or (run.kind in ("evaluation", "synthesis") and not facts.summary):
+            facts = self._facts[run.folder] = RunFacts.read(run)
+        return facts
+
+    def _credits_of(self, run: RunPlace) -> RunCredits:
+        return self._credits.setdefault(run.folder, RunCredits(run))
+
+    def _safe_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        plain = safe_table(value)
+        return redacted_table(plain) if self._redact else plain
+
+
+def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:
+    row = {name: getattr(summary, name, None) for name in COLUMNS}
+    row |= {"row": summary.row - 1, "n": summary.trajectories}
+    if is_right is not None:
+        flags = (*(flag for flag in summary.flags if flag not in _VERDICTS), "right" if is_right else "wrong")
+        row |= {"right": int(is_right), "flags": sorted(flags)}
+    return row
+
+
+def _commands(run: RunPlace, source: TraceSource, row: int) -> list[dict[str, str]]:
+    """Return the commands for a tree, in which the page puts ids for {node}, {leaf} and {other}."""
+    actions = [(action.name, action.template) for action in tree_actions(source.path, row)]
+    where = f"&step={source.step}&tree={row}/{{node}}"
+    show = ("open here", f"ramify view {shlex.quote(f'{run.folder}')}  # and add to the address: {where}")
+    return [{"name": name, "template": template} for name, template in (*actions, show)]

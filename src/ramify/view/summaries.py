@@ -1,0 +1,151 @@
+"""The summaries of traces, of which a viewer needs many again and again: read once, and read on as a trace grows."""
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramify.core.errors import DataError
+from ramify.obs.trace import SCHEMA, lines_of, parse_tree
+from ramify.obs.trace_index import TreeSummary, each_summary, index_path, summarize
+
+_MOST = 100_000
+"""Summaries in memory, about 1 kB each; those of files that were not read for the longest time are dropped."""
+_HEAD = re.compile(rb'\{"schema":([0-9]{1,9}),')
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """The summaries of a trace.
+
+    Attributes:
+        trees: One for each tree that can be read.
+        note: A sentence about trees that are left out; "".
+        is_broken: A line cannot be read. Otherwise a note is about a last line that is cut off, or still being written.
+        inode, size: The file as it was read.
+        end: Bytes that were read.
+    """
+
+    trees: tuple[TreeSummary, ...]
+    note: str
+    is_broken: bool
+    inode: int
+    size: int
+    end: int
+
+
+class SummaryCache:
+    """Reads summaries; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Path, Summaries] = OrderedDict()
+        self._total = 0
+        self._counts: dict[Path, tuple[int, int, int]] = {}
+
+    def read(self, path: Path) -> Summaries:
+        """Return the summaries of a trace. What cannot be read is left out, and `note` says so; nothing is raised."""
+        with self._lock:
+            try:
+                about = path.stat()
+            except OSError as error:
+                return Summaries(
+                    (), f"{path}: cannot be read: {error.strerror}. It is left out.", True, 0, 0, 0
+                )
+            known = self._files.get(path)
+            if known is None or (known.inode, known.size) != (about.st_ino, about.st_size):
+                grew = known is not None and known.inode == about.st_ino and known.end <= about.st_size
+                known = _read(
+                    path, about, known if grew and known is not None and not known.is_broken else None
+                )
+                before = self._files.pop(path, None)
+                self._total += len(known.trees) - (0 if before is None else len(before.trees))
+                self._files[path] = known
+            self._files.move_to_end(path)
+            while len(self._files) > 1 and self._total > _MOST:
+                self._total -= len(self._files.popitem(last=False)[1].trees)
+            return known
+
+    def known(self, path: Path) -> Summaries | None:
+        """Return the summaries of a trace as they were last read; None if they were not."""
+        return self._files.get(path)
+
+    def count(self, path: Path) -> int:
+        """Return the number of trees of a trace by its ends of lines, of which the index has fewer to go through."""
+        with self._lock:
+            if (known := self._files.get(path)) is not None and known.size == _size(path):
+                return len(known.trees)
+            index = index_path(path)
+            file = index if _size(index) and index.stat().st_mtime >= path.stat().st_mtime else path
+            size, (before, end, lines) = _size(file), self._counts.get(file, (0, 0, 0))
+            if size < before:
+                end = lines = 0
+            if size != before:
+                end, lines = _count_lines(file, end, lines)
+                self._counts[file] = (size, end, lines)
+            return lines
+
+
+def schema_note(path: Path) -> str:
+    """Return a sentence if a trace is of another schema and so left out; "" if not, judged by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            head = _HEAD.match(file.read(32))
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}. It is left out."
+    if head is None or int(head[1]) == SCHEMA:
+        return ""
+    # Its own message names the last version that reads it.
+    try:
+        parse_tree(path, 1, next(lines_of(path)))
+    except DataError as error:
+        return f"{error}. It is left out."
+    return ""
+
+
+def _read(path: Path, about: os.stat_result, known: Summaries | None) -> Summaries:
+    notes: list[str] = []
+    trees = [] if known is None else list(known.trees)
+    end = 0 if known is None else known.end
+    try:
+        if known is None:
+            for summary in each_summary(path, notes.append):
+                trees.append(summary)
+                end = summary.offset + summary.length
+        else:
+            for line in lines_of(path, end):
+                row = len(trees) + 1
+                if not line.endswith(b"\n"):
+                    notes.append(
+                        f"{path} row {row}: the line is cut off or still being written. Its tree is left out."
+                    )
+                    break
+                trees.append(summarize(parse_tree(path, row, line), row, end, len(line)))
+                end += len(line)
+    except DataError as error:
+        note = f"{error}. This tree and those after it are left out."
+        return Summaries(tuple(trees), note, True, about.st_ino, about.st_size, end)
+    return Summaries(tuple(trees), " ".join(notes), False, about.st_ino, about.st_size, end)
+
+
+def _count_lines(path: Path, start: int, lines: int) -> tuple[int, int]:
+    """Return the bytes up to the last end of a line, and the number of ends."""
+    end = start
+    with path.open("rb") as file:
+        file.seek(start)
+        at = start
+        while chunk := file.read(1 << 20):
+            lines += chunk.count(b"\n")
+            if (last := chunk.rfind(b"\n")) >= 0:
+                end = at + last + 1
+            at += len(chunk)
+    return end, lines
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,150 @@
+import type { JSX } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import type { Open } from "./app";
+import { flipped, Occurrences } from "./history";
+import { useLoaded } from "./hooks";
+import { ShareBar, Table, verdict } from "./parts";
+import type { Route } from "./route";
+import { hasSteps, rowKey, runName } from "./rows";
+import type { Source } from "./source";
+import type { Row, Run } from "./types";
+import { clip, plural, score, short, signed } from "./words";
+
+interface Props {
+  source: Source;
+  run: Run;
+  rows: Row[];
+  open: Open;
+  problem: string;
+  reading: boolean;
+  go(change: Partial<Route>): void;
+}
+
+const SHOWN = 200;
+/** Attempts up to which each says why it got its reward. */
+const FEW = 4;
+
+/** Problems by their change from the first tree to the last, or from the first run to the second: the worst first. */
+export function Problems(props: Props): JSX.Element {
+  const { rows, run, problem, go } = props;
+  const [onlyFlips, setOnlyFlips] = useState(false);
+  const changes = useMemo(() => changesOf(rows), [rows]);
+  if (problem !== "") return <OneProblem {...props} />;
+  const flips = changes.filter((change) => change.flip !== "");
+  const shown = onlyFlips ? flips : changes;
+  const worse = changes.filter((change) => change.by < 0).length;
+  const [first, last] = run.runs.length > 1 ? [runName(run, 0), runName(run, run.runs.length - 1)] : ["First", "Last"];
+  return (
+    <div class="problems">
+      <h2>Problems that were tried more than once</h2>
+      {changes.length === 0 ? (
+        <p class="soft">{props.reading ? "Reading the index ..." : "Every problem of this run has one tree."}</p>
+      ) : (
+        <>
+          <p>
+            {plural(changes.length, "problem")}, {worse} got worse, {plural(flips.length, "flip")}.
+          </p>
+          <label class="switch">
+            <input type="checkbox" checked={onlyFlips} onChange={(event) => setOnlyFlips(event.currentTarget.checked)} />
+            Flips only
+          </label>
+          <Table
+            label="Problems"
+            head={["Problem", "Trees", first, last, "Change", "Flip"]}
+            numbers={[1, 4]}
+            rows={shown.slice(0, SHOWN).map((change) => [
+              <button class="link" onClick={() => go({ view: "problems", problem: change.last.problem })}>
+                {clip(change.last.question, 80) || change.last.problem}
+              </button>,
+              short(change.count),
+              <ShareBar row={change.first} />,
+              <ShareBar row={change.last} />,
+              signed(change.by),
+              change.flip,
+            ])}
+          />
+          {shown.length > SHOWN && <p class="soft">{shown.length - SHOWN} more changed less.</p>}
+        </>
+      )}
+    </div>
+  );
+}
+
+interface Change {
+  first: Row;
+  last: Row;
+  count: number;
+  by: number;
+  flip: string;
+}
+
+export function changesOf(rows: Row[]): Change[] {
+  const problems = new Map<string, Row[]>();
+  for (const row of rows) {
+    const trees = problems.get(row.problem);
+    if (trees === undefined) problems.set(row.problem, [row]);
+    else trees.push(row);
+  }
+  return [...problems.values()]
+    .filter((trees) => trees.length > 1)
+    .map((trees) => {
+      const ordered = [...trees].sort((a, b) => a.run - b.run || a.step - b.step);
+      const [first, last] = [ordered[0] as Row, ordered.at(-1) as Row];
+      return { first, last, count: trees.length, by: last.mean - first.mean, flip: flipped(first, last) };
+    })
+    .sort((a, b) => a.by - b.by);
+}
+
+/** One problem over steps and runs, with the attempts of two of its trees side by side. */
+function OneProblem(props: Props): JSX.Element {
+  const { rows, problem, source, go, open } = props;
+  const trees = useMemo(
+    () => rows.filter((row) => row.problem === problem).sort((a, b) => a.run - b.run || a.step - b.step),
+    [rows, problem],
+  );
+  const pair = [trees[0], trees.at(-1)].filter((row) => row !== undefined);
+  return (
+    <div class="problems">
+      <h2>{trees[0]?.question ?? problem}</h2>
+      <p>
+        <button class="link" onClick={() => go({ view: "problems", problem: "" })}>
+          All problems
+        </button>
+      </p>
+      <Occurrences {...{ ...props, here: "" }} />
+      <h3>Attempts side by side</h3>
+      <div class="sides">
+        {[...new Map(pair.map((row) => [rowKey(row), row])).values()].map((row) => (
+          <Attempts key={rowKey(row)} {...{ source, row, open, run: props.run }} />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+function Attempts({ source, row, open, run }: { source: Source; row: Row; open: Open; run: Run }): JSX.Element {
+  const { value, error } = useLoaded(() => source.tree(row.source, row.row), [source, row.source, row.row]);
+  return (
+    <article>
+      <h4>
+        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}{hasSteps(run) ? `step ${row.step}, ` : ""}
+        {row.right} of {row.n} right
+      </h4>
+      {error !== "" && <p class="failure">{error}</p>}
+      <ol class="attempts">
+        {value?.trajectories.map((trajectory) => (
+          <li key={trajectory.leaf}>
+            <button class="link" onClick={() => open(row, trajectory.leaf)}>
+              {trajectory.leaf}
+            </button>{" "}
+            <span class={`verdict ${verdict(trajectory).tone}`}>
+              {verdict(trajectory).mark} {score(trajectory.reward)}
+            </span>{" "}
+            {clip(trajectory.answer, 80) || <i>{trajectory.stop}</i>}
+            {row.n <= FEW && <p class="soft">{trajectory.why.join(" ")}</p>}
+          </li>
+        ))}
+      </ol>
+    </article>
+  );
+}
