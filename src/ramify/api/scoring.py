@@ -115,7 +115,7 @@ async def credit_async(
 
 
 def _from_records(trees: Trees, section: Any) -> tuple[TrainingTree, ...]:  # noqa: ANN401 - an AlgorithmSection
-    from ramify.algos.credit import trained
+    from ramify.algos.credit import training_trees
     from ramify.assemble.algorithm import annotation_request, build_estimator
     from ramify.learner.learning import AnnotationRequest
 
@@ -123,18 +123,8 @@ def _from_records(trees: Trees, section: Any) -> tuple[TrainingTree, ...]:  # no
         raise ConfigError(
             "credit: this algorithm needs values of the model. Name it: credit(trees, algorithm, policy)"
         )
-    estimator = build_estimator(section)
     annotated = [
         AnnotatedTree(each.tree, each.rewards, behavior_annotations(each.tree))
         for each in counted_trees(trees.scored)
     ]
-    statistics = estimator.batch_statistics(annotated)
-    return tuple(
-        TrainingTree(
-            tree.tree,
-            tree.annotations,
-            estimator.advantages(tree, statistics),
-            loss_mask=trained(tree.tree, section.truncated == "mask"),
-        )
-        for tree in annotated
-    )
+    return training_trees(annotated, build_estimator(section), None, section.truncated == "mask")
