@@ -3,7 +3,7 @@ import { Recent, type Source } from "./source";
 import type { Credit, Hit, Index, Occurrence, Row, Run, Tree } from "./types";
 
 const BLOCKS_IN_MEMORY = 12;
-const PLAIN = /^[\w .,:;!?()+*=/-]*$/;
+const PLAIN = /^[\w .,:;!?()+*=/{}[\]-]*$/;
 
 interface Block {
   element: Element;
