@@ -90,57 +90,63 @@ class RunView:
     def run(self) -> dict[str, Any]:
         """Return the run: what it is, its traces, its curves."""
         self._look()
+        runs, sources = self.runs, self.sources
+        live = {run.folder: is_locked(run.folder) for run in runs}
         notes = [*self.left_out.values()]
-        facts = [self._facts_of(run) for run in self.runs]
-        series: dict[str, Any] = {}
-        curves = [
-            (run.name, each.series(notes.append))
-            for run, each in zip(self.runs[:MAX_CURVES], facts, strict=False)
-        ]
-        if len(self.runs) > MAX_CURVES:
-            notes.append(f"The curves of {len(self.runs) - MAX_CURVES} of {len(self.runs)} runs.")
-        with_curves = [name for name, own in curves if own]
-        for name, own in curves:
-            prefix = f"{name}: " if len(with_curves) > 1 else ""
-            series |= {f"{prefix}{metric}": points for metric, points in own.items()}
-        live = [is_locked(run.folder) for run in self.runs]
-        for source in self.sources.values():
-            summaries = self._summaries.known(source.path)
-            if summaries is not None and summaries.note and (summaries.is_broken or not live[source.run]):
-                notes.append(summaries.note)
-        if len(self.runs) == 1:
-            about = [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
-        else:
-            about = [(each.run.name, each.in_one_line()) for each in facts]
-            about += flips_of(self.runs) if len(self._roots) > 1 else ()
+        series = self._series(runs, notes)
+        for source in sources.values():
+            known = self._summaries.known(source.path)
+            # The last line of a run at work is being written.
+            if known is not None and known.note and (known.is_broken or not live[source.owner.folder]):
+                notes.append(known.note)
+        if self._redact and notes:
+            # They may quote the data.
+            notes = [f"{len(notes)} traces or logs, or parts of them."]
         title = " and ".join(root.resolve().name for root in self._roots)
+        kind = self._kind(runs)
         value = {
             "schema": SCHEMA,
-            "kind": self._kind(),
+            "kind": kind,
             "name": title,
-            "title": f"{title}: {self._kind()}",
-            "about": [*about, *(("Left out", note) for note in notes)],
-            "live": any(live),
+            "title": f"{title}: {kind}",
+            "about": [*self._about(runs), *(("Left out", note) for note in notes)],
+            "live": any(live.values()),
             "sources": [
                 {"id": key, "run": each.run, "step": each.step, "trees": self._summaries.count(each.path)}
-                for key, each in self.sources.items()
+                for key, each in sources.items()
             ],
-            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in self.runs],
+            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in runs],
             "series": series,
-            "algorithms": list(
-                dict.fromkeys(n for run in self.runs for n in self._credits_of(run).algorithms)
-            ),
+            "algorithms": self._algorithms(runs),
             "columns": list(COLUMNS),
         }
         return safe_table(value)
 
-    def _algorithms(self) -> list[str]:
+    def _about(self, runs: Sequence[RunPlace]) -> list[tuple[str, str]]:
+        facts = [self._facts_of(run) for run in runs]
+        if len(runs) == 1:
+            return [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
+        compared = flips_of(runs) if len(self._roots) > 1 else ()
+        return [*((each.run.name, each.in_one_line()) for each in facts), *compared]
+
+    def _series(self, runs: Sequence[RunPlace], notes: list[str]) -> dict[str, Any]:
+        if len(runs) > MAX_CURVES:
+            notes.append(f"The curves of {len(runs) - MAX_CURVES} of {len(runs)} runs.")
+        curves = [(run.name, self._facts_of(run).series(notes.append)) for run in runs[:MAX_CURVES]]
+        curves = [(name, own) for name, own in curves if own]
+        return {
+            f"{name}: {metric}" if len(curves) > 1 else metric: points
+            for name, own in curves
+            for metric, points in own.items()
+        }
+
+    def _algorithms(self, runs: Sequence[RunPlace]) -> list[str]:
         """Return the names of the algorithms of the first run that has an own one; the others have the same names."""
-        credits = map(self._credits_of, self.runs)
+        credits = map(self._credits_of, runs)
         return next((list(each.algorithms) for each in credits if each.own is not None), [])
 
-    def _kind(self) -> str:
-        kinds = [run.kind for run in self.runs]
+    def _kind(self, runs: Sequence[RunPlace]) -> str:
+        kinds = [run.kind for run in runs]
         if len(self._roots) > 1:
             return "comparison"
         return "train" if "train" in kinds else kinds[0]
@@ -174,7 +180,7 @@ class RunView:
             DataError: It cannot be read.
         """
         source, traced = self._traced(source_id, row)
-        run, credits = self.runs[source.run], self._credits_of(self.runs[source.run])
+        run, credits = source.owner, self._credits_of(source.owner)
         facts = self._facts_of(run)
         key = (traced.tree.problem.id, traced.tree.key.step)
         verdict = verdict_of(run.folder, key) if source.by_attempt else Verdict(None, "")
@@ -205,7 +211,7 @@ class RunView:
         self, source: TraceSource, row: int, traced: TracedTree, name: str
     ) -> dict[str, Any] | None:
         try:
-            return self._credits_of(self.runs[source.run]).of_tree(source, row, traced, name)
+            return self._credits_of(source.owner).of_tree(source, row, traced, name)
         except (ConfigError, DataError):
             return None
 
@@ -217,7 +223,7 @@ class RunView:
             UserError: There is no such algorithm, or the trace does not hold what it needs.
         """
         source, traced = self._traced(source_id, row)
-        nodes = self._credits_of(self.runs[source.run]).of_tree(source, row, traced, algorithm)
+        nodes = self._credits_of(source.owner).of_tree(source, row, traced, algorithm)
         return safe_table({"algorithm": algorithm, "nodes": nodes})
 
     def search(self, text: str) -> list[list[Any]]:
