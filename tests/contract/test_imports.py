@@ -36,3 +36,19 @@ assert not loaded, loaded
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_import_ramify_takes_50_ms_and_loads_no_library():
+    code = """
+import sys, time
+before = set(sys.modules)
+began = time.process_time()
+import ramify as rf
+seconds = time.process_time() - began
+assert seconds <= 0.05, seconds
+assert {"Policy", "Agent", "tools", "algorithms"} <= set(dir(rf))
+heavy = {"torch", "transformers", "pydantic", "numpy", "rich"} & (sys.modules.keys() - before)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

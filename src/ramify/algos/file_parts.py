@@ -23,7 +23,14 @@ from ramify.core.errors import ConfigError
 from ramify.core.protocols import Brancher, Estimator
 from ramify.core.records import AnnotatedTree, BatchSums, BranchCandidate, Floats, Proposal
 from ramify.core.tree import BranchDecision, node_id
-from ramify.files.user_code import LoadedFunction, UserFunction, load_function, load_user_function, one_line
+from ramify.files.user_code import (
+    LoadedFunction,
+    UserFunction,
+    in_process,
+    load_function,
+    load_user_function,
+    one_line,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -279,7 +286,8 @@ class FunctionLoss(LossConfig):
 
     @property
     def _own(self) -> UserFunction:
-        return UserFunction(_pinned(self.path, self.function, self.sha256), self.function, self.args)
+        loaded = in_process(self.path, self.function) or _pinned(self.path, self.function, self.sha256)
+        return UserFunction(loaded, self.function.partition(":")[0], self.args)
 
 
 _SLOPE_ERROR = 1e-4

@@ -84,20 +84,47 @@ def annotation_request(section: AlgorithmSection) -> "AnnotationRequest":
 
 def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
     """The algorithm of a recipe, applied to a learner."""
+    return apply_algorithm(
+        recipe.algorithm,
+        learner,
+        problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        minibatches=minibatches,
+        temperature=recipe.rollout.temperature,
+        # A script is no policy, so its turns may be as unlikely as they are.
+        is_policy=recipe.engine.script_file is None,
+    )
+
+
+def apply_algorithm(
+    algorithm: AlgorithmSection,
+    learner: "Learner",
+    *,
+    problems_per_minibatch: int,
+    minibatches: int,
+    temperature: float,
+    is_policy: bool = True,
+) -> "Learning":
+    """Apply an algorithm to a learner.
+
+    Args:
+        algorithm: The algorithm.
+        learner: Holds the weights.
+        problems_per_minibatch: Trees in one optimizer step.
+        minibatches: Optimizer steps in a step with a full batch.
+        temperature: Of the sampling distribution.
+        is_policy: The weights wrote the trees; otherwise a script did.
+    """
     from ramify.learner.learning import Learning
 
-    algorithm = recipe.algorithm
-    # A script is no policy, so its turns may be as unlikely as they are.
-    is_policy = recipe.engine.script_file is None
     return Learning(
         learner=learner,
         estimator=build_estimator(algorithm),
         correction=algorithm.correction,
         masks_truncated=algorithm.truncated == "mask",
         request=annotation_request(algorithm),
-        problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        problems_per_minibatch=problems_per_minibatch,
         minibatches=minibatches,
-        temperature=recipe.rollout.temperature,
+        temperature=temperature,
         max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
         max_kl=algorithm.max_mismatch_kl
         or (MISMATCH_KL if is_policy and algorithm.old != "behavior" else None),

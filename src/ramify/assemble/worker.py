@@ -74,7 +74,7 @@ class WorkerPlan:
         section = replace(self.model, path=self.source)
         if rank.size == 1 and (section.dtype == "float32" or _keeps_its_base(section)):
             model = _in_float32(build_model(section, self.context_tokens, self.seed))
-            return Worker(model, self.optimizer, self._reference(model, None))
+            return Worker(model, self.optimizer, self.reference(model, None))
         import torch
 
         from ramify.learner.parallel import make_mesh
@@ -84,7 +84,7 @@ class WorkerPlan:
         whole = replace(section, dtype=section.dtype if _keeps_its_base(section) else "float32", device="cpu")
         model = _in_float32(build_model(whole, self.context_tokens, self.seed))
         self._split(model, mesh)
-        return Worker(model, self.optimizer, self._reference(model, mesh))
+        return Worker(model, self.optimizer, self.reference(model, mesh))
 
     def description(self) -> dict[str, Any]:
         """Return the plan as values that ranks can send to each other."""
@@ -106,8 +106,8 @@ class WorkerPlan:
 
         shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.layout))
 
-    def _reference(self, model: "PreTrainedModel", mesh: "DeviceMesh | None") -> "Reference | None":
-        """The model before the run: the base without its adapter, or a frozen copy.
+    def reference(self, model: "PreTrainedModel", mesh: "DeviceMesh | None") -> "Reference | None":
+        """Return the model before the run: the base without its adapter, or a frozen copy.
 
         If the run trains an existing adapter further, the reference includes that adapter and is loaded as a copy.
         """

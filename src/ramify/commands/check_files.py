@@ -35,6 +35,7 @@ from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.data.configs import FROM
 from ramify.data.sources import is_on_hub, require_data, sources
+from ramify.files.user_code import WITHOUT_FILE
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.model_path import fetch_model, is_fetched
@@ -235,7 +236,9 @@ def _require_cassette(key: str, cache: CacheConfig | None) -> None:
 
 
 def require_file(key: str, path: Path) -> None:
-    """Raise ConfigError unless `path` is a file that can be read."""
+    """Raise ConfigError unless `path` is a file that can be read, or stands for a function of this process."""
+    if path == WITHOUT_FILE:
+        return
     if not path.is_file():
         other = "got a folder" if path.is_dir() else "got something else" if path.exists() else "found none"
         raise ConfigError(f"{key}: expected a file, {other} at {path}")
@@ -298,7 +301,7 @@ def require_model(path: Path) -> None:
 def _require_function(part: FromFile) -> None:
     """Raise ConfigError unless the function of a part of the algorithm can be loaded, which runs its file."""
     # A file that is not there is a mistake of its key already.
-    if part.path.is_file():
+    if part.path.is_file() or part.path == WITHOUT_FILE:
         part.load()
 
 
@@ -332,19 +335,40 @@ def require_dry_run(options: argparse.Namespace) -> None:
 
 
 def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None = None) -> None:
-    """Print a recipe, and behind it, as comments, what it asks for; `problems`: its trees are grown for so many.
+    """Print a recipe, and behind it, as comments, what it asks for; with --json both are one object.
 
-    With --json both are one object.
+    Raises:
+        UserError: The run would refuse the recipe.
+    """
+    from ramify.config.load import resolved
+
+    notes = dry_run_notes(recipe, rows=options.rows, problems=problems)
+    if options.json:
+        from ramify.commands.parser import open_console
+        from ramify.commands.run_listing import SCHEMA
+
+        table = recipe.model_dump(mode="json")
+        open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": notes})
+        return
+    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in notes))
+
+
+def dry_run_notes(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) -> list[str]:
+    """Return what a recipe asks for, in lines.
+
+    Args:
+        recipe: Of any kind.
+        rows: Read the data and all other files too.
+        problems: Its trees are grown for so many problems; None: it is trained.
 
     Raises:
         UserError: The run would refuse it.
     """
     from ramify.commands.memory import device_of, job_here, memory_lines
-    from ramify.config.load import resolved
     from ramify.modeling.memory_plan import plan_of
 
     work = work_of(recipe, problems)
-    if options.rows:
+    if rows:
         from ramify.commands.check_rows import check_rows
 
         notes: list[str] = []
@@ -367,14 +391,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
         total, *parts = memory_lines(job, plan_of(job))
         less = ", less where layers are computed again" if job.trains else ""
         lines += [f"memory: {total}{less}", *parts]
-    if options.json:
-        from ramify.commands.parser import open_console
-        from ramify.commands.run_listing import SCHEMA
-
-        table = recipe.model_dump(mode="json")
-        open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": [*lines, *notes]})
-        return
-    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in (*lines, *notes)))
+    return [*lines, *notes]
 
 
 def _idle_limits(recipe: AnyRecipe) -> tuple[str, ...]:

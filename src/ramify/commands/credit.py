@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> None:
         record["trees"] = [_tree_record(number, trees, result, before) for number in numbers]
         console.record(record)
         return
-    console.result(f"{path}: {chosen.name}{'' if before is None else ', (change from that of the run)'}")
+    compared = "" if before is None or before is result else "; in brackets the change from that of the run"
+    console.result(f"{path}: algorithm {chosen.name}{compared}")
     if options.tree is None:
         lines = _tree_lines(trees, result, before)
     else:

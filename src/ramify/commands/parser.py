@@ -72,7 +72,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         "recipe",
         type=recipe_file,
         metavar="RECIPE.toml",
-        help="what to run: a file, or the name of a shipped recipe, such as arpo_reasoning_7b",
+        help="what to run: a file, the name of a shipped recipe such as arpo_reasoning_7b, or my_run.py:trainer",
     )
     add_override(parser)
     add_dry_run(parser)

@@ -7,13 +7,15 @@ command, and the other ranks compute what it tells them to.
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_output, add_recipe, at_least_one, notes_of, open_console
-from ramify.core.errors import MachineError, RunInterruptedError
+from ramify.core.errors import ConfigError, MachineError, RunInterruptedError
 from ramify.core.rank import Rank, launched
+from ramify.files.user_code import load_object
 
 if TYPE_CHECKING:
     from ramify.config.schema_examples import SftRecipe
@@ -38,33 +40,67 @@ def run(options: argparse.Namespace) -> None:
     from ramify.runs.run_folder import TRAINING
 
     require_dry_run(options)
+    if options.dry_run:
+        if not launched(os.environ).number:
+            recipe = _read(options)
+            TRAINING.check(recipe.run.dir, options.resume, record_of(recipe))
+            dry_run(recipe, options)
+        return
+    train_here(
+        lambda: _read(options),
+        open_console(options),
+        resume=options.resume,
+        max_steps=options.max_steps,
+        secret=options.secret,
+    )
+
+
+def train_here(
+    read: "Callable[[], TrainRecipe | SftRecipe]",
+    console: "RunConsole",
+    *,
+    resume: bool,
+    max_steps: int | None = None,
+    secret: str | None = None,
+) -> None:
+    """Train a recipe, or under torchrun this rank's part of it.
+
+    Args:
+        read: Returns the checked recipe.
+        console: Shows the progress.
+        resume: Go on from the last checkpoint in run.dir.
+        max_steps: Stop after this step of the run.
+        secret: The run's secret, for ranks on several machines.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the run folder is wrong.
+        RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
+        TrainingError: Training cannot go on; the message says why.
+    """
+    from ramify.commands.run_listing import record_run
+    from ramify.config.other_runs import record_of
+    from ramify.runs.run_folder import TRAINING
+
     rank = launched(os.environ)
     if rank.size > 1:
         # Torch's own log of waits that time out, which are ordinary here; it reads this when it is imported.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if rank.number:
-        if not options.dry_run:
-            from ramify.assemble.worker import WorkerPlan
-            from ramify.learner.parallel import serve
+        from ramify.assemble.worker import WorkerPlan
+        from ramify.learner.parallel import serve
 
-            sys.exit(serve(rank, lambda: _alike(_read(options)), WorkerPlan.read, options.secret))
-        return
-    recipe = _read(options)
-    if not rank.is_supervised or options.dry_run:
-        TRAINING.check(recipe.run.dir, options.resume, record_of(recipe))
-    if options.dry_run:
-        dry_run(recipe, options)
-        return
-    from ramify.commands.run_listing import record_run
+        sys.exit(serve(rank, lambda: _alike(read()), WorkerPlan.read, secret))
+    recipe = read()
+    if not rank.is_supervised:
+        TRAINING.check(recipe.run.dir, resume, record_of(recipe))
     from ramify.learner.parallel import connect_ranks
 
-    console = open_console(options)
     try:
-        with connect_ranks(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
+        with connect_ranks(rank, _alike(recipe) if rank.size > 1 else {}, secret) as ranks:
             # Processes that torchrun started again go on with what those before them saved.
-            resume = options.resume or ranks.has_begun
-            TRAINING.check(recipe.run.dir, resume, record_of(recipe))
-            path = _train(recipe, console, ranks, _layout(recipe, rank, console), resume, options.max_steps)
+            resumes = resume or ranks.has_begun
+            TRAINING.check(recipe.run.dir, resumes, record_of(recipe))
+            path = _train(recipe, console, ranks, _layout(recipe, rank, console), resumes, max_steps)
     except RunInterruptedError as stopped:
         if not rank.is_supervised:
             raise
@@ -77,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
     from ramify.commands.check_files import check_files, check_positions
-    from ramify.config.load import load_recipe
+    from ramify.config.load import load_recipe, override_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_selfcritic import SelfCriticRecipe
     from ramify.config.schema_train import TrainRecipe
@@ -88,7 +124,17 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         "dpo": DpoRecipe,
         "selfcritic": SelfCriticRecipe,
     }
-    recipe = load_recipe(schemas[options.command], options.recipe, options.overrides)
+    schema = schemas[options.command]
+    file, colon, name = str(options.recipe).rpartition(":")
+    if colon and file.endswith(".py"):
+        # A trainer of a Python file, by its name there.
+        trainer = load_object(Path(file), name)
+        table = getattr(trainer, "table", None)
+        if not isinstance(table, dict):
+            raise ConfigError(f"{file}: {name}: expected a ramify.Trainer, got {type(trainer).__name__}")
+        recipe = override_recipe(schema, deepcopy(table), options.overrides, str(options.recipe))
+    else:
+        recipe = load_recipe(schema, options.recipe, options.overrides)
     check_files(
         recipe,
         fetch=not options.dry_run,

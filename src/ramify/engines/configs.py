@@ -129,7 +129,7 @@ class LocalEngineConfig(EngineConfig):
     has_exact_entropies: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 
-    name: Literal["local"]
+    name: Literal["local"] = "local"
     slots: Reserved = 128
 
     @property

@@ -26,20 +26,79 @@ class LoadedFunction:
     sha256: str
 
 
+WITHOUT_FILE = Path("<python>")
+"""Path of the functions that are in no file: those of a notebook or an interactive session."""
+_IN_PROCESS: dict[tuple[Path, str], LoadedFunction] = {}
+"""The functions that Python code passed as objects, by the path and the name that stand for them in a recipe."""
+
+
+def name_function(function: Callable[..., Any]) -> tuple[Path, str]:
+    """Return the path and the name with which `load_function` returns this very function or class.
+
+    What stands at the top of a file has that file and its own name, so that another process finds it. Anything else (a lambda, a
+    function of a notebook) has a name that means something in this process only.
+    """
+    source = inspect.unwrap(function)
+    code = getattr(source, "__code__", None)
+    name = getattr(source, "__qualname__", type(source).__qualname__)[-150:]
+    origin = Path(code.co_filename if code is not None else _source_file(source))
+    module = sys.modules.get(getattr(source, "__module__", None) or "")
+    path = origin if origin.is_file() else WITHOUT_FILE
+    is_at_top = module is not None and module.__dict__.get(name) is function
+    if not is_at_top:
+        name = f"{name}:{getattr(code, 'co_firstlineno', 0)}"
+    content = path.read_bytes() if path is origin else _source(source, code).encode()
+    plain, copies = name, 1
+    while (
+        not is_at_top
+        and _IN_PROCESS.get((path, name), LoadedFunction(function, origin, "")).function is not function
+    ):
+        copies += 1
+        name = f"{plain}#{copies}"
+    _IN_PROCESS[path, name] = LoadedFunction(function, origin, hashlib.sha256(content).hexdigest())
+    return path, name
+
+
+def in_process(path: Path, name: str) -> LoadedFunction | None:
+    """Return a function that Python code passed as an object; None if its file has to be run."""
+    return _IN_PROCESS.get((path, name))
+
+
+def needs_process(path: Path, name: str) -> bool:
+    """Return True if no other process can find the function of this path and name."""
+    return path == WITHOUT_FILE or ":" in name
+
+
+def _source_file(source: object) -> str:
+    try:
+        return inspect.getsourcefile(source if inspect.isclass(source) else type(source)) or str(WITHOUT_FILE)
+    except (TypeError, OSError):
+        return str(WITHOUT_FILE)
+
+
+def _source(source: object, code: types.CodeType | None) -> str:
+    try:
+        return inspect.getsource(source)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return repr(source) if code is None else f"{code.co_code!r} {code.co_consts!r}"
+
+
 def load_function(path: Path, name: str) -> LoadedFunction:
-    """Run a Python file and return a function or class from it.
+    """Run a Python file and return a function or class from it, or return one that Python code passed as an object.
 
     Functions from the same file share one module. The file's folder is not added to the import path.
 
     Raises:
         ConfigError: The file cannot be read or run, or has no such function; the message begins with the path.
     """
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a Python file: {error.strerror or error}") from None
-    sha256 = hashlib.sha256(source).hexdigest()
-    module = _module(path, source, sha256)
+    if (live := in_process(path, name)) is not None:
+        return live
+    if needs_process(path, name):
+        raise ConfigError(
+            f"{path}: {name}: a function of another Python session, which no file has. Go on from Python, or put it at the top "
+            "of a file"
+        )
+    module, sha256 = _run_file(path)
     function = module.__dict__.get(name)
     if not callable(function):
         own = sorted(
@@ -52,6 +111,28 @@ def load_function(path: Path, name: str) -> LoadedFunction:
         has = ", ".join(own) or "no function or class of its own"
         raise ConfigError(f"{path}: no function or class {name!r}. It has {has}.")
     return LoadedFunction(function, path, sha256)
+
+
+def load_object(path: Path, name: str) -> object:
+    """Run a Python file and return what has this name at its top.
+
+    Raises:
+        ConfigError: The file cannot be read or run, or has no such name; the message begins with the path.
+    """
+    module, _ = _run_file(path)
+    if name not in module.__dict__:
+        raise ConfigError(f"{path}: expected a name at the top of the file, found no {name!r:.60}")
+    return module.__dict__[name]
+
+
+def _run_file(path: Path) -> tuple[types.ModuleType, str]:
+    """Return the module of a file, which is run once, and the SHA-256 of its content."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a Python file: {error.strerror or error}") from None
+    sha256 = hashlib.sha256(source).hexdigest()
+    return _module(path, source, sha256), sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +186,14 @@ def load_user_function(
         ConfigError: The file cannot be run or has no such function, or the function cannot take its arguments.
     """
     loaded = load_function(path, name)
+    # The name of a function that no file has ends with its line.
+    plain = name.partition(":")[0]
+    own = UserFunction(loaded, plain, args)
+    what = f"{path}: {name}" if in_process(path, name) is None else f"{loaded.path}{own._line}: {plain}"
     if inspect.iscoroutinefunction(loaded.function):
-        raise ConfigError(f"{path}: {name}: expected a plain function, got an async one. Remove async.")
-    check_signature(loaded.function, f"{path}: {name}", name, parameters, args)
-    return UserFunction(loaded, name, args)
+        raise ConfigError(f"{what}: expected a plain function, got an async one. Remove async.")
+    check_signature(loaded.function, what, plain, parameters, args)
+    return own
 
 
 def check_signature(
@@ -129,6 +214,16 @@ def check_signature(
 
 
 _WITHOUT_RESULT = (inspect.isclass, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def place_of(function: Callable[..., Any], error: BaseException | None = None) -> str:
+    """Return " (FILE, line N)" of a function, or of the line of its file at which an error was raised; "": it has no file."""
+    source = inspect.unwrap(function)
+    code = getattr(source, "__code__", None)
+    if code is None:
+        return ""
+    line = "" if error is None else _line(error, Path(code.co_filename))
+    return f" ({code.co_filename}{line or f', line {code.co_firstlineno}'})"
 
 
 def one_line(error: BaseException) -> str:

@@ -91,6 +91,10 @@ class Worker:
         """True if there is a reference model."""
         return self._reference is not None
 
+    def hold_reference(self, reference: Reference | None) -> None:
+        """Use a reference model that was not needed when the worker was made."""
+        self._reference = reference
+
     def recompute(self) -> None:
         """Compute layers again in the backward pass from now on."""
         set_checkpointing(self.model, True)

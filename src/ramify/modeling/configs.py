@@ -17,7 +17,7 @@ def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value
 Targets: TypeAlias = Literal["all-linear"] | Annotated[tuple[str, ...], Length(1, 1000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AdapterConfig(Config):
     """Train an adapter (LoRA, arXiv 2106.09685) and keep the model frozen: B A is scaled by alpha / rank.
 

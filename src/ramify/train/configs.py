@@ -44,7 +44,7 @@ class EvaluationConfig(Config):
     without a better score. `null` scores agents that know nothing at the first evaluation.
     """
 
-    test: Datasets
+    test: Datasets = field(kw_only=False)
     columns: Columns = field(default_factory=dict)
     every: PositiveInt
     at_start: Switch = True

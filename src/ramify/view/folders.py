@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ramify.core.errors import ConfigError
-from ramify.files.durable import LOCK, RECIPE
+from ramify.files.durable import RECIPE
 from ramify.obs.trace_index import trace_files
 from ramify.runs.run_folder import ROLLOUT, SYNTHESIS
 
@@ -160,15 +160,3 @@ def _source_id(path: Path, roots: Sequence[Path]) -> str:
     number = next(number for number, root in enumerate(roots) if path.is_relative_to(root))
     inner = path.relative_to(roots[number]).with_suffix("").as_posix()
     return f"{number + 1}:{inner}" if number else inner
-
-
-def is_live(run: RunPlace) -> bool:
-    """Return True if a process of this machine works in the run's folder: it has locked it."""
-    try:
-        about = (run.folder / LOCK).stat()
-        locks = Path("/proc/locks").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    # To try the lock would make a run fail that starts at that moment.
-    inode = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-    return any("FLOCK" in line and f" {inode} " in line for line in locks.splitlines())

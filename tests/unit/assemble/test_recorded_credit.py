@@ -119,6 +119,11 @@ def test_the_credit_is_the_learners_to_the_last_bit(tmp_path, policy, name):
         for node, numbers in credit.items():
             for part in ("s_plus", "s_minus", "weight", "num_paths"):
                 assert np.array_equal(getattr(own.nodes[node], part), getattr(numbers, part))
+        for node, numbers in own.record().items():
+            if name == "soft":
+                together = np.array(numbers["s_plus"]) + numbers["s_minus"]
+                assert np.allclose(np.array(numbers["advantage"]) * numbers["weight"], together)
+            assert len(numbers["advantage"]) == len(tree.tree.by_id[node].token_ids)
     assert any(own and any(node.s_plus.any() for node in own.nodes.values()) for own in step.trees)
 
 

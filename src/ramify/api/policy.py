@@ -1,0 +1,315 @@
+"""`Policy`: weights, their optimizer and the count of its updates, which keys every draw."""
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ramify.api.session import in_thread
+from ramify.api.tables import Learner, algorithm_section, short
+from ramify.config.other_runs import trained_dialect
+from ramify.config.schema_algorithm import AlgorithmSection
+from ramify.config.schema_train import LearnerSection
+from ramify.core.errors import ConfigError
+from ramify.core.messages import Dialect
+from ramify.core.rank import Rank
+from ramify.core.records import TrainingTree
+from ramify.engines.configs import EngineConfig, TrainingEngineConfig
+from ramify.learner.configs import OptimizerConfig
+from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
+from ramify.modeling.model_path import fetch_model
+
+if TYPE_CHECKING:
+    from ramify.api.trees import Trees
+    from ramify.assemble.recorded_credit import TreeCredit
+    from ramify.learner import update as learners
+    from ramify.learner.learning import Learning
+    from ramify.learner.parallel import Ranks
+    from ramify.learner.report import UpdateReport
+
+
+_ASIDE = 1_000_000
+"""More rollouts than a step has: the attempts of rollouts aside begin here."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """The record of an update: its metrics, under the names that a run's `metrics.jsonl` has.
+
+    Attributes:
+        step: The policy's step after the update.
+        metrics: Such as update/loss and update/grad_norm; None where nothing was measured.
+    """
+
+    step: int
+    metrics: Mapping[str, float | None]
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the first mini-batch that had a gradient."""
+        return self.metrics.get("update/loss")
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The norm of its gradient."""
+        return self.metrics.get("update/grad_norm")
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps that changed the weights."""
+        return int(self.metrics.get("update/steps") or 0)
+
+    def __repr__(self) -> str:
+        return f"Report(step={self.step}, loss={_shown(self.loss)}, grad_norm={_shown(self.grad_norm)}, steps={self.num_steps})"
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Updates of a policy so far, optimizer steps of the schedule, rollouts since the last update, and rollouts aside."""
+
+    step: int = 0
+    optimizer_steps: int = 0
+    skipped_in_a_row: int = 0
+    attempts: int = 0
+    asides: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Policy:
+    """A model that acts and learns in this process.
+
+    `step` counts the updates. With the seed it keys every draw, so a loop of `rollout`, `score` and `update` gives the bits of
+    the same recipe under `ramify train`; a second rollout within a step has draws of its own.
+
+    Args:
+        model: A model's folder, a run's folder, or an id of the Hugging Face hub.
+        learner: The optimizer; its rate has no default.
+        lora: Train an adapter and keep the model as it is.
+        dialect: How the model writes calls and answers; "auto": as the run that trained it taught it, else the papers' tags.
+        device: "cpu", "cuda", or "auto".
+        dtype: Type that the model computes in.
+        engine: "local", or an object with the number of its slots (`ramify.LocalEngine`).
+        seed: Of all draws.
+        threads: Of torch; None: torch's own choice.
+        deterministic: Give the same bits again.
+        total_steps: Optimizer steps of the whole loop, for a rate that falls.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        learner: Learner | None = None,
+        lora: AdapterConfig | None = None,
+        dialect: Dialect | Literal["auto"] = "auto",
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        engine: str | EngineConfig = "local",
+        seed: int = 0,
+        threads: int | None = None,
+        deterministic: bool = False,
+        total_steps: int | None = None,
+    ) -> None:
+        """Load the model.
+
+        Raises:
+            UserError: The model cannot be read, or a setting is wrong.
+        """
+        path = Path(model)
+        fetch_model(path)
+        written: Any = trained_dialect(path) or "tags" if dialect == "auto" else dialect
+        self.config = TrainedModelConfig(path=path, dialect=written, device=device, dtype=dtype, lora=lora)
+        self.engine = _engine(engine)
+        self.seed, self.threads, self.deterministic = seed, threads, deterministic
+        self._settings = learner or Learner()
+        self._total_steps = total_steps
+        self._progress = _Progress()
+        self._largest_row = 0
+        self._ranks = self._load()
+
+    @property
+    def step(self) -> int:
+        """Number of updates so far."""
+        return self._progress.step
+
+    @property
+    def model(self) -> Any:  # noqa: ANN401 - importing transformers' type would load it
+        """The transformers model, which engine and learner share."""
+        return self._ranks.worker.model
+
+    def __repr__(self) -> str:
+        return short(f"Policy({str(self.config.path)!r}, dialect={self.config.dialect!r}, step={self.step})")
+
+    def next_attempt(self, *, is_aside: bool) -> int:
+        """Return the number of the next rollout within this step; of one aside (a chat, a what-if), which changes no other's."""
+        progress = self._progress
+        with progress.lock:
+            if is_aside:
+                progress.asides += 1
+                return _ASIDE + progress.asides
+            progress.attempts += 1
+            return progress.attempts - 1
+
+    def update(self, trees: "Trees", algorithm: Any = "arpo") -> Report:  # noqa: ANN401 - a name, an object or a table
+        """Learn from scored trees; one optimizer step for each `problems_per_minibatch` of them (all, without that key).
+
+        Args:
+            trees: With rewards (`ramify.score`).
+            algorithm: A name or an object of `ramify.algorithms`.
+
+        Raises:
+            UserError: The trees have no rewards, or the algorithm cannot be used.
+            TrainingError: The update cannot be made; the message says why.
+        """
+        from ramify.train.step import update_metrics
+
+        if "rate" not in self._settings.table:
+            raise ConfigError(
+                "Policy: its learner has no rate. Make it with learner=ramify.Learner(rate=1e-6) or another rate"
+            )
+        section = algorithm_section(algorithm)
+        per_step = self._settings.others.get("problems_per_minibatch") or max(len(trees), 1)
+        learning = self._learning(section, trees, per_step)
+        self._prepare(learning.learner, trees)
+        reports: Sequence[UpdateReport] = learning.update(learning.credit(trees.scored))
+        progress = self._progress
+        progress.optimizer_steps += math.ceil(len(trees) / per_step)
+        progress.skipped_in_a_row = learning.learner.skipped_in_a_row
+        with progress.lock:
+            progress.step += 1
+            progress.attempts = 0
+        return Report(progress.step, update_metrics(reports))
+
+    async def update_async(self, trees: "Trees", algorithm: Any = "arpo") -> Report:  # noqa: ANN401
+        """As `update`, in a thread."""
+        report: Report = await in_thread(self.update, trees, algorithm)
+        return report
+
+    def credit(
+        self, trees: "Trees", section: AlgorithmSection
+    ) -> "tuple[tuple[TrainingTree, TreeCredit], ...]":
+        """Return what `update` would learn from, with the values that only the model can compute, and its credit."""
+        from ramify.assemble.algorithm import build_objective
+        from ramify.assemble.recorded_credit import TreeCredit
+
+        objective = build_objective(section)
+        learned = self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
+        return tuple((tree, TreeCredit.of(tree, objective.credit(tree).credit)) for tree in learned)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model, its tokenizer and the state of its optimizer into a new folder, which transformers opens as it is.
+
+        Raises:
+            DataError: The folder exists.
+            TrainingError: It cannot be written.
+        """
+        from ramify.runs.checkpoint import companion_files, save_checkpoint
+
+        path = Path(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        learner = self._learner(None, 1.0)
+        save_checkpoint(
+            path, learner, {"step": self.step, "seed": self.seed}, companion_files(self.config.folder)
+        )()
+        return path
+
+    def _load(self) -> "Ranks":
+        from ramify.assemble.worker import WorkerPlan
+        from ramify.learner.parallel import Ranks
+        from ramify.modeling.numerics import set_numerics
+
+        set_numerics(self.threads, self.deterministic)
+        # A policy that is only rolled out has no use for a rate; `update` asks for it.
+        self._optimizer = OptimizerConfig(**{"rate": 1.0, **self._settings.optimizer})
+        if idle := sorted(self._settings.others.keys() - {"problems_per_minibatch", "token_budget"}):
+            raise ConfigError(f"Learner.{idle[0]}: has no effect on a Policy. Remove it.")
+        if (self._optimizer.final_rate < 1 or self._optimizer.warmup_ratio) and self._total_steps is None:
+            raise ConfigError("Policy: the rate depends on the length of the loop. Set total_steps.")
+        plan = WorkerPlan(
+            model=self.config,
+            source=self.config.folder,
+            context_tokens=1,
+            seed=self.seed,
+            optimizer=self._optimizer,
+            with_reference=False,
+        )
+        self._plan = plan
+        ranks = Ranks(Rank())
+        ranks.build(plan)
+        return ranks
+
+    def _learning(self, section: AlgorithmSection, trees: "Trees", per_step: int) -> "Learning":
+        from ramify.assemble.algorithm import apply_algorithm
+
+        if section.truncated == "shape":
+            raise ConfigError(
+                'algorithm.truncated: "shape" adds a penalty to the reward, which a loop of your own does in its reward. '
+                'Set truncated = "train" or "mask"'
+            )
+        if section.kl is not None and not self._ranks.worker.has_reference:
+            plan = replace(self._plan, with_reference=True)
+            self._ranks.worker.hold_reference(plan.reference(self._ranks.worker.model, None))
+        learning = apply_algorithm(
+            section,
+            self._learner(section, trees.temperature),
+            problems_per_minibatch=per_step,
+            minibatches=1,
+            temperature=trees.temperature,
+        )
+        is_fresh = all(scored.tree.key.step == self.step for scored in trees.scored)
+        # Trees of other weights differ from these by more than rounding.
+        return learning if is_fresh else replace(learning, max_mismatch=None, max_kl=None)
+
+    def _prepare(self, learner: "learners.Learner", trees: "Trees") -> None:
+        """Have layers computed again if the largest row of these trees needs it, as a run does before its first step."""
+        from ramify.obs.console import RunConsole
+        from ramify.train.row_memory import prepare_rows
+
+        sizes = [sum(len(node.token_ids) for node in tree.core.nodes) for tree in trees]
+        paths = [
+            sum(len(node.token_ids) for node in each.core.nodes)
+            for tree in trees
+            for each in tree.trajectories
+        ]
+        longest, budget = max(paths, default=1), learner.token_budget
+        row = max(budget, longest) if max(sizes, default=0) <= budget else budget + longest
+        if row > self._largest_row:
+            self._largest_row = row
+            prepare_rows(learner, row, longest, RunConsole())
+
+    def _learner(self, section: AlgorithmSection | None, temperature: float) -> "learners.Learner":
+        from ramify.algos.losses import Objective
+        from ramify.algos.sft import NegativeLogLikelihood
+        from ramify.assemble.algorithm import build_objective
+        from ramify.learner.update import Learner as ModelLearner
+
+        learner = ModelLearner(
+            self._ranks,
+            schedule=self._optimizer,
+            total_steps=self._total_steps or 1,
+            objective=Objective(NegativeLogLikelihood()) if section is None else build_objective(section),
+            temperature=temperature,
+            max_grad_norm=self._optimizer.max_grad_norm,
+            token_budget=self._settings.others.get(
+                "token_budget", LearnerSection.model_fields["token_budget"].default
+            ),
+        )
+        learner.step = self._progress.optimizer_steps
+        learner.skipped_in_a_row = self._progress.skipped_in_a_row
+        return learner
+
+
+def _engine(engine: str | EngineConfig) -> TrainingEngineConfig:
+    config = TrainingEngineConfig() if engine == "local" else engine
+    if not isinstance(config, TrainingEngineConfig) or config.weights == "copy":
+        raise ConfigError(
+            'Policy: engine: expected "local" or a LocalEngine that shares the learner\'s weights. Train with other engines '
+            "by ramify.Trainer"
+        )
+    return config

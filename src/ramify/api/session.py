@@ -1,0 +1,37 @@
+"""The event loop of a Python session: one thread for all agents, so that notebooks, threads and scripts work alike."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ramify.core.errors import RunInterruptedError
+from ramify.runtime.agent_loop import AgentLoop, StopOnSignal
+
+Result = TypeVar("Result")
+
+
+_lock = threading.Lock()
+_loops: list[AgentLoop] = []
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in the session's loop to its end; the calling thread may have a running loop of its own.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C in the main thread; the coroutine was cancelled.
+    """
+    with _lock:
+        if not _loops:
+            _loops.append(AgentLoop())
+        loop = _loops[0]
+    with StopOnSignal(loop) as stop:
+        try:
+            return stop.run(work)
+        except RunInterruptedError as stopped:
+            raise KeyboardInterrupt(str(stopped)) from None
+
+
+async def in_thread(function: Any, *args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - those of the function
+    """Run a blocking method in a thread: the `_async` twin of each is this."""
+    return await asyncio.to_thread(function, *args, **keywords)

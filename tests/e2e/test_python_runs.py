@@ -1,0 +1,163 @@
+"""`rf.Trainer`: the recipe as an object, which the command line runs and goes on with; runs, evaluations and comparisons."""
+
+import threading
+
+import pytest
+
+import ramify as rf
+from e2e_runs import TRAIN, ramify, read_lines, write_task
+from ramify.cli import main
+from ramify.core.errors import ConfigError, DataError
+
+PARTS = '''
+def right(completions, answer):
+    """Return 1 for an answer that names the gold, else a little for its length."""
+    return [float(gold[0] in text) + len(text) / 1000 for text, gold in zip(completions, answer)]
+
+def rule(candidate):
+    return 0.5 + 0.335 * candidate.entropy_delta
+'''
+
+
+@pytest.fixture
+def task(tmp_path, caller, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts.py").write_text(PARTS)
+    return write_task(tmp_path / "task", caller, TRAIN)
+
+
+def trainer_of(task, folder, **tables):
+    """Return a trainer whose functions stand in a file."""
+    own = {"path": "parts.py", "function": "right"}
+    rule = {"name": "file", "path": "parts.py", "function": "rule", "probe_tokens": 4}
+    tables = {"reward": {"name": "parts", "own": [own]}, "rollout": {"branching": rule}, **tables}
+    return rf.Trainer.from_recipe(task, run={"dir": str(folder)}, **tables)
+
+
+def weights(run):
+    return (run.checkpoint / "model.safetensors").read_bytes()
+
+
+def test_a_python_run_goes_on_from_the_command_line_to_the_same_bits(task, tmp_path):
+    whole = trainer_of(task, tmp_path / "whole").train(steps=2)
+    results = {}
+    worker = threading.Thread(
+        target=lambda: results.update(run=trainer_of(task, tmp_path / "part").train(steps=1))
+    )
+    worker.start()
+    worker.join()
+    part = results["run"]
+    assert len(part.metrics) == 1
+    status, _, err = ramify("train", part.dir / "recipe.toml", "--resume", "-s", "run.steps=2")
+    assert status == 0, err
+    assert weights(part) == weights(whole)
+    assert part.steps == whole.steps == (1, 2)
+    assert [tree.core for tree in part.trees(2)] == [tree.core for tree in whole.trees(2)]
+    assert whole.metrics.column("reward/mean") == part.metrics.column("reward/mean")
+    assert whole.trees(1)[0].tokens.column("token")[0] == "<|im_start|>"
+    assert whole.best.parent == whole.dir / "checkpoints"
+    with pytest.raises(ConfigError, match="expected the folder of a run, "):
+        rf.open_run(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        whole.trees(9)
+
+
+def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, capsys):
+    def right(completions):
+        return [float(len(text)) for text in completions]
+
+    trainer = rf.Trainer.from_recipe(
+        task,
+        run={"dir": str(tmp_path / "run")},
+        reward=right,
+        rollout=rf.Rollout(branching=rf.branching.Function(lambda d: 0.6, probe_tokens=4)),
+    )
+    run = trainer.train(steps=1)
+    assert (
+        "no file has these functions at its top, so only Python can go on with this run"
+        in capsys.readouterr().out
+    )
+    run = trainer.train(steps=2, resume=True)
+    assert len(run.metrics) == 2
+    status, _, err = ramify("train", run.dir / "recipe.toml", "--resume")
+    assert status == 2
+    assert "a function of another Python session, which no file has. Go on from Python" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_recipe_of_a_trainer_is_what_the_command_line_reads(task, tmp_path, caller, capsys):
+    trainer = rf.Trainer(
+        caller,
+        train=[{"prompt": f"what is {n} ?", "answer": n} for n in range(20)],
+        reward="answer",
+        tools=rf.tools.Python(timeout_seconds=5),
+        rollout=rf.Rollout(n=4),
+        algorithm="grpo",
+        lora=rf.LoRA(4),
+        eval=rf.Eval(task.parent / "problems.jsonl", every=10),
+        learner=rf.Learner(rate=1e-4, problems_per_minibatch=8),
+        dir=tmp_path / "own",
+        data={"max_prompt_tokens": 200},
+    )
+    recipe = tmp_path / "printed.toml"
+    recipe.write_text(trainer.recipe)
+    assert rf.Trainer.from_recipe(recipe).recipe == trainer.recipe
+    capsys.readouterr()
+    assert main(["train", str(recipe), "--dry-run"]) == 0
+    assert capsys.readouterr().out == trainer.check()
+    assert trainer.config.rollout.m is None
+    assert trainer.config.learner.optimizer.rate == 1e-4
+    assert len(read_lines(trainer.config.data.train)) == 20
+    assert trainer.estimate(gpu_memory=80, gpus=1).startswith("one GPU of 80 GiB")
+    (tmp_path / "my_run.py").write_text(
+        f'import ramify as rf\ntrainer = rf.Trainer.from_recipe("{recipe}", rollout=rf.Rollout(n=5, m=None))\n'
+    )
+    assert main(["train", "my_run.py:trainer", "--dry-run", "-s", "run.seed=7"]) == 0
+    out = capsys.readouterr().out
+    assert "\nn = 5\n" in out
+    assert "\nseed = 7\n" in out
+    assert main(["train", "my_run.py:rf", "--dry-run"]) == 2
+    assert "my_run.py: rf: expected a ramify.Trainer, got module" in capsys.readouterr().err
+
+
+def test_examples_and_pairs_have_the_same_shape(task, caller, tmp_path):
+    rows = read_lines(task.parent / "demonstrations.jsonl")
+    sft = rf.SFT(
+        caller,
+        train=rows,
+        learner=rf.Learner(rate=1e-3, batch_size=2),
+        dir=tmp_path / "sft",
+        data={"max_tokens": 200},
+    )
+    assert sft.check().startswith("[model]\n")
+    dpo = rf.DPO(
+        caller,
+        train=task.parent / "pairs.jsonl",
+        learner=rf.Learner(beta=0.2, batch_size=4, rate=1e-3),
+        dir=tmp_path / "dpo",
+        data={"max_tokens": 120, "epochs": 1},
+        log=[],
+    )
+    run = dpo.train()
+    assert len(run.metrics) == 2
+    assert dpo.config.learner.beta == 0.2
+    assert repr(run).startswith("Run(")
+
+
+def test_an_evaluation_and_a_comparison(task, caller):
+    search = rf.tools.LocalSearch(corpus=task.parent / "passages.jsonl", top_k=1)
+    limits = rf.Limits(max_prompt_tokens=200, max_tokens=48, max_calls=2)
+    policy = rf.Policy(caller, threads=1, deterministic=True)
+    problems = rf.problems(task.parent / "problems.jsonl", limit=4)
+    with rf.Agent(policy, tools=search, limits=limits) as agent:
+        results = rf.evaluate(agent, problems, attempts=2)
+        again = rf.evaluate(agent, problems, attempts=2, reward=lambda completions: [2.0] * len(completions))
+    assert len(results) == len(results.trees) == len(results.attempts) == 8
+    assert again.score == 1.0
+    assert rf.compare(results, again).value == pytest.approx(1.0 - results.score)
+    assert rf.compare(results.trees, again.trees).column("trees") == [8, 8]
+    assert len(repr(results)) < 200
+    with pytest.raises(ConfigError, match="compare: expected two results, two folders or two trees, "):
+        rf.compare(results, agent)
+    with pytest.raises(ConfigError, match=r"its learner has no rate\. "):
+        policy.update(results.trees)

@@ -1,0 +1,73 @@
+"""Objects are tables of recipes; whatever is wrong is one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+import ramify as rf
+from ramify.api.tables import function_table, reward_table, tool_tables
+from ramify.core.errors import ConfigError
+from ramify.files.user_code import WITHOUT_FILE, load_function
+
+
+def price(item: str) -> str:
+    """Return the price of an item.
+
+    Args:
+        item: Name of the item.
+    """
+    return f"{item} costs 3"
+
+
+def right(completions, answer):
+    return [1.0] * len(completions)
+
+
+def test_functions_become_the_tables_that_name_them():
+    assert tool_tables([price, rf.tools.Python(timeout_seconds=5)])["tools"] == {
+        "own": [{"path": __file__, "function": "price"}],
+        "python": {"timeout_seconds": 5.0, "max_output_chars": 4000, "stateful": False},
+    }
+    assert reward_table([right, (price, 0.2)]) == {
+        "name": "parts",
+        "own": [
+            {"path": __file__, "function": "right", "weight": 1.0},
+            {"path": __file__, "function": "price", "weight": 0.2},
+        ],
+    }
+    assert reward_table("length") == {"name": "length"}
+
+
+def test_what_no_file_has_is_found_in_this_process_only():
+    rules = [lambda d, k=k: k for k in range(3)]
+    tables = [function_table(rule) for rule in rules]
+    assert len({table["function"] for table in tables}) == 3
+    for rule, table in zip(rules, tables, strict=True):
+        assert load_function(Path(table["path"]), table["function"]).function is rule
+        assert function_table(rule) == table
+    with pytest.raises(ConfigError, match="a function of another Python session"):
+        load_function(WITHOUT_FILE, "rule")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: rf.Rollout(max_token=3), "Rollout.max_token: unknown key. Use max_tokens"),
+        (lambda: rf.Learner(learning_rate=1), "Learner.learning_rate: unknown key. Use rate"),
+        (lambda: rf.Rollout(num_generations=8), "Rollout.num_generations: unknown key. Use n"),
+        (lambda: rf.Learner(pace=1), "Learner.pace: unknown key. Learner has batch_size, beta, betas, copies, "),
+        (lambda: rf.algorithms.named("ppo"), "algorithm: expected one of aepo, aepo_paper, arpo, "),
+        (lambda: rf.algorithms.ARPO(shared="twice"), "algorithms.arpo: shared: expected 'repeat', 'split' or 'mass', "),
+        (lambda: rf.score([], "lenght"), "score: reward.name: expected "),
+        (lambda: rf.score([], ["answer", "length"]), "reward: expected one name or object, and functions beside it, "),
+        (lambda: tool_tables([3]), "tools: expected a function, a class or an object of ramify.tools, got int"),
+        (lambda: rf.problems(3), "data: expected a file, or rows as a list of dictionaries, "),
+        (lambda: next(rf.problems([{"prompt": "?", "answer": 1}]).batches(2)), "batches: expected a size from 1 to 1, "),
+        (lambda: rf.credit([], rf.algorithms.named("grpo_tis")), "credit: algorithm.correction: its weights need "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(make, message):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
