@@ -113,22 +113,3 @@ async def credit_async(
     """As `credit`, in a thread."""
     result: Trees = await in_thread(credit, trees, algorithm, policy)
     return result
-<<<<<<< HEAD
-
-
-def _from_records(trees: Trees, section: Any) -> tuple[TrainingTree, ...]:  # noqa: ANN401 - an AlgorithmSection
-    from ramify.algos.credit import training_trees
-    from ramify.assemble.algorithm import annotation_request, build_estimator
-    from ramify.learner.learning import AnnotationRequest
-
-    if annotation_request(section) != AnnotationRequest() or section.correction is not None:
-        raise ConfigError(
-            "credit: this algorithm needs values of the model. Name it: credit(trees, algorithm, policy)"
-        )
-    annotated = [
-        AnnotatedTree(each.tree, each.rewards, behavior_annotations(each.tree))
-        for each in counted_trees(trees.scored)
-    ]
-    return training_trees(annotated, build_estimator(section), None, section.truncated == "mask")
-=======
->>>>>>> api
