@@ -12,6 +12,12 @@ export interface Failure {
 
 /** The nodes for which a tree carries a flag. */
 export function failuresIn(tree: Tree, flag: string): Failure[] {
+  const failures = failuresOf(tree, flag);
+  // A call that could not be read counts as a failed one too.
+  return flag === "tool_failed" && failures.length === 0 ? failuresOf(tree, "malformed") : failures;
+}
+
+function failuresOf(tree: Tree, flag: string): Failure[] {
   const byId = new Map(tree.nodes.map((node) => [node.id, node]));
   switch (flag) {
     case "tool_failed":

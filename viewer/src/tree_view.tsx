@@ -189,7 +189,8 @@ function Legend(): JSX.Element {
       <span>✕ failed call</span>
       <span>◆ branch granted</span>
       <span>◇ refused</span>
-      <span class="dashed">◇ no budget</span>
+      <span>◌ no budget</span>
+      <span class="key flip">◆ flipped by entropy</span>
     </p>
   );
 }
