@@ -6,6 +6,7 @@ import type { PanelProps } from "./tree_page";
 import { breakAfter, isSpecial, plural, score, short, visible } from "./words";
 
 const BEFORE = 12;
+const BEHIND = 2000;
 
 /** Two trajectories side by side from the first token at which they part. */
 export function Difference({ forest, leaf, choose }: PanelProps): JSX.Element {
@@ -70,7 +71,7 @@ function Rest({ tokens, shared }: { tokens: Token[]; shared: number }): JSX.Elem
   return (
     <div class="tokens">
       {shared > BEFORE && <span class="soft">… </span>}
-      {tokens.slice(Math.max(0, shared - BEFORE)).map((token, at) => {
+      {tokens.slice(Math.max(0, shared - BEFORE), shared + BEHIND).map((token, at) => {
         const index = Math.max(0, shared - BEFORE) + at;
         const tone = index < shared ? "shared" : index === shared ? "first" : "";
         return [
@@ -80,6 +81,9 @@ function Rest({ tokens, shared }: { tokens: Token[]; shared: number }): JSX.Elem
           breakAfter(token.text),
         ];
       })}
+      {tokens.length > shared + BEHIND && (
+        <span class="soft"> … {plural(tokens.length - shared - BEHIND, "more token")}</span>
+      )}
     </div>
   );
 }

@@ -47,8 +47,10 @@ export function useRun(source: Source): Loaded {
     let timer = 0;
     const rows = new Map<string, Row[]>();
     const trees = new Map<string, number>();
+    let last: Run | null = null;
     const refresh = async (): Promise<void> => {
       const run = await source.run();
+      if (stopped) return;
       const show = (): void => {
         if (!stopped) setLoaded({ run, rows: run.sources.flatMap(({ id }) => rows.get(id) ?? []), read: rows.size, error: "" });
       };
@@ -60,12 +62,15 @@ export function useRun(source: Source): Loaded {
         indexes.forEach((index) => rows.set(index.source, readRows(run, index)));
         files.forEach((file) => trees.set(file.id, file.trees));
       }
-      show();
+      // Nothing new: what is shown stays as it is.
+      if (run !== last || changed.length > 0) show();
+      last = run;
       if (run.live && !stopped) timer = window.setTimeout(attempt, LIVE_MILLISECONDS);
     };
     const attempt = (): void => {
       refresh().catch((error: unknown) => {
         if (stopped) return;
+        last = null;
         setLoaded((before) => ({ ...before, error: messageOf(error) }));
         timer = window.setTimeout(attempt, 2 * LIVE_MILLISECONDS);
       });

@@ -31,10 +31,14 @@ export function Playground(props: PanelProps): JSX.Element {
     if (other.value === null) return null;
     return change ? difference(own?.nodes ?? {}, other.value.nodes) : other.value.nodes;
   }, [own, other.value, change]);
+  const measures = useMemo(
+    () =>
+      measuresOf(forest, leaf, nodes)
+        .filter((measure) => ["advantage", "s_plus", "s_minus", "weight"].includes(measure.key))
+        .map((measure) => (change ? { ...measure, signed: true, hint: `Change: ${measure.hint}` } : measure)),
+    [forest, leaf, nodes, change],
+  );
   if (own === null && names.length === 0) return <p class="soft">This run has no algorithm that gives credit.</p>;
-  const measures = measuresOf(forest, leaf, nodes)
-    .filter((measure) => ["advantage", "s_plus", "s_minus", "weight"].includes(measure.key))
-    .map((measure) => (change ? { ...measure, signed: true, hint: `Change: ${measure.hint}` } : measure));
   const measure = measures.find((measure) => measure.key === key) ?? measures[0];
   const limits = measure === undefined ? null : range(forest, leaf, measure);
   return (
