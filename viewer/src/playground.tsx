@@ -78,7 +78,9 @@ function Sums(props: PanelProps & { own: Record<string, NodeCredit>; other: Reco
     (credit[id]?.[key] ?? []).reduce((total, value) => total + value, 0);
   const keys = ["s_plus", "s_minus", "weight"] as const;
   return (
-    <Table
+    <>
+      <h3>Sums over the tokens of each node</h3>
+      <Table
       label="Sums of each node on this trajectory"
       head={["Node", "S+", "changes", "S−", "changes", "W", "changes"]}
       numbers={[1, 2, 3, 4, 5, 6]}
@@ -92,5 +94,6 @@ function Sums(props: PanelProps & { own: Record<string, NodeCredit>; other: Reco
         }),
       ])}
     />
+    </>
   );
 }
