@@ -18,7 +18,10 @@ export function Difference({ forest, leaf, choose }: PanelProps): JSX.Element {
     .filter((trajectory) => trajectory.leaf !== leaf)
     .map((trajectory): [string, string] => [
       trajectory.leaf,
-      `${trajectory.leaf} ${verdict(trajectory).mark} ${score(trajectory.reward)} ${trajectory.answer}`.slice(0, 60),
+      `${trajectory.leaf} ${verdict(trajectory).mark} ${score(trajectory.reward)} ${trajectory.answer}`.slice(
+        0,
+        60,
+      ),
     ]);
   const [left, right] = [parting.left[parting.shared], parting.right[parting.shared]];
   return (
@@ -75,7 +78,10 @@ function Rest({ tokens, shared }: { tokens: Token[]; shared: number }): JSX.Elem
         const index = Math.max(0, shared - BEFORE) + at;
         const tone = index < shared ? "shared" : index === shared ? "first" : "";
         return [
-          <span key={index} class={`token ${token.node.source} ${tone} ${isSpecial(token.text) ? "special" : ""}`}>
+          <span
+            key={index}
+            class={`token ${token.node.source} ${tone} ${isSpecial(token.text) ? "special" : ""}`}
+          >
             {visible(token.text)}
           </span>,
           breakAfter(token.text),

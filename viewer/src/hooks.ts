@@ -52,7 +52,13 @@ export function useRun(source: Source): Loaded {
       const run = await source.run();
       if (stopped) return;
       const show = (): void => {
-        if (!stopped) setLoaded({ run, rows: run.sources.flatMap(({ id }) => rows.get(id) ?? []), read: rows.size, error: "" });
+        if (!stopped)
+          setLoaded({
+            run,
+            rows: run.sources.flatMap(({ id }) => rows.get(id) ?? []),
+            read: rows.size,
+            error: "",
+          });
       };
       const changed = run.sources.filter((file) => trees.get(file.id) !== file.trees);
       for (let at = 0; at < changed.length && !stopped; at += AT_ONCE) {
@@ -112,7 +118,13 @@ export function useKeys(keys: Record<string, (event: KeyboardEvent) => unknown>)
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
       const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea") !== null) return;
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        target.closest("input, select, textarea") !== null
+      )
+        return;
       if (event.key.startsWith("Arrow") && target.closest("[role=tablist], .keeps-arrows") !== null) return;
       if (event.key === "Enter" && target.closest("button, a, summary") !== null) return;
       const handler = latest.current[event.key];
@@ -130,7 +142,9 @@ export function useSize<T extends Element>(): [{ current: T | null }, { width: n
   useEffect(() => {
     const element = ref.current;
     if (element === null) return;
-    const observer = new ResizeObserver(() => setSize({ width: element.clientWidth, height: element.clientHeight }));
+    const observer = new ResizeObserver(() =>
+      setSize({ width: element.clientWidth, height: element.clientHeight }),
+    );
     observer.observe(element);
     return () => observer.disconnect();
   }, []);

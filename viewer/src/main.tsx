@@ -11,7 +11,9 @@ window.addEventListener("hashchange", () => {
 const root = document.getElementById("app");
 if (root !== null) {
   const source =
-    document.getElementById("run") === null ? new ServedSource(takeToken(window)) : new StaticSource(document);
+    document.getElementById("run") === null
+      ? new ServedSource(takeToken(window))
+      : new StaticSource(document);
   root.replaceChildren();
   render(<App source={source} />, root);
 }

@@ -19,17 +19,32 @@ interface Shading {
 }
 
 /** Every token with its white space and the special ones in a frame; shaded by a measure if one is chosen. */
-export function TokenText({ nodes, chosen, ...shading }: Shading & { nodes: Node[]; chosen?: Spot }): JSX.Element {
+export function TokenText({
+  nodes,
+  chosen,
+  ...shading
+}: Shading & { nodes: Node[]; chosen?: Spot }): JSX.Element {
   return (
     <div class="tokens">
       {nodes.map((node) => (
-        <NodeTokens key={node.id} node={node} chosen={chosen?.node === node.id ? chosen.at : -1} {...shading} />
+        <NodeTokens
+          key={node.id}
+          node={node}
+          chosen={chosen?.node === node.id ? chosen.at : -1}
+          {...shading}
+        />
       ))}
     </div>
   );
 }
 
-function NodeTokens({ node, chosen, measure, range, choose }: Shading & { node: Node; chosen: number }): JSX.Element {
+function NodeTokens({
+  node,
+  chosen,
+  measure,
+  range,
+  choose,
+}: Shading & { node: Node; chosen: number }): JSX.Element {
   const [all, setAll] = useState(false);
   const count = all ? node.ids.length : Math.min(node.ids.length, Math.max(SHOWN, chosen + 1));
   // The same elements as before are not compared again: a step of the cursor touches two nodes at most.
@@ -41,11 +56,18 @@ function NodeTokens({ node, chosen, measure, range, choose }: Shading & { node: 
         {node.ids.slice(0, count).map((id, at) => {
           const value = values?.[at] ?? null;
           const text = node.tokens?.[at] ?? `[${id}]`;
-          const power = value === null || range === undefined || measure === undefined ? 0 : strength(value, range, measure);
+          const power =
+            value === null || range === undefined || measure === undefined
+              ? 0
+              : strength(value, range, measure);
           return [
             <span
               class={`token ${node.source} ${isSpecial(text) ? "special" : ""} ${power < 0 ? "minus" : "plus"} ${at === chosen ? "chosen" : ""}`}
-              title={measure === undefined || value === null ? `id ${id}` : `${measure.label} ${short(value)}, id ${id}`}
+              title={
+                measure === undefined || value === null
+                  ? `id ${id}`
+                  : `${measure.label} ${short(value)}, id ${id}`
+              }
               style={{ "--power": String(Math.abs(power)) }}
               onClick={choose === undefined ? undefined : () => choose({ node: node.id, at })}
             >
