@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ramify.obs.metrics import Curve
 
 WIDTH, HEIGHT = 560, 260
-LEFT, RIGHT, TOP, BOTTOM = 56, 120, 16, 44
+LEFT, RIGHT, TOP, BOTTOM = 66, 120, 16, 44
 MAX_POINTS = 200
 LABEL_GAP = 15.0
 _CHAR_WIDTH = 6.6
