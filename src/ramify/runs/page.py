@@ -242,7 +242,9 @@ def _ends(points: Curve) -> tuple[float, float]:
 def _failures_section(
     folder: Path, rows: Sequence[MetricsRow], last: StepTrees | None, notes: Sequence[str]
 ) -> Section:
-    lines = tuple(line for line in FAILURES.lines if any(value for _, value in curve(rows, line[0])))
+    shares = {line: max((value for _, value in curve(rows, line[0])), default=0.0) for line in FAILURES.lines}
+    lines = tuple(line for line, share in shares.items() if share)
+    figure = FAILURES._replace(lines=lines, span=(0.0, max(shares.values())))
     warnings = list(notes)
     for metric, what in (
         ("group/failed", "problems of which every trajectory failed"),
@@ -258,7 +260,7 @@ def _failures_section(
         "Failures",
         "" if lines or warnings else "No trajectory was malformed, cut or failed.",
         warnings=warnings,
-        charts=charts((FAILURES._replace(lines=lines),), rows),
+        charts=charts((figure,), rows),
         tables=[table for table in tables if table.rows],
         texts=last.failure_texts() if last else (),
     )
