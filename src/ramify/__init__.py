@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ramify import algorithms, branching, rewards, tools
     from ramify.api.agent import Agent
     from ramify.api.data import Problems, problems
+    from ramify.api.functions import advantage, branching_rule, reward, rewriter, token_loss, tool
     from ramify.api.policy import Policy, Report
     from ramify.api.results import Results, compare, evaluate, evaluate_async
     from ramify.api.runs import Run, open_run
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ramify.config.schema_parts import SandboxSection as Sandbox
     from ramify.core.errors import RamifyError
     from ramify.core.messages import Message, Problem
+    from ramify.core.protocols import Environment, Tool
     from ramify.engines.configs import TrainingEngineConfig as LocalEngine
     from ramify.modeling.configs import AdapterConfig as LoRA
     from ramify.train.configs import EvaluationConfig as Eval
@@ -31,6 +33,12 @@ _PUBLIC = {
     "Agent": "api.agent",
     "Problems": "api.data",
     "problems": "api.data",
+    "advantage": "api.functions",
+    "branching_rule": "api.functions",
+    "reward": "api.functions",
+    "rewriter": "api.functions",
+    "token_loss": "api.functions",
+    "tool": "api.functions",
     "Policy": "api.policy",
     "Report": "api.policy",
     "Results": "api.results",
@@ -56,6 +64,8 @@ _PUBLIC = {
     "RamifyError": "core.errors",
     "Message": "core.messages",
     "Problem": "core.messages",
+    "Environment": "core.protocols",
+    "Tool": "core.protocols",
     "LocalEngine": "engines.configs.TrainingEngineConfig",
     "LoRA": "modeling.configs.AdapterConfig",
     "Sandbox": "config.schema_parts.SandboxSection",
@@ -69,6 +79,7 @@ __all__ = [
     "DPO",
     "SFT",
     "Agent",
+    "Environment",
     "Eval",
     "Learner",
     "Limits",
@@ -85,12 +96,15 @@ __all__ = [
     "Rollout",
     "Run",
     "Sandbox",
+    "Tool",
     "Trainer",
     "Trajectory",
     "Tree",
     "Trees",
+    "advantage",
     "algorithms",
     "branching",
+    "branching_rule",
     "compare",
     "credit",
     "credit_async",
@@ -98,9 +112,13 @@ __all__ = [
     "evaluate_async",
     "open_run",
     "problems",
+    "reward",
     "rewards",
+    "rewriter",
     "score",
     "score_async",
+    "token_loss",
+    "tool",
     "tools",
 ]
 

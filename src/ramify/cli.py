@@ -34,6 +34,7 @@ COMMANDS = {
     "model": "fetch a model into a folder, push a folder to the hub",
     "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",
     "cache": "import and export search caches of the papers' code, and show what a cache holds",
+    "recipes": "the shipped recipes: paper, hardware, model, data",
     "completion": "completion of commands, options and recipes, for bash, zsh or fish",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }

@@ -1,6 +1,8 @@
 """The research loop in Python: the bits of the same recipe under `ramify train`, in a thread, and in a running event loop."""
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -102,6 +104,24 @@ def test_own_functions_that_are_the_same_give_the_same_bits(task, run, caller, t
     _, _, policy = loop(caller, task.parent, rule, algorithm)
     saved = policy.save(tmp_path / "saved")
     assert weights(saved) == weights(run.root / "checkpoints" / f"step-{STEPS:06d}")
+
+
+def test_ctrl_c_stops_a_rollout_and_the_agent_goes_on(task, caller):
+    def interrupts(candidate):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0.5
+
+    policy = policy_of(caller)
+    problems = rf.problems(task.parent / "problems.jsonl", limit=2)
+    with agent_of(policy, task.parent) as agent:
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            agent.rollout(problems, n=6, m=3, branching=rf.branching.Function(interrupts, probe_tokens=4))
+        assert signal.getsignal(signal.SIGINT) is before
+        report = policy.update(rf.score(agent.rollout(problems, n=4), "length"))
+        assert report.num_steps == 1
+        assert len(agent.rollout(problems, n=2)) == 2
+    agent.close()
 
 
 def test_in_a_thread_and_in_a_running_loop(task, caller):

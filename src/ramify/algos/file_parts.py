@@ -287,7 +287,7 @@ class FunctionLoss(LossConfig):
     @property
     def _own(self) -> UserFunction:
         loaded = in_process(self.path, self.function) or _pinned(self.path, self.function, self.sha256)
-        return UserFunction(loaded, self.function, self.args)
+        return UserFunction(loaded, self.function.partition(":")[0], self.args)
 
 
 _SLOPE_ERROR = 1e-4

@@ -23,6 +23,7 @@ from ramify.modeling.model_path import fetch_model
 
 if TYPE_CHECKING:
     from ramify.api.trees import Trees
+    from ramify.assemble.recorded_credit import TreeCredit
     from ramify.learner import update as learners
     from ramify.learner.learning import Learning
     from ramify.learner.parallel import Ranks
@@ -129,6 +130,7 @@ class Policy:
         self._settings = learner or Learner()
         self._total_steps = total_steps
         self._progress = _Progress()
+        self._largest_row = 0
         self._ranks = self._load()
 
     @property
@@ -174,6 +176,7 @@ class Policy:
         section = algorithm_section(algorithm)
         per_step = self._settings.others.get("problems_per_minibatch") or max(len(trees), 1)
         learning = self._learning(section, trees, per_step)
+        self._prepare(learning.learner, trees)
         reports: Sequence[UpdateReport] = learning.update(learning.credit(trees.scored))
         progress = self._progress
         progress.optimizer_steps += math.ceil(len(trees) / per_step)
@@ -188,9 +191,16 @@ class Policy:
         report: Report = await in_thread(self.update, trees, algorithm)
         return report
 
-    def credit(self, trees: "Trees", section: AlgorithmSection) -> tuple[TrainingTree, ...]:
-        """Return what `update` would learn from, with the values that only the model can compute."""
-        return self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
+    def credit(
+        self, trees: "Trees", section: AlgorithmSection
+    ) -> "tuple[tuple[TrainingTree, TreeCredit], ...]":
+        """Return what `update` would learn from, with the values that only the model can compute, and its credit."""
+        from ramify.assemble.algorithm import build_objective
+        from ramify.assemble.recorded_credit import TreeCredit
+
+        objective = build_objective(section)
+        learned = self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
+        return tuple((tree, TreeCredit.of(tree, objective.credit(tree).credit)) for tree in learned)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model, its tokenizer and the state of its optimizer into a new folder, which transformers opens as it is.
@@ -255,6 +265,23 @@ class Policy:
         is_fresh = all(scored.tree.key.step == self.step for scored in trees.scored)
         # Trees of other weights differ from these by more than rounding.
         return learning if is_fresh else replace(learning, max_mismatch=None, max_kl=None)
+
+    def _prepare(self, learner: "learners.Learner", trees: "Trees") -> None:
+        """Have layers computed again if the largest row of these trees needs it, as a run does before its first step."""
+        from ramify.obs.console import RunConsole
+        from ramify.train.row_memory import prepare_rows
+
+        sizes = [sum(len(node.token_ids) for node in tree.core.nodes) for tree in trees]
+        paths = [
+            sum(len(node.token_ids) for node in each.core.nodes)
+            for tree in trees
+            for each in tree.trajectories
+        ]
+        longest, budget = max(paths, default=1), learner.token_budget
+        row = max(budget, longest) if max(sizes, default=0) <= budget else budget + longest
+        if row > self._largest_row:
+            self._largest_row = row
+            prepare_rows(learner, row, longest, RunConsole())
 
     def _learner(self, section: AlgorithmSection | None, temperature: float) -> "learners.Learner":
         from ramify.algos.losses import Objective

@@ -9,12 +9,13 @@ from ramify.api.policy import Policy
 from ramify.api.session import in_thread, run
 from ramify.api.tables import algorithm_section, reward_table
 from ramify.api.trees import Tree, Trees, as_trees, with_rewards
+from ramify.assemble.recorded_credit import RecordedAlgorithm
 from ramify.config.load import check_recipe
 from ramify.config.schema_parts import RewardSection, Section
 from ramify.core.errors import ConfigError
-from ramify.core.outcomes import counted_trees
-from ramify.core.records import AnnotatedTree, Reward, ScoredTree, TrainingTree, behavior_annotations
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Tree as CoreTree
+from ramify.obs.trace import TracedTree
 
 
 class _RewardTable(Section):
@@ -88,20 +89,20 @@ def credit(
         ConfigError: The algorithm needs the policy, or cannot be used.
         DataError: The trees have no rewards.
     """
-    from ramify.assemble.algorithm import build_objective
-
     listed, section = as_trees(trees, "credit"), algorithm_section(algorithm)
-    credited = _from_records(listed, section) if policy is None else policy.credit(listed, section)
-    by_key = {each.tree.key: each for each in credited}
-    objective = build_objective(section)
-
-    def with_credit(tree: Tree) -> Tree:
-        training = by_key.get(tree.core.key)
-        if training is None:
-            return replace(tree, training=None, credit={})
-        return replace(tree, training=training, credit=objective.credit(training).credit)
-
-    return Trees(map(with_credit, listed))
+    if policy is None:
+        recorded = [TracedTree(each.tree, each.rewards) for each in listed.scored]
+        own = RecordedAlgorithm("credit", section, runs_file=True)
+        if reason := own.obstacle(recorded):
+            first = reason.partition(". ")[0]
+            raise ConfigError(
+                f"credit: {first}. Name the policy that has it: credit(trees, algorithm, policy)"
+            )
+        credited = own.credit(recorded).trees
+    else:
+        by_key = {tree.tree.key: each for tree, each in policy.credit(listed, section)}
+        credited = tuple(by_key.get(tree.key) for tree in listed)
+    return Trees(replace(tree, credit=each) for tree, each in zip(listed, credited, strict=True))
 
 
 async def credit_async(
@@ -112,29 +113,3 @@ async def credit_async(
     """As `credit`, in a thread."""
     result: Trees = await in_thread(credit, trees, algorithm, policy)
     return result
-
-
-def _from_records(trees: Trees, section: Any) -> tuple[TrainingTree, ...]:  # noqa: ANN401 - an AlgorithmSection
-    from ramify.algos.credit import trained
-    from ramify.assemble.algorithm import annotation_request, build_estimator
-    from ramify.learner.learning import AnnotationRequest
-
-    if annotation_request(section) != AnnotationRequest() or section.correction is not None:
-        raise ConfigError(
-            "credit: this algorithm needs values of the model. Name it: credit(trees, algorithm, policy)"
-        )
-    estimator = build_estimator(section)
-    annotated = [
-        AnnotatedTree(each.tree, each.rewards, behavior_annotations(each.tree))
-        for each in counted_trees(trees.scored)
-    ]
-    statistics = estimator.batch_statistics(annotated)
-    return tuple(
-        TrainingTree(
-            tree.tree,
-            tree.annotations,
-            estimator.advantages(tree, statistics),
-            loss_mask=trained(tree.tree, section.truncated == "mask"),
-        )
-        for tree in annotated
-    )

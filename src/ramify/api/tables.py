@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe, read_toml
+from ramify.config.other_names import counterpart
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_parts import SandboxSection, ToolsSection
@@ -39,6 +40,13 @@ def _fields(config: type[Config]) -> frozenset[str]:
     return frozenset(field.name for field in fields(config))
 
 
+def _counterpart(key: str, keys: frozenset[str]) -> list[str]:
+    """Return our name for a key of another trainer, if it is among `keys`."""
+    row = counterpart([key], keys)
+    names = [name.rpartition(".")[2] for name in row.ours] if row is not None else []
+    return [name for name in names if name in keys]
+
+
 class Settings:
     """Keys of a recipe's table, as they were passed; a key that is None removes that of the recipe below."""
 
@@ -52,7 +60,7 @@ class Settings:
         """
         name = type(self).__name__
         for key in keys.keys() - self.keys:
-            near = get_close_matches(key, self.keys, 1)
+            near = _counterpart(key, self.keys) or get_close_matches(key, self.keys, 1)
             raise ConfigError(
                 f"{name}.{key}: unknown key. "
                 + (f"Use {near[0]}" if near else f"{name} has {', '.join(sorted(self.keys))}")

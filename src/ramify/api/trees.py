@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -11,9 +11,10 @@ import numpy as np
 from ramify.algos.ops import by_node
 from ramify.api.tables import short
 from ramify.api.views import Node, Spell, Table, Trajectory, frame, html_table, token_rows
+from ramify.assemble.recorded_credit import TreeCredit
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
-from ramify.core.records import Floats, NodeCredit, Reward, ScoredTree, TrainingTree
+from ramify.core.records import Floats, Reward, ScoredTree
 from ramify.core.tree import Node as CoreNode
 from ramify.core.tree import Source, StopReason, TreeKey
 from ramify.core.tree import Tree as CoreTree
@@ -28,16 +29,14 @@ class Tree:
     Attributes:
         core: The record.
         rewards: One for each trajectory; None before `ramify.score`.
-        training: What was credited; None before `ramify.credit`.
-        credit: Of each policy node, by its id.
+        credit: Advantages and credit; None before `ramify.credit`, and for a tree of which no trajectory counts.
         spell: Returns the text of token ids, if the tokenizer is known.
         temperature: That of the sampling distribution.
     """
 
     core: CoreTree
     rewards: tuple[Reward, ...] | None = None
-    training: TrainingTree | None = None
-    credit: Mapping[str, NodeCredit] = field(default_factory=dict)
+    credit: TreeCredit | None = None
     spell: Spell | None = None
     temperature: float = 1.0
 
@@ -79,7 +78,7 @@ class Tree:
         rewards: Sequence[Reward | None] = self.rewards or (None,) * len(self.core.trajectories)
         views = []
         for core, reward in zip(self.core.trajectories, rewards, strict=True):
-            own = self._advantages.get(core.leaf.id)
+            own = None if self.credit is None else self.credit.advantages.get(core.leaf.id)
             parts = {} if own is None else {node.id: part for node, part in by_node(core, own)}
             rows = [row for node in core.nodes for row in self._rows(node, parts.get(node.id))]
             mean = None if own is None else float(own.mean()) if len(own) else 0.0
@@ -139,18 +138,12 @@ class Tree:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.text)}</pre>"
 
-    @cached_property
-    def _advantages(self) -> Mapping[str, Floats]:
-        if self.training is None:
-            return {}
-        pairs = zip(self.training.tree.trajectories, self.training.advantages, strict=True)
-        return {trajectory.leaf.id: advantages for trajectory, advantages in pairs}
-
     def _rows(self, node: CoreNode, advantages: Floats | None = None) -> Iterator[Mapping[str, Any]]:
+        credit = None if self.credit is None else self.credit.nodes.get(node.id)
+        if advantages is None and self.credit is not None:
+            advantages = self.credit.means.get(node.id)
         is_trained = node.id not in self.core.inherited_ids
-        return token_rows(
-            node, self.spell, is_trained=is_trained, credit=self.credit.get(node.id), advantages=advantages
-        )
+        return token_rows(node, self.spell, is_trained=is_trained, credit=credit, advantages=advantages)
 
     def _lines(self) -> Iterator[str]:
         rewards = {each.id: each.reward for each in self.trajectories}
@@ -296,4 +289,4 @@ def as_trees(trees: "Trees | Tree | Iterable[Tree]", what: str) -> Trees:
 
 def with_rewards(tree: Tree, rewards: Sequence[Reward]) -> Tree:
     """Return a tree with other rewards, and no credit."""
-    return replace(tree, rewards=tuple(rewards), training=None, credit={})
+    return replace(tree, rewards=tuple(rewards), credit=None)

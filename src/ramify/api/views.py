@@ -109,7 +109,6 @@ def token_rows(
             if credit is None
             else (float(credit.s_plus[i]), float(credit.s_minus[i]), float(credit.weight[i]))
         )
-        mean = None if plus is None or minus is None or not weight else (plus + minus) / weight
         yield {
             "node": node.id,
             "token": None if spell is None else spell([token]),
@@ -118,7 +117,7 @@ def token_rows(
             "mask": is_policy and is_trained,
             "logprob": node.behavior_logprobs[i] if is_policy else None,
             "entropy": node.token_entropies[i] if node.token_entropies else None,
-            "advantage": mean if advantages is None else float(advantages[i]),
+            "advantage": None if advantages is None else float(advantages[i]),
             "S+": plus,
             "S-": minus,
             "W": weight,

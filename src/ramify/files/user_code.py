@@ -186,10 +186,14 @@ def load_user_function(
         ConfigError: The file cannot be run or has no such function, or the function cannot take its arguments.
     """
     loaded = load_function(path, name)
+    # The name of a function that no file has ends with its line.
+    plain = name.partition(":")[0]
+    own = UserFunction(loaded, plain, args)
+    what = f"{path}: {name}" if in_process(path, name) is None else f"{loaded.path}{own._line}: {plain}"
     if inspect.iscoroutinefunction(loaded.function):
-        raise ConfigError(f"{path}: {name}: expected a plain function, got an async one. Remove async.")
-    check_signature(loaded.function, f"{path}: {name}", name, parameters, args)
-    return UserFunction(loaded, name, args)
+        raise ConfigError(f"{what}: expected a plain function, got an async one. Remove async.")
+    check_signature(loaded.function, what, plain, parameters, args)
+    return own
 
 
 def check_signature(
@@ -210,6 +214,16 @@ def check_signature(
 
 
 _WITHOUT_RESULT = (inspect.isclass, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def place_of(function: Callable[..., Any], error: BaseException | None = None) -> str:
+    """Return " (FILE, line N)" of a function, or of the line of its file at which an error was raised; "": it has no file."""
+    source = inspect.unwrap(function)
+    code = getattr(source, "__code__", None)
+    if code is None:
+        return ""
+    line = "" if error is None else _line(error, Path(code.co_filename))
+    return f" ({code.co_filename}{line or f', line {code.co_firstlineno}'})"
 
 
 def one_line(error: BaseException) -> str:

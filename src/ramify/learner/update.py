@@ -69,6 +69,11 @@ class Learner:
         self._max_skipped_in_a_row = max_skipped_in_a_row
 
     @property
+    def token_budget(self) -> int:
+        """Most tokens of a row that are computed at a time."""
+        return self._token_budget
+
+    @property
     def model(self) -> PreTrainedModel:
         """This rank's model, or its shard."""
         return self.ranks.worker.model

@@ -4,6 +4,10 @@ The user's functions have the signature that TRL's trainers use, or verl's:
 
 def reward(completions, answer, **columns) -> list[float | None]
 def compute_score(data_source, solution_str, ground_truth, extra_info) -> float | dict
+
+or are called for one answer at a time:
+
+def right(final_answer, answer) -> float | None
 """
 
 import asyncio
@@ -20,7 +24,7 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
 from ramify.core.records import Reward
 from ramify.core.tree import Trajectory
-from ramify.files.user_code import load_function, one_line
+from ramify.files.user_code import load_function, one_line, place_of
 from ramify.rewards.configs import OwnPartConfig
 from ramify.rewards.extract import answer_of
 
@@ -29,6 +33,11 @@ JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 
 _CONTROL_TOKEN = re.compile(r"<\|\w{1,40}\|>")
 """Such as <|im_end|>, which verl leaves out of a text."""
+
+_SINGLE = frozenset({"completion", "final_answer", "trajectory"})
+"""Parameters of a function that is called for one answer at a time."""
+_BATCH = frozenset({"completions", "prompts", "trajectories"})
+"""Parameters of one that is called for all of a problem's answers."""
 
 _LARGEST = 1e9
 """Largest absolute value; its squares and means still fit float32."""
@@ -170,6 +179,9 @@ class FunctionPart:
     text after the prompt, the gold (a list where there are several), `data_source`, and as `extra_info` the columns of the
     problem. Of a dict that it returns, "score" counts.
 
+    So is a function with one of the parameters `completion`, `final_answer` and `trajectory`. It gets the text after the prompt, the
+    final answer, the record, `prompt`, `answer` (a list of golds) and the columns of the problem, as far as it names them.
+
     Attributes:
         function: Returns for each completion a number, or None: for all completions of a problem it does not apply to the
             problem, for a few of them it has no verdict on these.
@@ -205,25 +217,40 @@ class FunctionPart:
         """
         if not trajectories:
             return []
+        names = inspect.signature(self.function).parameters.keys()
+        if names >= {"solution_str", "ground_truth"}:
+            offer = self._of_one
+        elif names & _SINGLE and not names & _BATCH:
+            offer = self._of_single
+        else:
+            return self._checked(await self._call(self._of_all(trajectories)), trajectories)
+        scores = [await self._call(offer(each), _about(each)) for each in trajectories]
+        scores = [score.get("score", score) if isinstance(score, Mapping) else score for score in scores]
+        return self._checked(scores, trajectories)
+
+    async def _call(self, offered: dict[str, Any], about: str = "") -> Any:  # noqa: ANN401 - whatever the function returns
+        arguments = self._taken(offered)
         try:
-            if inspect.signature(self.function).parameters.keys() >= {"solution_str", "ground_truth"}:
-                returned: object = [
-                    score.get("score", score) if isinstance(score, Mapping) else score
-                    for score in [await self._call(self._of_one(each)) for each in trajectories]
-                ]
-            else:
-                returned = await self._call(self._of_all(trajectories))
+            if inspect.iscoroutinefunction(self.function):
+                return await self.function(**arguments)
+            return await asyncio.to_thread(self.function, **arguments)
         except DataError:
             raise
         except Exception as error:
-            raise DataError(f"reward {self.name}: it raised {one_line(error)}") from error
-        return self._checked(returned, trajectories)
+            at = place_of(self.function, error)
+            raise DataError(f"reward {self.name}: {about}it raised {one_line(error)}{at}") from error
 
-    async def _call(self, offered: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the function returns
-        arguments = self._taken(offered)
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(**arguments)
-        return await asyncio.to_thread(self.function, **arguments)
+    def _of_single(self, trajectory: Trajectory) -> dict[str, Any]:
+        problem = trajectory.problem
+        return {
+            **problem.info,
+            "prompt": [(message.role, message.text) for message in problem.messages],
+            "completion": "".join(node.text for node in trajectory.nodes[1:]),
+            "final_answer": answer_of(trajectory),
+            "answer": list(problem.answer),
+            "trajectory": trajectory,
+            **self.args,
+        }
 
     def _of_one(self, trajectory: Trajectory) -> dict[str, Any]:
         problem = trajectory.problem
@@ -259,18 +286,21 @@ class FunctionPart:
         for key, parameter in parameters.items():
             if key not in offered and parameter.default is inspect.Parameter.empty:
                 have = ", ".join(sorted(offered.keys() - self.args.keys()))
-                raise DataError(f"reward {self.name}: unknown parameter {key!r}. Use {have}")
+                at = place_of(self.function)
+                raise DataError(f"reward {self.name}: unknown parameter {key!r}. Use {have}{at}")
         return {key: value for key, value in offered.items() if key in parameters}
 
     def _checked(self, returned: object, trajectories: Sequence[Trajectory]) -> list[float | None]:
         if not isinstance(returned, Sequence) and not hasattr(returned, "__array__"):
             raise DataError(
                 f"reward {self.name}: expected a list of {len(trajectories)} numbers, got {type(returned).__name__}"
+                f"{place_of(self.function)}"
             )
         values = list(returned)  # type: ignore[call-overload]
         if len(values) != len(trajectories):
             raise DataError(
                 f"reward {self.name}: expected {len(trajectories)} values, one for each completion, got {len(values)}"
+                f"{place_of(self.function)}"
             )
         return [self._number(value, each) for value, each in zip(values, trajectories, strict=True)]
 
@@ -282,10 +312,10 @@ class FunctionPart:
         except OverflowError:
             number = math.inf
         if not abs(number) <= _LARGEST:
-            where = f"problem {trajectory.problem.id!r}, trajectory {trajectory.leaf.id!r}"
-            shown = "a larger number" if number == math.inf else repr(value)
+            shown = "a larger number" if number == math.inf else f"{value!r:.80}"
             raise DataError(
-                f"reward {self.name}: {where}: expected a number from -1e9 to 1e9 or None, got {shown}"
+                f"reward {self.name}: {_about(trajectory)}expected a number from -1e9 to 1e9 or None, got {shown}"
+                f"{place_of(self.function)}"
             )
         return number
 
@@ -301,6 +331,10 @@ def load_reward(config: OwnPartConfig) -> tuple[FunctionPart, str]:
         return FunctionPart(loaded.function, config.name or config.function, config.args), loaded.sha256
     except ConfigError as error:
         raise ConfigError(f"{config.path}: {error}") from None
+
+
+def _about(trajectory: Trajectory) -> str:
+    return f"problem {trajectory.problem.id!r}, trajectory {trajectory.leaf.id!r}: "
 
 
 def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:

@@ -53,7 +53,9 @@ def test_what_no_file_has_is_found_in_this_process_only():
     ("make", "message"),
     [
         (lambda: rf.Rollout(max_token=3), "Rollout.max_token: unknown key. Use max_tokens"),
-        (lambda: rf.Learner(lr=1), "Learner.lr: unknown key. Learner has betas, copies, "),
+        (lambda: rf.Learner(learning_rate=1), "Learner.learning_rate: unknown key. Use rate"),
+        (lambda: rf.Rollout(num_generations=8), "Rollout.num_generations: unknown key. Use n"),
+        (lambda: rf.Learner(pace=1), "Learner.pace: unknown key. Learner has batch_size, beta, betas, copies, "),
         (lambda: rf.algorithms.named("ppo"), "algorithm: expected one of aepo, aepo_paper, arpo, "),
         (lambda: rf.algorithms.ARPO(shared="twice"), "algorithms.arpo: shared: expected 'repeat', 'split' or 'mass', "),
         (lambda: rf.score([], "lenght"), "score: reward.name: expected "),
@@ -61,7 +63,7 @@ def test_what_no_file_has_is_found_in_this_process_only():
         (lambda: tool_tables([3]), "tools: expected a function, a class or an object of ramify.tools, got int"),
         (lambda: rf.problems(3), "data: expected a file, or rows as a list of dictionaries, "),
         (lambda: next(rf.problems([{"prompt": "?", "answer": 1}]).batches(2)), "batches: expected a size from 1 to 1, "),
-        (lambda: rf.credit([], rf.algorithms.GRPO()), "credit: this algorithm needs values of the model. "),
+        (lambda: rf.credit([], rf.algorithms.named("grpo_tis")), "credit: algorithm.correction: its weights need "),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(make, message):

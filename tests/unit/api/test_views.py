@@ -53,7 +53,8 @@ def test_tokens_have_what_the_tree_was_credited_with(tree):
         is_policy = by_node[row["node"]].source == "policy"
         assert row["mask"] == is_policy
         assert (row["W"] is not None) == is_policy
-        if is_policy and row["W"]:
+        if is_policy:
+            # With `repeat` the weight is the number of trajectories through the token.
             assert row["advantage"] * row["W"] == pytest.approx(row["S+"] + row["S-"])
     # With `repeat` the trajectories' own advantages add up to the credit of each token.
     total = sum(row["advantage"] for each in credited.trajectories for row in each.tokens if row["mask"])

@@ -1,0 +1,32 @@
+"""The examples of docs/python.md, as they stand, on a small model in the place of the quick start's."""
+
+import re
+import shutil
+from pathlib import Path
+
+from e2e_runs import PASSAGES, write_lines
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_the_examples_run_as_they_stand(tmp_path, caller, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = tmp_path / "runs" / "quickstart" / "world"
+    world.mkdir(parents=True)
+    shutil.copytree(caller, tmp_path / "runs" / "quickstart" / "sft")
+    write_lines(
+        world / "train.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(8)]
+    )
+    write_lines(world / "passages.jsonl", [{"text": text} for text in PASSAGES])
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    # The practitioner's and the researcher's.
+    train, loop = (sum(bool(line.strip()) for line in block.splitlines()) for block in blocks[:2])
+    assert train <= 12
+    assert loop <= 20
+    names = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert names["report"].step == 2
+    assert names["policy"].step == 3
+    assert names["run"].steps == (1, 2)
+    assert (tmp_path / "runs" / "python_loop" / "model.safetensors").is_file()
