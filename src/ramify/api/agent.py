@@ -165,10 +165,6 @@ class Agent:
         section = self._rollout({key: value for key, value in table.items() if value is not None})
         section.refuse_idle_rule()
         requests = self._requests(() if problems is None else as_problems(problems), start, _is_aside)
-        if section.branching.branches and not all(spec.forks for spec in self._toolbox.specs):
-            raise ConfigError(
-                "rollout: a tool has no fork, so no tree branches. Give its class a method fork, or leave m out"
-            )
         parts = replace(
             self._parts,
             brancher=self._brancher(section),
