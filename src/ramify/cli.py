@@ -28,11 +28,13 @@ COMMANDS = {
     "runs": "the runs in a folder, and what differs between two of them",
     "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
     "case": "a recorded trajectory as a test of the tools and the reward",
+    "report": "one page about any run, with its figures",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder, push a folder to the hub",
     "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",
     "cache": "import and export search caches of the papers' code, and show what a cache holds",
+    "recipes": "the shipped recipes: paper, hardware, model, data",
     "completion": "completion of commands, options and recipes, for bash, zsh or fish",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }

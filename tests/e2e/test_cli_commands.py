@@ -147,7 +147,7 @@ def test_training_notes_once_at_its_start_what_does_not_act(tmp_path, model_fold
     recipe = write_task(tmp_path / "task", model_folder)
     assert main(["train", str(recipe), "--max-steps", "2", "-s", "algorithm.loss.clip_high=0.3"]) == 0
     note = "note: with one optimizer step a rollout (learner.problems_per_minibatch = 2) the ratio is 1: "
-    lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split("  ", 1)[-1] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if "note:" in line] == [f"{note}algorithm.loss.clip_high does not act"]
     assert lines[0].startswith(note)
 

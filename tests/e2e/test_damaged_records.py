@@ -12,7 +12,10 @@ from e2e_runs import EVAL, SELFCRITIC, TRAIN, overrides, write_task
 from ramify.cli import main
 
 QUICK = ("run.threads=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
-EACH = {"pairs": 40, "rollout": 4, "eval --compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5}
+EACH = {
+    **{"pairs": 40, "credit": 40, "score": 20, "case": 20, "rollout": 4},
+    **{"eval --compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5},
+}
 """Faults that are drawn for each command."""
 
 
@@ -56,23 +59,9 @@ class Runs:
     def command(self, door, to, rng):
         """Put a damaged run into the folder `to`; returns the command that reads it."""
         match door:
-            case "pairs":
+            case "pairs" | "credit" | "score" | "case" | "rollout":
                 self._trees(to, rng)
-                return ["pairs", to / "run" / "trees.jsonl", "--model", self.model, "--out", to / "out.jsonl"]
-            case "rollout":
-                self._trees(to, rng)
-                (to / "run" / "trees").mkdir()
-                shutil.move(to / "run" / "trees.jsonl", to / "run" / "trees" / "000001.jsonl")
-                tree = json.loads(self.lines[0])
-                node = next(node["id"] for node in tree["nodes"] if "stop" not in node)
-                requests = [
-                    "rollout",
-                    self.recipes["train"],
-                    *self.settings["train"],
-                    "-s",
-                    f"run.dir={to / 'new'}",
-                ]
-                return [*requests, "--from", f"{to / 'run'}:1:0/{node}"]
+                return self._reader_of_trees(door, to, rng)
             case "eval --compare":
                 self._one_of(to, "eval", ["manifest.json", "results.jsonl"], rng)
                 return ["eval", "--compare", self.folder / "eval" / "run", to / "run", "--out", to / "new"]
@@ -94,6 +83,27 @@ class Runs:
         name = door.split()[0]
         settings = [*self.settings[name], "-s", f"run.dir={to / 'run'}"]
         return [name, self.recipes[name], *settings, "--resume"]
+
+    def _reader_of_trees(self, door, to, rng):
+        trees, nodes = to / "run" / "trees.jsonl", json.loads(self.lines[0])["nodes"]
+        match door:
+            case "pairs":
+                return ["pairs", trees, "--model", self.model, "--out", to / "out.jsonl"]
+            case "credit":
+                name = rng.choice(["group", "node_value", "turn_level", "tree_grpo", "reinforce_pp"])
+                chosen = ["--algorithm", self.recipes["train"], "-s", f"algorithm.estimator.name={name}"]
+                return ["credit", trees, *chosen, "--tree", rng.randrange(2)]
+            case "score":
+                return ["score", trees, "--reward", self.recipes["eval"]]
+            case "case":
+                shutil.copy(self.folder / "train" / "run" / "recipe.toml", to / "run")
+                leaf = next(node["id"] for node in nodes if "stop" in node)
+                return ["case", trees, "--tree", 0, "--leaf", leaf, "--out", to / "case"]
+        (to / "run" / "trees").mkdir()
+        shutil.move(trees, to / "run" / "trees" / "000001.jsonl")
+        node = next(node["id"] for node in nodes if "stop" not in node)
+        settings = [*self.settings["train"], "-s", f"run.dir={to / 'new'}"]
+        return ["rollout", self.recipes["train"], *settings, "--from", f"{to / 'run'}:1:0/{node}"]
 
     def _trees(self, to, rng):
         (to / "run").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 
@@ -119,6 +120,19 @@ def test_an_evaluation_has_no_algorithm_of_its_own(evaluated, capsys):
     assert all(tree["own_nodes"] is None for tree in result["trees"])
 
 
+def test_a_run_whose_own_credit_no_trace_can_give_is_compared_with_nothing(trained, tmp_path, capsys):
+    shutil.copytree(trained / "trees", tmp_path / "trees")
+    charged = '[algorithm.kl]\nplace = "reward"\nestimator = "k1"\ncoefficient = 0.1\n'
+    (tmp_path / "recipe.toml").write_text((trained / "recipe.toml").read_text() + charged)
+    capsys.readouterr()
+    assert main(["credit", str(tmp_path), "--algorithm", "arpo_hard_reasoning_7b"]) == 0
+    out = capsys.readouterr().out
+    assert "no comparison with the algorithm of the run: algorithm.kl" in out
+    assert "in brackets" not in out
+    assert main(["credit", str(tmp_path)]) == 2
+    assert "algorithm.kl" in capsys.readouterr().err
+
+
 def commands(trace, tree):
     """The offered commands by name, with their blanks filled in."""
     traced = read_trees(trace)[tree].tree
@@ -194,6 +208,15 @@ def test_a_case_says_which_call_has_another_result(trained, tmp_path, capsys):
     capsys.readouterr()
     assert main(["case", str(case)]) == 1
     assert "text: expected" in capsys.readouterr().out
+    (row,) = read_lines(case / "case.jsonl")
+    row["expected"] |= {"reward": 7.5, "answer": "no such", "calls": []}
+    write_lines(case / "case.jsonl", [row])
+    assert main(["case", str(case)]) == 1
+    out = capsys.readouterr().out
+    assert all(
+        f"{key}: expected {value}" in out
+        for key, value in (("reward", "7.5"), ("answer", "'no such'"), ("calls", 0))
+    )
 
 
 @pytest.mark.parametrize(

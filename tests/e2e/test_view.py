@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import socket
 import threading
@@ -72,6 +73,9 @@ def test_runs_of_other_kinds_and_whole_folders_are_shown(trained, tmp_path, mode
             assert len(view.index(source["id"])["rows"]) == source["trees"] > 0
     view = RunView([trained])
     assert {each["name"] for each in view.run()["runs"]} == {"rl/run", "eval/run"}
+    again = shutil.copytree(trained / "eval" / "run", tmp_path / "again")
+    about = dict(RunView([trained / "eval" / "run", again]).run()["about"])
+    assert about["Right in the second only"] == about["Right in the first only"] == "0 problems"
     page = tmp_path / "page.html"
     assert main(["view", str(trained), "--out", str(page), "--redact"]) == 0
     assert page.read_text().count("<script") == 3 + len(view.sources)

@@ -88,8 +88,10 @@ export function App({ source }: { source: Source }): JSX.Element {
             {...{ source, run, rows, shown, filter, setFilter, sort, setSort, hits, setHits, cursor, setCursor, open }}
           />
         )}
-        {route.view === "failures" && <Failures {...{ source, run, rows, open }} />}
-        {route.view === "problems" && <Problems {...{ source, run, rows, open, problem: route.problem, go }} />}
+        {route.view === "failures" && <Failures {...{ source, run, rows, open, reading: read < run.sources.length }} />}
+        {route.view === "problems" && <Problems
+            {...{ source, run, rows, open, problem: route.problem, go, reading: read < run.sources.length }}
+          />}
         {route.view === "run" && <RunPage run={run} rows={rows} />}
         {route.view === "tree" && tree !== null && (
           <TreePage {...{ source, run, row: tree, rows, route, go, open, step, at, total: shown.length }} />

@@ -32,6 +32,7 @@ export function Chart(props: { title: string; lines: Line[]; dots?: boolean; low
               {line.name}
             </span>
           ))}
+        {points.length > 1 && <span class="soft peak">{peak(points)}</span>}
       </figcaption>
       <svg width={width} height={HEIGHT} role="img" aria-label={`${props.title}: ${props.lines.map(spoken).join("; ")}`}>
         {[low, high].map((value, at) => (
@@ -67,6 +68,11 @@ function ends(values: number[]): [number, number] {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   if (!Number.isFinite(low)) return [0, 1];
   return low === high ? [low === 0 ? 0 : Math.min(0, low), Math.max(high, low === 0 ? 1 : 0)] : [low, high];
+}
+
+function peak(points: [number, number][]): string {
+  const [step, value] = points.reduce((best, point) => (point[1] > best[1] ? point : best));
+  return `highest ${short(value)} at step ${short(step)}`;
 }
 
 function spoken(line: Line): string {

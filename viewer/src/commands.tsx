@@ -34,8 +34,10 @@ export function Commands({ forest, node, leaf }: PanelProps): JSX.Element {
 /** The command with its ids as words of a shell; null if an id cannot stand there. */
 export function filled(template: string, ids: Record<string, string>): string | null {
   let broken = false;
-  const text = template.replace(/\{(node|leaf|other)\}/g, (_, name: string) => {
-    const word = shellWord(ids[name] ?? "");
+  const text = template.replace(/\{(node|leaf|other)\}/g, (_, name: string, at: number) => {
+    const id = ids[name] ?? "";
+    // Behind a letter an empty id is nothing; by itself it is a word.
+    const word = id === "" && /\S/.test(template[at - 1] ?? " ") ? "" : shellWord(id);
     broken ||= word === null;
     return word ?? "";
   });

@@ -18,8 +18,8 @@ export function Decisions({ forest, choose, node }: PanelProps): JSX.Element {
       </p>
       <Table
         label="Branch decisions"
-        head={["Node", "Outcome", "Entropy", "H", "ΔH", "P", "Draw", "Planned", "Taken", "Budget left"]}
-        numbers={[3, 4, 5, 6, 7, 8, 9]}
+        head={["Node", "Outcome", "Entropy", "H", "ΔH", "P", "Draw", "Taken", "Budget left"]}
+        numbers={[3, 4, 5, 6, 7, 8]}
         rows={decisions.map((decision) => [
           <button class={`link ${decision.node === node ? "chosen" : ""}`} onClick={() => choose(decision.node)}>
             {decision.node || "prompt"}
@@ -30,14 +30,13 @@ export function Decisions({ forest, choose, node }: PanelProps): JSX.Element {
           signed(decision.entropy_delta),
           short(decision.probability),
           short(decision.draw),
-          short(decision.planned),
-          short(decision.taken),
+          `${short(decision.taken)} of ${short(decision.planned)}`,
           short(decision.budget_left),
         ])}
       />
       <p class="soft">
         H is the mean entropy of the first tokens after the result, ΔH its difference to the beginning of the trajectory,
-        both in nats a token. A branch is planned if the draw is below P, and granted while the budget lasts. “Flipped” says
+        both in nats a token. A branch is planned if the draw is below P, and taken while the budget lasts. “Flipped” says
         that the same draw without entropy would have decided otherwise.
       </p>
     </section>

@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { partner, partOf, type Token } from "./parting";
 import { Select, Verdict, verdict } from "./parts";
 import type { PanelProps } from "./tree_page";
-import { isSpecial, plural, score, short, visible } from "./words";
+import { breakAfter, isSpecial, plural, score, short, visible } from "./words";
 
 const BEFORE = 12;
 
@@ -73,11 +73,12 @@ function Rest({ tokens, shared }: { tokens: Token[]; shared: number }): JSX.Elem
       {tokens.slice(Math.max(0, shared - BEFORE)).map((token, at) => {
         const index = Math.max(0, shared - BEFORE) + at;
         const tone = index < shared ? "shared" : index === shared ? "first" : "";
-        return (
+        return [
           <span key={index} class={`token ${token.node.source} ${tone} ${isSpecial(token.text) ? "special" : ""}`}>
             {visible(token.text)}
-          </span>
-        );
+          </span>,
+          breakAfter(token.text),
+        ];
       })}
     </div>
   );

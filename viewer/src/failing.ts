@@ -24,7 +24,8 @@ export function failuresIn(tree: Tree, flag: string): Failure[] {
           const failed = !["ok", "empty", "malformed"].includes(result.status);
           if (flag === "malformed" ? !malformed : !failed) return [];
           const call = calls[at];
-          const wrote = call === undefined ? "" : `${call.name} ${argumentsText(call.arguments)}`;
+          const turn = byId.get(node.parent ?? "")?.text ?? "";
+          const wrote = call === undefined || malformed ? turn : `${call.name} ${argumentsText(call.arguments)}`;
           return [{ node: node.id, status: result.status, wrote, read: result.text }];
         });
         if (turn === null || flag !== "malformed") return results;

@@ -5,7 +5,7 @@ import { Chart } from "./chart";
 import { failuresIn } from "./failing";
 import { useLoaded } from "./hooks";
 import { Chip } from "./parts";
-import { FAILURES, FLAGS, rowKey, runName } from "./rows";
+import { FAILURES, FLAGS, hasSteps, rowKey, runName } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
 import { clip, plural } from "./words";
@@ -15,26 +15,27 @@ const UNFOLDED = 2;
 const CAUSES = 4;
 
 /** What went wrong, counted over steps, with the text that the policy read. */
-export function Failures({ source, run, rows, open }: { source: Source; run: Run; rows: Row[]; open: Open }): JSX.Element {
+export function Failures(props: { source: Source; run: Run; rows: Row[]; open: Open; reading: boolean }): JSX.Element {
+  const { source, run, rows, open } = props;
   const kinds = FAILURES.map((flag) => ({
     flag,
     label: FLAGS.find(([name]) => name === flag)?.[1] ?? flag,
     rows: rows.filter((row) => row.flags.includes(flag)),
   })).filter((kind) => kind.rows.length > 0);
   const steps = useMemo(() => new Set(rows.map((row) => row.step)).size, [rows]);
-  if (kinds.length === 0) return <p class="loading">Nothing failed in {plural(rows.length, "tree")}.</p>;
+  if (kinds.length === 0) return <p class="loading">{props.reading ? "Reading the index ..." : `Nothing failed in ${plural(rows.length, "tree")}.`}</p>;
   return (
     <div class="failures">
-      <h2>Failures</h2>
+      <h2>{steps > 1 ? "Failures: trees by step" : "Failures"}</h2>
       {steps > 1 && (
         <div class="charts">
           {kinds.map((kind) => (
-            <Chart key={kind.flag} title={`${kind.label}: trees by step`} lines={countLines(run, rows, kind.flag)} low={0} />
+            <Chart key={kind.flag} title={kind.label} lines={countLines(run, rows, kind.flag)} low={0} />
           ))}
         </div>
       )}
       {kinds.map((kind) => (
-        <Group key={kind.flag} {...kind} source={source} open={open} />
+        <Group key={kind.flag} {...kind} {...{ source, run, open }} />
       ))}
     </div>
   );
@@ -49,7 +50,7 @@ function countLines(run: Run, rows: Row[], flag: string): { name: string; points
   });
 }
 
-function Group(props: { flag: string; label: string; rows: Row[]; source: Source; open: Open }): JSX.Element {
+function Group(props: { flag: string; label: string; rows: Row[]; source: Source; run: Run; open: Open }): JSX.Element {
   const [shown, setShown] = useState(SHOWN);
   const rows = [...props.rows].sort((a, b) => a.mean - b.mean);
   return (
@@ -58,7 +59,7 @@ function Group(props: { flag: string; label: string; rows: Row[]; source: Source
         {props.label} <span class="soft">{plural(rows.length, "tree")}</span>
       </h3>
       {rows.slice(0, shown).map((row, at) => (
-        <Case key={rowKey(row)} first={at < UNFOLDED} row={row} flag={props.flag} source={props.source} open={props.open} />
+        <Case key={rowKey(row)} first={at < UNFOLDED} row={row} flag={props.flag} source={props.source} run={props.run} open={props.open} />
       ))}
       {rows.length > shown && (
         <button class="link" onClick={() => setShown(shown + 5 * SHOWN)}>
@@ -70,12 +71,13 @@ function Group(props: { flag: string; label: string; rows: Row[]; source: Source
 }
 
 /** One tree; its body is read when it is unfolded. */
-function Case({ row, flag, source, open, first }: { row: Row; flag: string; source: Source; open: Open; first: boolean }): JSX.Element {
-  const [unfolded, setUnfolded] = useState(first);
+function Case(props: { row: Row; flag: string; source: Source; run: Run; open: Open; first: boolean }): JSX.Element {
+  const { row, flag, source, run, open } = props;
+  const [unfolded, setUnfolded] = useState(props.first);
   return (
     <details class="case" open={unfolded} onToggle={(event) => setUnfolded(event.currentTarget.open)}>
       <summary>
-        <span class="soft">step {row.step}</span> {clip(row.question, 110) || row.problem}
+        {hasSteps(run) && <span class="soft">step {row.step} </span>} {clip(row.question, 110) || row.problem}
       </summary>
       {unfolded && <Causes {...{ row, flag, source, open }} />}
     </details>

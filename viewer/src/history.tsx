@@ -6,7 +6,7 @@ import { ShareBar, Table } from "./parts";
 import type { Source } from "./source";
 import type { PanelProps } from "./tree_page";
 import type { Row, Run } from "./types";
-import { rowKey, runName, share } from "./rows";
+import { hasSteps, rowKey, runName, share } from "./rows";
 import { plural, score, short, signed } from "./words";
 
 /** The same problem at all steps and in all runs. */
@@ -47,10 +47,10 @@ export function Occurrences(props: {
       <p>
         {plural(seen.length, "tree")} of problem <code>{problem}</code>.
       </p>
-      {seen.length > 1 && <Chart title="Mean reward by step" lines={lines} dots low={0} />}
+      {lines.some((line) => line.points.length > 1) && <Chart title="Mean reward by step" lines={lines} dots low={0} />}
       <Table
         label="Trees of this problem"
-        head={[...(run.runs.length > 1 ? ["Run"] : []), "Step", "Right", "Reward", "Change", "Flip"]}
+        head={[...(run.runs.length > 1 ? ["Run"] : []), hasSteps(run) ? "Step" : "Tree", "Right", "Reward", "Change", "Flip"]}
         numbers={run.runs.length > 1 ? [1, 3, 4] : [0, 2, 3]}
         rows={seen.map((each, at) => {
           const before = seen[at - 1];
@@ -58,7 +58,7 @@ export function Occurrences(props: {
           return [
             ...(run.runs.length > 1 ? [runName(run, each.run)] : []),
             <button class={`link ${rowKey(each) === props.here ? "chosen" : ""}`} onClick={() => props.open(each)}>
-              {short(each.step)}
+              {hasSteps(run) ? short(each.step) : short(each.row)}
             </button>,
             <ShareBar row={each} />,
             score(each.mean),

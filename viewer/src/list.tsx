@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import type { Open } from "./app";
 import { useKeys, useSize } from "./hooks";
 import { Chip, ShareBar } from "./parts";
-import { FAILURES, FLAGS, rowKey, runName, type Sort, type SortKey } from "./rows";
+import { FAILURES, FLAGS, hasSteps, rowKey, runName, type Sort, type SortKey } from "./rows";
 import type { Row, Run } from "./types";
 import { clip, score, seconds, short } from "./words";
 
@@ -53,10 +53,9 @@ const COLUMNS: Column[] = [
 /** The columns that say something about this run. */
 function columnsOf(run: Run, rows: Row[]): Column[] {
   const trees = rows.some((row) => row.n > 1);
-  const steps = new Set(run.sources.map((file) => file.step)).size > 1;
   const timed = rows.some((row) => row.seconds !== null);
   return COLUMNS.filter(
-    ({ key }) => (trees || (key !== "spread" && key !== "branches")) && (steps || key !== "step") && (timed || key !== "seconds"),
+    ({ key }) => (trees || (key !== "spread" && key !== "branches")) && (hasSteps(run) || key !== "step") && (timed || key !== "seconds"),
   );
 }
 

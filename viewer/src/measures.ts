@@ -14,7 +14,7 @@ export interface Measure {
 
 const fill = (node: Node, value: number | null): (number | null)[] => node.ids.map(() => value);
 
-/** Numbers of the last tokens of a node: a policy node may begin with tokens that another model wrote. */
+/** Numbers of the tokens that the policy wrote; null for all others. */
 function written(node: Node, values: number[]): (number | null)[] {
   return node.source === "policy" && values.length > 0 ? node.ids.map((_, at) => values[at] ?? null) : fill(node, null);
 }
@@ -46,6 +46,13 @@ export function measuresOf(forest: Forest, leaf: string, nodes: Record<string, N
       hint: "Entropy of the policy's distribution before the token, in nats",
       signed: false,
       values: (node) => written(node, node.entropies),
+    },
+    {
+      key: "mismatch",
+      label: "mismatch",
+      hint: "Log of the learner's probability of the token against the engine's, in nats",
+      signed: true,
+      values: (node) => written(node, (node.old_logprobs ?? []).map((value, at) => value - (node.logprobs[at] ?? value))),
     },
     {
       key: "mask",

@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { pathTo } from "./forest";
 import { useLoaded } from "./hooks";
-import { difference, measuresOf } from "./measures";
+import { difference, measuresOf, range } from "./measures";
 import { Select, Table } from "./parts";
 import { Shaded } from "./token_panel";
 import type { PanelProps } from "./tree_page";
@@ -18,7 +18,7 @@ export function Playground(props: PanelProps): JSX.Element {
   // Some need the whole batch: the first that can credit a single tree is shown until another is picked.
   const [at, setAt] = useState(0);
   const algorithm = picked || (names[at] ?? "");
-  const [key, setKey] = useState("advantage");
+  const [key, setKey] = useState("s_plus");
   const [change, setChange] = useState(true);
   const other = useLoaded(
     async () => (algorithm === "" ? null : await source.credit(row.source, row.row, algorithm)),
@@ -36,6 +36,7 @@ export function Playground(props: PanelProps): JSX.Element {
     .filter((measure) => ["advantage", "s_plus", "s_minus", "weight"].includes(measure.key))
     .map((measure) => (change ? { ...measure, signed: true, hint: `Change: ${measure.hint}` } : measure));
   const measure = measures.find((measure) => measure.key === key) ?? measures[0];
+  const limits = measure === undefined ? null : range(forest, leaf, measure);
   return (
     <section aria-label="Credit of another algorithm">
       <div class="row">
@@ -58,8 +59,10 @@ export function Playground(props: PanelProps): JSX.Element {
           Show the change against the run's own credit
         </label>
       </div>
-      {other.error !== "" && <p class="failure">{other.error}</p>}
-      {measure !== undefined && <Shaded forest={forest} leaf={leaf} measure={measure} measures={measures} />}
+      {other.error !== "" && (picked !== "" || at + 1 >= names.length) && <p class="failure">{other.error}</p>}
+      {other.error === "" && other.value === null && algorithm !== "" && <p class="soft">Working it out ...</p>}
+      {change && limits !== null && limits[0] === 0 && limits[1] === 0 && <p>No token of this trajectory changes in this.</p>}
+      {measure !== undefined && <Shaded forest={forest} leaf={leaf} node={props.node} measure={measure} measures={measures} />}
       {other.value !== null && <Sums {...props} own={own?.nodes ?? {}} other={other.value.nodes} name={algorithm} />}
     </section>
   );

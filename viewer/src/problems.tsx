@@ -5,7 +5,7 @@ import { flipped, Occurrences } from "./history";
 import { useLoaded } from "./hooks";
 import { ShareBar, Table, verdict } from "./parts";
 import type { Route } from "./route";
-import { rowKey, runName } from "./rows";
+import { hasSteps, rowKey, runName } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
 import { clip, plural, score, short, signed } from "./words";
@@ -16,10 +16,13 @@ interface Props {
   rows: Row[];
   open: Open;
   problem: string;
+  reading: boolean;
   go(change: Partial<Route>): void;
 }
 
 const SHOWN = 200;
+/** Attempts up to which each says why it got its reward. */
+const FEW = 4;
 
 /** Problems by their change from the first tree to the last, or from the first run to the second: the worst first. */
 export function Problems(props: Props): JSX.Element {
@@ -35,7 +38,7 @@ export function Problems(props: Props): JSX.Element {
     <div class="problems">
       <h2>Problems that were tried more than once</h2>
       {changes.length === 0 ? (
-        <p class="soft">Every problem of this run has one tree.</p>
+        <p class="soft">{props.reading ? "Reading the index ..." : "Every problem of this run has one tree."}</p>
       ) : (
         <>
           <p>
@@ -124,7 +127,8 @@ function Attempts({ source, row, open, run }: { source: Source; row: Row; open: 
   return (
     <article>
       <h4>
-        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}step {row.step}, {row.right} of {row.n} right
+        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}{hasSteps(run) ? `step ${row.step}, ` : ""}
+        {row.right} of {row.n} right
       </h4>
       {error !== "" && <p class="failure">{error}</p>}
       <ol class="attempts">
@@ -137,6 +141,7 @@ function Attempts({ source, row, open, run }: { source: Source; row: Row; open: 
               {verdict(trajectory).mark} {score(trajectory.reward)}
             </span>{" "}
             {clip(trajectory.answer, 80) || <i>{trajectory.stop}</i>}
+            {row.n <= FEW && <p class="soft">{trajectory.why.join(" ")}</p>}
           </li>
         ))}
       </ol>

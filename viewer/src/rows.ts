@@ -100,6 +100,11 @@ export function share(row: { right: number; n: number }): number {
   return row.n === 0 ? 0 : row.right / row.n;
 }
 
+/** True if trees of the run belong to different steps; the attempts of an evaluation do not. */
+export function hasSteps(run: Run): boolean {
+  return run.sources.some((file) => file.step !== run.sources[0]?.step);
+}
+
 /** The name of a run without the folders that all names begin with. */
 export function runName(run: Run, at: number): string {
   const parts = run.runs.map(({ name }) => name.split("/"));

@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { pathTo, type Forest } from "./forest";
 import { useSize } from "./hooks";
-import { nodeLabel } from "./node_text";
+import { argumentsText, nodeLabel } from "./node_text";
 import { Chip, Table } from "./parts";
 import type { PanelProps } from "./tree_page";
 import type { Node, Time } from "./types";
@@ -16,7 +16,7 @@ interface Event {
   time: Time;
 }
 
-const SLOWEST = 12;
+const SLOWEST = 6;
 const LABEL = 150;
 const ROW = 22;
 
@@ -26,7 +26,6 @@ export function TimeLine({ forest, leaf, node, choose }: PanelProps): JSX.Elemen
   const events = useMemo(() => eventsOf(forest, forest.tree.nodes), [forest]);
   const own = useMemo(() => eventsOf(forest, pathTo(forest, leaf)), [forest, leaf]);
   if (events.length === 0) return <p class="soft">The run recorded no times.</p>;
-  const slowest = [...events].sort((a, b) => b.time.seconds - a.time.seconds).slice(0, SLOWEST);
   return (
     <section aria-label="Time line">
       <label class="switch">
@@ -34,14 +33,25 @@ export function TimeLine({ forest, leaf, node, choose }: PanelProps): JSX.Elemen
         The whole tree
       </label>
       <Bars events={whole ? events : own} node={node} choose={choose} />
-      <h3>Slowest of this tree</h3>
+      {(["call", "turn"] as const).map((kind) => (
+        <Slowest key={kind} events={events.filter((event) => event.kind === kind)} kind={kind} choose={choose} />
+      ))}
+    </section>
+  );
+}
+
+function Slowest(props: { events: Event[]; kind: string; choose(node: string): void }): JSX.Element {
+  const slowest = [...props.events].sort((a, b) => b.time.seconds - a.time.seconds).slice(0, SLOWEST);
+  return (
+    <>
+      <h3>{`Slowest ${props.kind}s of the whole tree`}</h3>
       <Table
-        label="Slowest turns and calls"
-        head={["What", "Node", "Seconds", "Queued", "Begins", "Notes"]}
+        label={`Slowest ${props.kind}s`}
+        head={["Text", "Node", "Time", "Queued", "Begins", "Notes"]}
         numbers={[2, 3, 4]}
         rows={slowest.map((event) => [
-          `${event.kind}: ${clip(event.label, 50)}`,
-          <button class="link" onClick={() => choose(event.node.id)}>
+          clip(event.label, 50),
+          <button class="link" onClick={() => props.choose(event.node.id)}>
             {event.node.id}
           </button>,
           seconds(event.time.seconds),
@@ -50,7 +60,7 @@ export function TimeLine({ forest, leaf, node, choose }: PanelProps): JSX.Elemen
           <Notes event={event} />,
         ])}
       />
-    </section>
+    </>
   );
 }
 
@@ -116,7 +126,8 @@ function eventsOf(forest: Forest, nodes: Node[]): Event[] {
     const turn: Event[] =
       node.time === null ? [] : [{ node, label: nodeLabel(node), kind: "turn", status: "", time: node.time }];
     const calls = node.calls_time.flatMap((time, at): Event[] => {
-      const label = above?.turn?.calls[at]?.name ?? "call";
+      const call = above?.turn?.calls[at];
+      const label = call === undefined ? "call" : `${call.name} ${clip(argumentsText(call.arguments), 60)}`;
       return time === null ? [] : [{ node, label, kind: "call", status: node.results[at]?.status ?? "", time }];
     });
     return [...turn, ...calls];

@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { pathTo } from "./forest";
 import { measuresOf, range, type Measure } from "./measures";
 import { tokensOf } from "./parting";
@@ -9,7 +9,7 @@ import type { PanelProps } from "./tree_page";
 import { short, visible } from "./words";
 
 /** The tokens of the trajectory, shaded by a number of theirs; arrow keys go from token to token. */
-export function TokenPanel({ forest, leaf }: PanelProps): JSX.Element {
+export function TokenPanel({ forest, leaf, node }: PanelProps): JSX.Element {
   const measures = useMemo(() => measuresOf(forest, leaf, forest.tree.credit?.nodes ?? null), [forest, leaf]);
   const [key, setKey] = useState("logprob");
   const measure = measures.find((measure) => measure.key === key) ?? measures[0];
@@ -22,14 +22,16 @@ export function TokenPanel({ forest, leaf }: PanelProps): JSX.Element {
         options={measures.map((measure) => [measure.key, measure.label])}
         choose={setKey}
       />
-      <Shaded forest={forest} leaf={leaf} measure={measure} measures={measures} />
+      <Shaded forest={forest} leaf={leaf} node={node} measure={measure} measures={measures} />
     </section>
   );
 }
 
-export function Shaded(props: Pick<PanelProps, "forest" | "leaf"> & { measure: Measure; measures: Measure[] }): JSX.Element {
+export function Shaded(props: Pick<PanelProps, "forest" | "leaf" | "node"> & { measure: Measure; measures: Measure[] }): JSX.Element {
   const { forest, leaf, measure, measures } = props;
-  const [spot, setSpot] = useState<Spot>({ node: forest.root.id, at: 0 });
+  const [spot, setSpot] = useState<Spot>({ node: props.node, at: 0 });
+  // Another node in the tree takes the cursor along.
+  useEffect(() => setSpot({ node: props.node, at: 0 }), [props.node]);
   const path = useMemo(() => pathTo(forest, leaf), [forest, leaf]);
   const tokens = useMemo(() => tokensOf(path), [path]);
   const limits = range(forest, leaf, measure);

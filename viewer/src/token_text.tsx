@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { strength, type Measure } from "./measures";
 import type { Node } from "./types";
-import { isSpecial, short, visible } from "./words";
+import { breakAfter, isSpecial, short, visible } from "./words";
 
 export interface Spot {
   node: string;
@@ -28,7 +28,7 @@ export function TokenText({ nodes, measure, range, chosen, choose }: Props): JSX
           const text = node.tokens?.[at] ?? `[${id}]`;
           const power = value === null || range === undefined || measure === undefined ? 0 : strength(value, range, measure);
           const here = chosen?.node === node.id && chosen.at === at;
-          return (
+          return [
             <span
               key={`${node.id} ${at}`}
               class={`token ${node.source} ${isSpecial(text) ? "special" : ""} ${power < 0 ? "minus" : "plus"} ${here ? "chosen" : ""}`}
@@ -37,8 +37,9 @@ export function TokenText({ nodes, measure, range, chosen, choose }: Props): JSX
               onClick={choose === undefined ? undefined : () => choose({ node: node.id, at })}
             >
               {visible(text)}
-            </span>
-          );
+            </span>,
+            breakAfter(text),
+          ];
         });
       })}
     </div>

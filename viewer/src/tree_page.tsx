@@ -11,7 +11,7 @@ import { History } from "./history";
 import { useKeys, useLoaded } from "./hooks";
 import { Playground } from "./playground";
 import type { Route } from "./route";
-import { runName } from "./rows";
+import { hasSteps, runName } from "./rows";
 import type { Source } from "./source";
 import { TimeLine } from "./time_line";
 import { TokenPanel } from "./token_panel";
@@ -103,7 +103,7 @@ function Opened(props: Props & { forest: Forest }): JSX.Element {
         <div>
         <h2>{row.question || row.problem}</h2>
         <p class="soft">
-          {[row.problem, row.kind, run.runs.length > 1 ? runName(run, row.run) : "", new Set(run.sources.map((file) => file.step)).size > 1 ? `step ${row.step}` : "", plural(row.n, "trajectory", "trajectories"), `${row.right} right`, `mean reward ${short(row.mean)}`]
+          {[row.problem, row.kind, run.runs.length > 1 ? runName(run, row.run) : "", hasSteps(run) ? `step ${row.step}` : "", plural(row.n, "trajectory", "trajectories"), `${row.right} right`, `mean reward ${short(row.mean)}`]
             .filter(Boolean)
             .join(", ")}
         </p>

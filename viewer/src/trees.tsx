@@ -4,7 +4,7 @@ import type { Open } from "./app";
 import { messageOf, useKeys } from "./hooks";
 import { List } from "./list";
 import { Field, Select } from "./parts";
-import { countFlags, FLAGS, NO_FILTER, rowKey, runName, type Filter, type Sort } from "./rows";
+import { countFlags, filterRows, FLAGS, NO_FILTER, rowKey, runName, type Filter, type Sort } from "./rows";
 import type { Source } from "./source";
 import type { Row, Run } from "./types";
 import { percent, plural, short } from "./words";
@@ -32,6 +32,11 @@ export function Trees(props: Props): JSX.Element {
   const counts = useMemo(() => countFlags(rows), [rows]);
   const steps = useMemo(() => [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b), [rows]);
   const kinds = useMemo(() => [...new Set(rows.map((row) => row.kind))].filter((kind) => kind !== "").sort(), [rows]);
+  // How each kind does among the trees that pass the other filters.
+  const shares = useMemo(() => {
+    const others = filterRows(rows, { ...filter, kind: "" }, props.hits);
+    return new Map(kinds.map((kind) => [kind, rightOf(others.filter((row) => row.kind === kind))]));
+  }, [rows, filter, props.hits, kinds]);
   const change = (part: Partial<Filter>): void => {
     props.setFilter({ ...filter, ...part });
     props.setCursor(0);
@@ -56,7 +61,7 @@ export function Trees(props: Props): JSX.Element {
           <Select
             label="Kind"
             value={filter.kind}
-            options={[["", "all"], ...kinds.map((kind): [string, string] => [kind, kind])]}
+            options={[["", "all"], ...kinds.map((kind): [string, string] => [kind, `${kind}${shares.get(kind) ?? ""}`])]}
             choose={(kind) => change({ kind })}
           />
         )}
@@ -90,10 +95,14 @@ export function Trees(props: Props): JSX.Element {
 }
 
 function summary(shown: Row[], rows: Row[]): string {
-  const right = shown.reduce((sum, row) => sum + row.right, 0);
   const all = shown.reduce((sum, row) => sum + row.n, 0);
   const part = shown.length === rows.length ? plural(rows.length, "tree") : `${short(shown.length)} of ${plural(rows.length, "tree")}`;
-  return all === 0 ? part : `${part}, ${percent(right / all)} of ${plural(all, "trajectory", "trajectories")} right`;
+  return all === 0 ? part : `${part},${rightOf(shown)} of ${plural(all, "trajectory", "trajectories")} right`;
+}
+
+function rightOf(rows: Row[]): string {
+  const all = rows.reduce((sum, row) => sum + row.n, 0);
+  return all === 0 ? "" : ` ${percent(rows.reduce((sum, row) => sum + row.right, 0) / all)}`;
 }
 
 /** Typing searches questions and answers at once; Enter searches the conversations too. */

@@ -97,7 +97,9 @@ export interface Node {
   text: string;
   ids: number[];
   tokens: string[] | null;
+  /** Of the engine that sampled the tokens, and of the learner before its update: empty if it did not compute them. */
   logprobs: number[];
+  old_logprobs: number[];
   entropies: number[];
   entropy: { lower: number; upper: number; count: number } | null;
   turn: Turn | null;

@@ -49,9 +49,15 @@ export function isSpecial(token: string): boolean {
   return SPECIAL.test(token);
 }
 
-/** A token with its white space made visible. */
+/** A token with its white space made visible; a frame around it stays on one line. */
 export function visible(token: string): string {
-  return token.replace(/ /g, "·").replace(/\t/g, "→").replace(/\n/g, "↵\n");
+  const text = token.replace(/ /g, "·").replace(/\t/g, "→");
+  return isSpecial(token) ? text.replace(/\n/g, "↵") : text.replace(/\n(?!$)/g, "↵\n").replace(/\n$/, "↵");
+}
+
+/** A line break behind a token that ends with one. */
+export function breakAfter(token: string): string {
+  return token.endsWith("\n") ? "\n" : "";
 }
 
 /** A value for a shell: bare if it is harmless, else in single quotes; null if it holds control characters. */

@@ -56,6 +56,7 @@ test("ids in a command are words of a shell", () => {
   assert.equal(filled("x {node} {leaf} {other} {z}", { node: "0.1", leaf: "", other: "a'; rm -rf /" }), "x 0.1 '' 'a'\\''; rm -rf /' {z}");
   assert.equal(filled("x {node}", { node: "a\nrm" }), null);
   assert.equal(filled("x {node}", { node: "$& {leaf}", leaf: "y" }), "x '$& {leaf}'");
+  assert.equal(filled("x:1/{node} --leaf {leaf}", { node: "", leaf: "" }), "x:1/ --leaf ''");
   assert.equal(shellWord("\u2028"), null);
 });
 
@@ -82,6 +83,10 @@ test("measures of tokens: only those that the trace holds, and what another algo
   assert.ok(plus !== undefined);
   assert.deepEqual(range(forest, "0.0.0", plus), [-1, 0]);
   assert.equal(strength(-1, [-1, 0], plus), -1);
+  const mismatched = node("0.0.0", { logprobs: [-1, -2], old_logprobs: [-0.5, -2], ids: [7, 8] });
+  const learner = growForest({ ...forked(), nodes: [node(""), mismatched] });
+  const mismatch = measuresOf(learner, "0.0.0", null).find(({ key }) => key === "mismatch");
+  assert.deepEqual(mismatch?.values(mismatched), [0.5, 0]);
   const logprob = measures[0];
   assert.ok(logprob !== undefined);
   assert.equal(strength(-3, [-3, -1], logprob), 1);

@@ -10,6 +10,7 @@ export function node(id: string, fields: Partial<Node> = {}): Node {
     ids: [1, 2, 3],
     tokens: ["a", " b", "\n"],
     logprobs: id !== "" && parts.length % 2 === 1 ? [-1, -2, -3] : [],
+    old_logprobs: [],
     entropies: [],
     entropy: null,
     turn: null,

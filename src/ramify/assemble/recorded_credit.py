@@ -219,7 +219,8 @@ def own_algorithm(source: Path, overrides: Sequence[str] = ()) -> RecordedAlgori
     if path is None or "algorithm" not in read_toml(path):
         return None
     section = load_tables(AlgorithmTable, path, overrides).algorithm
-    return RecordedAlgorithm("of the run", section, max_tokens_of(source))
+    name = "of the run, changed" if overrides else "of the run"
+    return RecordedAlgorithm(name, section, max_tokens_of(source))
 
 
 def named_algorithm(

@@ -2,14 +2,12 @@
 
 import argparse
 import asyncio
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_text import parse_json
-from ramify.net.secrets import shown
 
 _LAST_SECOND = 253_402_300_799.0
 """The last second of the year 9999, the latest that `datetime` can represent."""
@@ -52,8 +50,9 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: A file or a setting is wrong.
     """
-    report: str = options.does(options)
-    sys.stdout.write(shown(report, keep="\n") + "\n")
+    from ramify.obs.console import RunConsole
+
+    RunConsole().result(options.does(options))
 
 
 def _import(options: argparse.Namespace) -> str:

@@ -1,13 +1,11 @@
 """`ramify credit RUN|TRACE`: the credit of each token of recorded trees, under the run's algorithm or another one."""
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.commands.parser import add_override, add_step, add_tree, recipe_file
+from ramify.commands.parser import add_override, add_step, add_tree, open_console, recipe_file
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ def run(options: argparse.Namespace) -> None:
         UserError: There is no such step or tree, or the algorithm cannot be computed from a trace.
     """
     from ramify.assemble.recorded_credit import max_tokens_of, named_algorithm, own_algorithm
-    from ramify.obs.console import RunConsole
     from ramify.obs.trace import read_trees
     from ramify.runs.recorded_trees import trace_of
 
@@ -56,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
             raise ConfigError(f"--algorithm: expected a recipe, since {path} lies in no training run")
         chosen = other
     result = chosen.credit(trees)
-    console = RunConsole(sys.stderr if options.json else None)
+    console = open_console(options)
     before: StepCredit | None = None
     if own is not None and (reason := own.obstacle(trees)):
         console.note(f"no comparison with the algorithm of the run: {reason}")
@@ -66,9 +63,10 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         record = _record(path, chosen, result, before)
         record["trees"] = [_tree_record(number, trees, result, before) for number in numbers]
-        sys.stdout.write(json.dumps(record) + "\n")
+        console.record(record)
         return
-    console.result(f"{path}: {chosen.name}{'' if before is None else ', (change from that of the run)'}")
+    compared = "" if before is None or before is result else "; in brackets the change from that of the run"
+    console.result(f"{path}: algorithm {chosen.name}{compared}")
     if options.tree is None:
         lines = _tree_lines(trees, result, before)
     else:

@@ -142,7 +142,7 @@ def _push(options: argparse.Namespace) -> None:
     if settings.offline:
         raise MachineError("HF_HUB_OFFLINE is set. Unset it to push")
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     hub = HfApi(endpoint=settings.endpoint, token=settings.token)

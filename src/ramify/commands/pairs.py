@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_step, add_tree, at_least_one, open_console
+from ramify.commands.parser import add_quiet, add_step, add_tree, at_least_one, open_console
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, metavar="M", help="folder with the tokenizer (that of the first run's recipe)"
     )
 
+    add_quiet(parser)
     add_step(parser)
     add_tree(parser, "make one pair, of two leaves of this tree")
     parser.add_argument("--chosen", metavar="LEAF", help="of --tree: the id of the better leaf")

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ramify.config.load import command_of
 from ramify.core.errors import DataError
@@ -13,11 +13,13 @@ from ramify.core.json_text import parse_json
 from ramify.core.json_types import count, mapping, number, part, text
 from ramify.files.durable import LOCK, RECIPE, is_locked, read_record
 from ramify.files.untrusted import read_small_file
-from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.runs.manifest import MANIFEST
 from ramify.runs.run_folder import EVALUATION, ROLLOUT, SCORE, SYNTHESIS, TRAINING, RunKind, marked_kind
 from ramify.runs.status import STATUS, RunStatus, read_status
+
+if TYPE_CHECKING:
+    from ramify.obs.console import RunConsole
 
 SCHEMA = 1
 """Version of the JSON objects of `ramify runs` and of commands with `--json`."""
@@ -76,7 +78,7 @@ class RunRow:
         return asdict(self)
 
 
-def record_run(console: RunConsole, folder: Path, **more: Any) -> None:  # noqa: ANN401 - JSON
+def record_run(console: "RunConsole", folder: Path, **more: Any) -> None:  # noqa: ANN401 - JSON
     """Write the JSON object of a command that ran: the row of its run, and `more`."""
     console.record({"schema": SCHEMA, **describe_run(folder).to_json(), **more})
 

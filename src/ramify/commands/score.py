@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +55,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DataError: A file or a line cannot be scored.
     """
+    from ramify.obs.console import RunConsole
+
     if options.reward is not None:
         if options.golden or options.task or options.compat:
             raise DataError("--reward: it takes no --golden, --task or --compat")
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         task = "math" if options.task == "choose" else options.task
         result = _scored(options.files, task, options.compat, options.out)
-    sys.stdout.write(json.dumps(result) + "\n")
+    RunConsole(as_json=True).record(result)
 
 
 def _golden(path: Path) -> Mapping[str, Any]:

@@ -174,7 +174,9 @@ def _attempts(recipe: EvalRecipe | SynthRecipe, file: Data, what: str, tries: st
     counts = [limit if each is None else min(sum(each), limit or sum(each)) for each in rows]
     count = None if None in counts else sum(filter(None, counts))
     most = "at most " if None in rows else ""
-    unit = f"each {what} x {tries}" if count is None else f"{most}{count:,} {what}{'s' * (count != 1)} x {tries}"
+    unit = (
+        f"each {what} x {tries}" if count is None else f"{most}{count:,} {what}{'s' * (count != 1)} x {tries}"
+    )
     steps = None if count is None else 1
     return Work(steps, unit, (1 if count is None else count) * each, recipe.sampling.max_tokens, writes=True)
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -203,9 +204,7 @@ class _Fetch:
             self.note(f"fetching {self.repo.name}, {total / 1e6:,.0f} MB")
         progress = ProgressNotes(self.note, self.repo.name, total)
         for file in absent:
-            await self._download(
-                folder, commit, file, lambda size, before=done: progress.reach(before + size)
-            )
+            await self._download(folder, commit, file, partial(progress.reach, before=done))
             done += file.size
         # All at once and last, so that an interrupted fetch leaves no snapshot that looks whole.
         snapshot.mkdir(parents=True, exist_ok=True)

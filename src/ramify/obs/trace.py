@@ -81,6 +81,9 @@ class TracedTree(ScoredTree):
                 raise ValueError(
                     f"problem {self.tree.problem.id!r}: {len(self.rewards)} rewards, {len(values)} {name}"
                 )
+        for node, old in self.old_logprobs.items():
+            if len(old) != len(self.tree.by_id[node].behavior_logprobs):
+                raise ValueError(f"node {node!r}: {len(old)} old logprobs, and others of the engine")
 
 
 def write_trees(path: Path, graded: Sequence[TracedTree]) -> tuple[int, ...]:
@@ -201,7 +204,7 @@ def _entropy_record(entropy: Entropy) -> dict[str, Any]:
 
 def _sparse(item: Any, **values: Any) -> dict[str, Any]:  # noqa: ANN401 - any record
     """Return the fields of a record that differ from their defaults; `values` are those to write instead of its own."""
-    usual = defaults(type(item))
+    usual = defaults(item.__class__)
     return {
         name: values.get(name, value)
         for name, value in ((field.name, getattr(item, field.name)) for field in fields(item))

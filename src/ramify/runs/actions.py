@@ -7,6 +7,7 @@ exist yet are named after the tree.
 import shlex
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ramify.runs.recorded_trees import recipe_of
@@ -37,11 +38,12 @@ def tree_actions(trace: Path, tree: int) -> tuple[Action, ...]:
     actions = [
         Action("rescore", f"ramify score {at} --reward {shlex.quote(f'{recipe}')}"),
         Action("make a pair", pair),
-        Action("turn into a test", f"ramify case {at} --leaf {{leaf}} --out case-{name}"),
     ]
+    if not table & {"environment", "environments"}:
+        actions.append(Action("turn into a test", f"ramify case {at} --leaf {{leaf}} --out case-{name}"))
     if "rollout" in table:
         start = shlex.quote(f"{trace}:{tree}/")
-        weights = _weights_of(recipe.parent, trace)
+        weights = _weights_of(trace)
         model = "" if weights is None else f" -s model.path={shlex.quote(f'{weights}')}"
         grow = (
             f"ramify rollout {shlex.quote(f'{recipe}')} --from {start}{{node}} -s run.dir=again-{name}{model}"
@@ -50,21 +52,26 @@ def tree_actions(trace: Path, tree: int) -> tuple[Action, ...]:
     return tuple(actions)
 
 
+@lru_cache(maxsize=16)
 def _tables(recipe: Path) -> frozenset[str]:
+    """Return the names of a recipe's tables that are not empty."""
     try:
-        return frozenset(tomllib.loads(recipe.read_text(encoding="utf-8")))
+        tables = tomllib.loads(recipe.read_text(encoding="utf-8"))
+        return frozenset(name for name, table in tables.items() if table)
     except (OSError, ValueError):
         return frozenset()
 
 
-def _weights_of(run: Path, trace: Path) -> Path | None:
+def _weights_of(trace: Path) -> Path | None:
     """Return the last checkpoint at or before the weights that a step's trees were sampled from; None: the recipe's model."""
     if not trace.stem.isdigit():
         return None
+    # A step samples before its update, an evaluation after it.
+    updates = int(trace.stem) - (trace.parent.name != "evals")
     saved = [
         (int(folder.name.removeprefix("step-")), folder)
-        for folder in (run / "checkpoints").glob("step-*")
+        for folder in (trace.parent.parent / "checkpoints").glob("step-*")
         if folder.name.removeprefix("step-").isdigit()
     ]
-    before = [each for each in saved if each[0] < int(trace.stem)]
+    before = [each for each in saved if each[0] <= updates]
     return max(before)[1] if before else None

@@ -8,8 +8,8 @@ from ramify.files.durable import RECIPE
 from ramify.obs import trace_index
 from ramify.obs.trace import TracedTree
 
-_MAX_PARENTS = 3
-"""Depth of a file of trees inside its run's folder, at most: RUN/cycle-1/rl/trees/000001.jsonl has 3 folders above it."""
+_MAX_PARENTS = 4
+"""Folders above a file of trees, up to that of its run, at most: RUN/cycle-01/rl/trees/000001.jsonl."""
 
 
 def trace_files(source: Path) -> list[Path]:

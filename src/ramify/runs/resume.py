@@ -53,6 +53,8 @@ _SIZES = (
 """Keys of a model's configuration that decide the shapes of its weights."""
 
 _RECORD = TypeAdapter(RunRecord)
+_LARGE_MODEL = 4 << 30
+"""Bytes of weights that take seconds to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ def starting_point(folder: RunFolder, setup: TrainingSetup, console: RunConsole)
     """
     path = latest_checkpoint(folder.root)
     tokenizer = ChatTokenizer(setup.model.folder).fingerprint
+    size = sum(file.stat().st_size for file in whole_folder(setup.model.folder).glob("*.safetensors"))
+    if size >= _LARGE_MODEL:
+        console.note(
+            f"reading the weights of {setup.model.path}, {size / 1e9:.1f} GB: the manifest has their checksum"
+        )
     if folder.metrics.is_cut_off():
         console.note(
             f"{folder.root / 'metrics.jsonl'}: the last line was cut off by a crash and is dropped; a step that has "

@@ -18,8 +18,9 @@ class ProgressNotes:
         self._next = self._began + FIRST_SECONDS
         self._first: int | None = None
 
-    def reach(self, done: int) -> None:
-        """Count `done` as done so far; what the first call brings was there before and says nothing about the pace."""
+    def reach(self, done: int, before: int = 0) -> None:
+        """Count `before + done` as done so far; what the first call brings was there before and says nothing about the pace."""
+        done += before
         if self._first is None:
             self._first = done
         now = self._clock()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,9 @@ class RunCredits:
         """All algorithms, the run's own first."""
         if self.own is None:
             return {}
-        shipped = shipped_algorithms(max_tokens_of(self._run.folder))
-        usable = (each for each in (self.own, *shipped) if not each.obstacle(()))
+        usable = (
+            each for each in (self.own, *_shipped(max_tokens_of(self._run.folder))) if not each.obstacle(())
+        )
         different: dict[str, RecordedAlgorithm] = {}
         for algorithm in usable:
             different.setdefault(_decisive(algorithm), algorithm)
@@ -87,6 +88,12 @@ class RunCredits:
             credit = algorithm.credit(trees)
             self._steps[algorithm.name] = (source.path, credit)
         return credit
+
+
+@lru_cache(maxsize=8)
+def _shipped(max_tokens: int | None) -> tuple[RecordedAlgorithm, ...]:
+    # Runs in one folder often have one limit, and the recipes are a dozen files.
+    return shipped_algorithms(max_tokens)
 
 
 def _decisive(algorithm: RecordedAlgorithm) -> str:

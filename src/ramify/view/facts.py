@@ -13,6 +13,7 @@ from ramify.chat.token_texts import FOLDER
 from ramify.config.load import read_toml
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, number, part
+from ramify.eval.compare_runs import compare_evaluations
 from ramify.files.durable import read_record
 from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.token_counts import PriceConfig
@@ -21,6 +22,7 @@ from ramify.view.folders import RunPlace, is_file
 
 MAX_POINTS = 400
 """Points of a curve; of a longer one every second, third, ... is left out."""
+_MOST_NAMES = 20
 _LOGS = ("metrics.jsonl", "evals.jsonl")
 
 
@@ -129,6 +131,23 @@ class RunFacts:
             names = dict.fromkeys(key for row in rows for key in row)
             curves |= {key: _thinned(rows, key) for key in names if key not in ("step", "time")}
         return {name: points for name, points in curves.items() if points}
+
+
+def flips_of(runs: Sequence[RunPlace]) -> Iterator[tuple[str, str]]:
+    """Yield labels and texts that compare two finished evaluations of the same problems; nothing for other runs."""
+    if [run.kind for run in runs] != ["evaluation", "evaluation"]:
+        return
+    try:
+        comparison = compare_evaluations(runs[0].folder, runs[1].folder, "correct")
+    except DataError as error:
+        yield "Not compared", f"{error}"
+        return
+    if (change := comparison.difference) is not None:
+        yield "Second minus first", f"correct {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+    for label, is_better in (("Right in the second only", True), ("Right in the first only", False)):
+        names = [flip.problem for flip in comparison.flips if flip.is_better is is_better]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        yield label, f"{len(names)} problems{': ' if names else ''}{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _thinned(rows: Sequence[MetricsRow], name: str) -> list[tuple[float, float]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ramify.core.errors import ConfigError
-from ramify.files.durable import LOCK, RECIPE
+from ramify.files.durable import RECIPE
 from ramify.obs.trace_index import trace_files
 from ramify.runs.run_folder import ROLLOUT, SYNTHESIS
 
@@ -43,6 +43,7 @@ class TraceSource:
     Attributes:
         id: Its name in the page: the path below the run's root, without suffix; of a second root after "2:".
         run: Number of its run.
+        owner: Its run.
         step: The step that grew the trees; 0 where there are no steps.
         path: The trace.
         times: The file with the times of its trees, which may be missing.
@@ -51,6 +52,7 @@ class TraceSource:
 
     id: str
     run: int
+    owner: RunPlace
     step: int
     path: Path
     times: Path
@@ -129,7 +131,7 @@ def is_file(path: Path) -> bool:
 def sources_of(runs: Sequence[RunPlace], roots: Sequence[Path]) -> tuple[TraceSource, ...]:
     """Return all traces of the runs, in the order of runs, steps and names."""
     return tuple(
-        TraceSource(_source_id(path, roots), number, _step(path), path, times, by_attempt)
+        TraceSource(_source_id(path, roots), number, run, _step(path), path, times, by_attempt)
         for number, run in enumerate(runs)
         for path, times, by_attempt in _files(run)
     )
@@ -160,15 +162,3 @@ def _source_id(path: Path, roots: Sequence[Path]) -> str:
     number = next(number for number, root in enumerate(roots) if path.is_relative_to(root))
     inner = path.relative_to(roots[number]).with_suffix("").as_posix()
     return f"{number + 1}:{inner}" if number else inner
-
-
-def is_live(run: RunPlace) -> bool:
-    """Return True if a process of this machine works in the run's folder: it has locked it."""
-    try:
-        about = (run.folder / LOCK).stat()
-        locks = Path("/proc/locks").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    # To try the lock would make a run fail that starts at that moment.
-    inode = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-    return any("FLOCK" in line and f" {inode} " in line for line in locks.splitlines())

@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -79,7 +79,7 @@ def write_page(view: RunView, path: Path, bundle: Bundle, advance: Callable[[], 
 
 
 def _pieces(
-    view: RunView, bundle: Bundle, indexes: list[object], with_credits: bool, advance: Callable[[], None]
+    view: RunView, bundle: Bundle, indexes: Sequence[object], with_credits: bool, advance: Callable[[], None]
 ) -> Iterator[bytes]:
     # After the indexes, which say what is left out of damaged traces.
     run = view.run() | {"live": False}

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.files.durable import is_locked
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_tree
 from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
-from ramify.view.facts import RunFacts
-from ramify.view.folders import RunPlace, TraceSource, find_runs, is_live, sources_of
-from ramify.view.safe import redacted, safe
+from ramify.view.facts import RunFacts, flips_of
+from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
+from ramify.view.safe import redacted_table, safe, safe_table
 from ramify.view.summaries import SummaryCache, schema_note
 from ramify.view.texts import TokenTexts, search_trace
 from ramify.view.times import TreeKey, seconds_by_tree, times_of
@@ -21,6 +22,8 @@ from ramify.view.tree_values import TreeFacts, tree_values
 from ramify.view.verdicts import Verdict, right_attempts, verdict_of
 
 SCHEMA = 1
+MAX_CURVES = 20
+"""Runs of a folder whose curves are in the page."""
 MAX_HITS = 500
 """Trees that a search returns."""
 COLUMNS = (
@@ -28,6 +31,7 @@ COLUMNS = (
     *("results", "shared", "calls", "failed_calls", "branches", "depth", "seconds", "step"),
 )  # fmt: skip
 """Values of an index row, in their order."""
+_RUN_FILES = ("metrics.jsonl", "evals.jsonl", "summary.json", "trees", "evals")
 _VERDICTS = frozenset({"right", "wrong", "mixed"})
 
 
@@ -62,14 +66,11 @@ class RunView:
             source.id: source for source in sources if source.id not in self.left_out
         }
 
-    def files(self) -> Iterator[Path]:
-        """Yield the files that the value `run` depends on."""
+    def state(self) -> Iterator[Path | bool]:
+        """Yield what the value `run` depends on: files, and whether a process works in a run's folder."""
         for run in self.runs:
-            yield from (
-                run.folder / name
-                for name in ("metrics.jsonl", "evals.jsonl", "summary.json", "results.jsonl")
-            )
-            yield from (run.folder / name for name in ("trees", "evals"))
+            yield is_locked(run.folder)
+            yield from (run.folder / name for name in _RUN_FILES)
         for source in self.sources.values():
             yield source.path
 
@@ -89,46 +90,63 @@ class RunView:
     def run(self) -> dict[str, Any]:
         """Return the run: what it is, its traces, its curves."""
         self._look()
+        runs, sources = self.runs, self.sources
+        live = {run.folder: is_locked(run.folder) for run in runs}
         notes = [*self.left_out.values()]
-        facts = [self._facts_of(run) for run in self.runs]
-        series: dict[str, Any] = {}
-        curves = [(run.name, each.series(notes.append)) for run, each in zip(self.runs, facts, strict=True)]
-        with_curves = [name for name, own in curves if own]
-        for name, own in curves:
-            prefix = f"{name}: " if len(with_curves) > 1 else ""
-            series |= {f"{prefix}{metric}": points for metric, points in own.items()}
-        live = [is_live(run) for run in self.runs]
-        for source in self.sources.values():
-            summaries = self._summaries.known(source.path)
-            if summaries is not None and summaries.note and (summaries.is_broken or not live[source.run]):
-                notes.append(summaries.note)
-        if len(self.runs) == 1:
-            about = [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
-        else:
-            about = [(each.run.name, each.in_one_line()) for each in facts]
+        series = self._series(runs, notes)
+        for source in sources.values():
+            known = self._summaries.known(source.path)
+            # The last line of a run at work is being written.
+            if known is not None and known.note and (known.is_broken or not live[source.owner.folder]):
+                notes.append(known.note)
+        if self._redact and notes:
+            # They may quote the data.
+            notes = [f"{len(notes)} traces or logs, or parts of them."]
         title = " and ".join(root.resolve().name for root in self._roots)
+        kind = self._kind(runs)
         value = {
             "schema": SCHEMA,
-            "kind": self._kind(),
+            "kind": kind,
             "name": title,
-            "title": f"{title}: {self._kind()}",
-            "about": [*about, *(("Left out", note) for note in notes)],
-            "live": any(live),
+            "title": f"{title}: {kind}",
+            "about": [*self._about(runs), *(("Left out", note) for note in notes)],
+            "live": any(live.values()),
             "sources": [
                 {"id": key, "run": each.run, "step": each.step, "trees": self._summaries.count(each.path)}
-                for key, each in self.sources.items()
+                for key, each in sources.items()
             ],
-            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in self.runs],
+            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in runs],
             "series": series,
-            "algorithms": list(
-                dict.fromkeys(n for run in self.runs for n in self._credits_of(run).algorithms)
-            ),
+            "algorithms": self._algorithms(runs),
             "columns": list(COLUMNS),
         }
-        return safe(value)
+        return safe_table(value)
 
-    def _kind(self) -> str:
-        kinds = [run.kind for run in self.runs]
+    def _about(self, runs: Sequence[RunPlace]) -> list[tuple[str, str]]:
+        facts = [self._facts_of(run) for run in runs]
+        if len(runs) == 1:
+            return [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
+        compared = flips_of(runs) if len(self._roots) > 1 else ()
+        return [*((each.run.name, each.in_one_line()) for each in facts), *compared]
+
+    def _series(self, runs: Sequence[RunPlace], notes: list[str]) -> dict[str, Any]:
+        if len(runs) > MAX_CURVES:
+            notes.append(f"The curves of {len(runs) - MAX_CURVES} of {len(runs)} runs.")
+        curves = [(run.name, self._facts_of(run).series(notes.append)) for run in runs[:MAX_CURVES]]
+        curves = [(name, own) for name, own in curves if own]
+        return {
+            f"{name}: {metric}" if len(curves) > 1 else metric: points
+            for name, own in curves
+            for metric, points in own.items()
+        }
+
+    def _algorithms(self, runs: Sequence[RunPlace]) -> list[str]:
+        """Return the names of the algorithms of the first run that has an own one; the others have the same names."""
+        credits = map(self._credits_of, runs)
+        return next((list(each.algorithms) for each in credits if each.own is not None), [])
+
+    def _kind(self, runs: Sequence[RunPlace]) -> str:
+        kinds = [run.kind for run in runs]
         if len(self._roots) > 1:
             return "comparison"
         return "train" if "train" in kinds else kinds[0]
@@ -141,7 +159,7 @@ class RunView:
         """
         source = self._source(source_id)
         rows = [list(row.values()) for row in self._rows(source, seconds_by_tree(source))]
-        return safe({"source": source_id, "rows": rows})
+        return safe_table({"source": source_id, "rows": rows})
 
     def _rows(self, source: TraceSource, seconds: Mapping[TreeKey, float]) -> Iterator[dict[str, Any]]:
         right = right_attempts(source.path.parent) if source.by_attempt else {}
@@ -162,7 +180,7 @@ class RunView:
             DataError: It cannot be read.
         """
         source, traced = self._traced(source_id, row)
-        run, credits = self.runs[source.run], self._credits_of(self.runs[source.run])
+        run, credits = source.owner, self._credits_of(source.owner)
         facts = self._facts_of(run)
         key = (traced.tree.problem.id, traced.tree.key.step)
         verdict = verdict_of(run.folder, key) if source.by_attempt else Verdict(None, "")
@@ -193,7 +211,7 @@ class RunView:
         self, source: TraceSource, row: int, traced: TracedTree, name: str
     ) -> dict[str, Any] | None:
         try:
-            return self._credits_of(self.runs[source.run]).of_tree(source, row, traced, name)
+            return self._credits_of(source.owner).of_tree(source, row, traced, name)
         except (ConfigError, DataError):
             return None
 
@@ -205,8 +223,8 @@ class RunView:
             UserError: There is no such algorithm, or the trace does not hold what it needs.
         """
         source, traced = self._traced(source_id, row)
-        nodes = self._credits_of(self.runs[source.run]).of_tree(source, row, traced, algorithm)
-        return safe({"algorithm": algorithm, "nodes": nodes})
+        nodes = self._credits_of(source.owner).of_tree(source, row, traced, algorithm)
+        return safe_table({"algorithm": algorithm, "nodes": nodes})
 
     def search(self, text: str) -> list[list[Any]]:
         """Return source, row and place of trees that hold a text, at most `MAX_HITS`."""
@@ -221,14 +239,12 @@ class RunView:
 
     def problem(self, problem_id: str) -> list[list[Any]]:
         """Return source, row, mean, right and number of trajectories of all trees of a problem."""
-        return safe(
-            [
-                [key, *(row[name] for name in ("row", "mean", "right", "n"))]
-                for key, source in self.sources.items()
-                for row in self._rows(source, {})
-                if row["problem"] == problem_id
-            ]
-        )
+        return [
+            [safe(key), *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
+            for key, source in self.sources.items()
+            for row in self._rows(source, {})
+            if row["problem"] == problem_id
+        ]
 
     def _traced(self, source_id: str, row: int) -> tuple[TraceSource, TracedTree]:
         source = self._source(source_id)
@@ -246,15 +262,16 @@ class RunView:
 
     def _facts_of(self, run: RunPlace) -> RunFacts:
         facts = self._facts.get(run.folder)
-        if facts is None or not facts.summary:
+        if facts is None or (run.kind in ("evaluation", "synthesis") and not facts.summary):
             facts = self._facts[run.folder] = RunFacts.read(run)
         return facts
 
     def _credits_of(self, run: RunPlace) -> RunCredits:
         return self._credits.setdefault(run.folder, RunCredits(run))
 
-    def _safe_tree(self, value: Any) -> Any:  # noqa: ANN401 - JSON
-        return redacted(safe(value)) if self._redact else safe(value)
+    def _safe_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        plain = safe_table(value)
+        return redacted_table(plain) if self._redact else plain
 
 
 def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:

@@ -61,13 +61,18 @@ def safe(value: Any) -> Any:  # noqa: ANN401 - any value of a record
         case float():
             return _short(value)
         case Mapping():
-            return {clean(str(key)): safe(inner) for key, inner in value.items()}
+            return safe_table(value)
     kinds = set(map(type, value))
     if kinds == {float}:
         # The credit of a node is often the same for all its tokens.
         is_constant = value.count(value[0]) == len(value)
         return [_short(value[0])] * len(value) if is_constant else list(map(_short, value))
     return list(value) if kinds <= {int} else [safe(inner) for inner in value]
+
+
+def safe_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of values as `safe` returns them."""
+    return {clean(str(key)): safe(inner) for key, inner in table.items()}
 
 
 def clean(text: str) -> str:
@@ -85,24 +90,28 @@ def _short(number: float) -> float | None:
     return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
-def redacted(value: Any, key: str = "") -> Any:  # noqa: ANN401 - JSON
+def redacted_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tree's values with every text of the data replaced by its length; names, numbers and the shape stay.
 
     Token ids, which a tokenizer turns into text again, become zeros.
     """
+    return {name: _redacted(inner, name) for name, inner in table.items()}
+
+
+def _redacted(value: Any, key: str) -> Any:  # noqa: ANN401 - JSON
     match value:
         case str():
             return value if key in _NAMES or not value else f"[{len(value):,} characters]"
         case Mapping() if key in _TABLES:
             return {}
         case Mapping():
-            return {name: redacted(inner, name) for name, inner in value.items()}
+            return redacted_table(value)
         case list() if key == "ids":
             return [0] * len(value)
         case list() if key == "tokens" and set(map(type, value)) == {str}:
             return ["·"] * len(value)
         case list():
-            return [redacted(inner, key) for inner in value]
+            return [_redacted(inner, key) for inner in value]
     return value
 
 

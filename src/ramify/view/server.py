@@ -17,6 +17,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -43,7 +44,7 @@ _HEADERS: Mapping[str, str] = {
 _MAX_QUERY = 1000
 
 
-def make_app(view: RunView, bundle: Bundle, token: str) -> ASGIApp:
+def make_app(view: RunView, bundle: Bundle, token: str) -> Starlette:
     """Return the server's application."""
     doors = _Doors(view)
     static = (
@@ -63,7 +64,7 @@ def make_app(view: RunView, bundle: Bundle, token: str) -> ASGIApp:
             ("problem", doors.problem),
         )
     ]
-    return _Guard(Starlette(routes=routes), token.encode())
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, token=token.encode())])
 
 
 class _Guard:
@@ -115,12 +116,12 @@ class _Doors:
 
     def run(self, query: Mapping[str, str], known: str) -> "_Answer":
         del query
-        tag = _tag(self._view.files())
+        tag = _tag(self._view.state())
         if tag == known and tag == self._run[0]:
             return _Answer(tag, None)
         if tag != self._run[0]:
             value = dump(self._view.run())
-            self._run = (_tag(self._view.files()), value)
+            self._run = (_tag(self._view.state()), value)
         return _Answer(*self._run)
 
     def index(self, query: Mapping[str, str], known: str) -> "_Answer":
@@ -192,10 +193,13 @@ def _row(query: Mapping[str, str]) -> int:
     return int(row)
 
 
-def _tag(files: Iterable[Path]) -> str:
-    """Return a tag of files as they are now."""
+def _tag(state: Iterable[Path | bool]) -> str:
+    """Return a tag of files as they are now, and of what else is true."""
     digest = hashlib.blake2b(digest_size=12)
-    for path in files:
+    for path in state:
+        if isinstance(path, bool):
+            digest.update(b"1" if path else b"0")
+            continue
         try:
             about = path.stat()
         except OSError:

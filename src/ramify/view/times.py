@@ -100,7 +100,8 @@ def times_of(source: TraceSource, traced: TracedTree) -> TreeTimes:
     ).encode()
     try:
         lines = (line for line in _lines(source.times) if mark in line)
-        events, seconds = [], None
+        events: list[TimedEvent] = []
+        seconds = None
         for tree, timed, total in _read(source, lines):
             if tree == wanted:
                 events.extend(timed)

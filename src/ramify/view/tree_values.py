@@ -42,7 +42,12 @@ def tree_values(traced: TracedTree, facts: TreeFacts) -> dict[str, Any]:
         "key": {"step": tree.key.step, "slot": tree.key.slot, "attempt": tree.key.attempt},
         "start": tree.start,
         "nodes": [
-            _node(node, facts) | {"mass": mass[node.id], "calls_time": calls_time.get(node.id, [])}
+            _node(node, facts)
+            | {
+                "old_logprobs": traced.old_logprobs.get(node.id, ()),
+                "mass": mass[node.id],
+                "calls_time": calls_time.get(node.id, []),
+            }
             for node in tree.nodes
         ],
         "decisions": [_decision(decision) for decision in tree.decisions],

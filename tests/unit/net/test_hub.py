@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -66,6 +67,20 @@ def test_what_is_fetched_lies_where_huggingface_hub_looks_for_it(tmp_path, monke
     before = all_files(tmp_path)
     again, server = fetch(HubStandIn({"org/tiny": FILES}), tmp_path)
     assert (again, len(server.requests), all_files(tmp_path)) == (snapshot, 1, before)
+
+
+def test_a_download_says_how_much_it_is_and_how_far(tmp_path, monkeypatch):
+    monkeypatch.setattr("ramify.runtime.progress.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("ramify.runtime.progress.NEXT_SECONDS", 0.0)
+    notes = []
+    with serve(HubStandIn({"org/tiny": FILES})) as server:
+        settings = HubSettings(server.url, tmp_path, seconds=1.0)
+        for _ in range(2):
+            fetch_snapshot(REPO, everything, settings, notes.append)
+    assert notes[0] == "fetching org/tiny, 0 MB"
+    shares = [int(re.fullmatch(r"org/tiny: (\d+)% after .*", note)[1]) for note in notes[1:]]
+    assert shares == sorted(shares)
+    assert shares[-1] == 100
 
 
 def test_what_huggingface_hub_has_fetched_is_not_fetched_again(tmp_path):

@@ -54,6 +54,13 @@ def case(tmp_path: Path) -> Case:
     return fresh
 
 
+def test_a_long_build_says_how_far_it_is(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramify.runtime.progress.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("ramify.runtime.progress.NEXT_SECONDS", 0.0)
+    case.open()
+    assert case.notes[-1].startswith(f"{case.corpus}: index: 100% after 0 s")
+
+
 def test_it_is_built_once(case: Case) -> None:
     first = case.answers()
     assert len(case.notes) == 1

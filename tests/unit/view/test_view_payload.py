@@ -35,7 +35,7 @@ def left_out(view):
 def test_a_tree_is_that_of_the_trace(tmp_path):
     folder = write_training(tmp_path / "rl", {12: [two_calls(words()), two_calls(words("x"), "p1", slot=1)]})
     write_json_lines(
-        _made(folder / "timing" / "000012.jsonl"),
+        _with_parents(folder / "timing" / "000012.jsonl"),
         [
             {"kind": "event_loop", "seconds": 1.0, "longest": 0.1},
             _event("turn", "0", 1.0, 0.5),
@@ -88,7 +88,7 @@ def test_a_tree_is_that_of_the_trace(tmp_path):
         view.index("../rl/trees/000012")
 
 
-def _made(path):
+def _with_parents(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -6,6 +6,7 @@ from itertools import cycle
 import pytest
 from starlette.testclient import TestClient
 
+from ramify.files.durable import locked_folder
 from ramify.obs.trace import write_trees
 from ramify.view.page import Bundle
 from ramify.view.payload import RunView
@@ -115,3 +116,7 @@ def test_what_has_not_changed_is_not_sent_again(client, folder):
     later = client.get("/api/run", headers=TOKEN | {"if-none-match": run.headers["etag"]})
     assert later.status_code == 200
     assert [source["step"] for source in later.json()["sources"]] == [1, 2]
+    with locked_folder("run", folder):
+        working = client.get("/api/run", headers=TOKEN | {"if-none-match": later.headers["etag"]})
+    ended = client.get("/api/run", headers=TOKEN | {"if-none-match": working.headers["etag"]})
+    assert [answer.json()["live"] for answer in (later, working, ended)] == [False, True, False]
