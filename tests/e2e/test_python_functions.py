@@ -3,8 +3,11 @@
 import json
 import random
 
+import pytest
+
 import ramify as rf
 from e2e_runs import TRAIN, write_task
+from ramify.core.errors import DataError
 from ramify.files.user_code import WITHOUT_FILE
 
 
@@ -77,6 +80,17 @@ def test_functions_as_tools_and_rewriters(caller):
     scored = {name: rf.score(trees, form) for name, form in forms.items()}
     assert len({tuple(tree.rewards[0].value for tree in each) for each in scored.values()}) == 1
     assert [tree.mean for tree in scored["single"]] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_problems_that_fail_are_a_warning_and_an_error_if_none_works(caller):
+    long = {"prompt": "why " * 400, "answer": "so", "level": 0}
+    policy = rf.Policy(caller, threads=1)
+    with rf.Agent(policy, tools=SILENT, limits=rf.Limits(**LIMITS)) as agent:
+        with pytest.warns(RuntimeWarning, match="rollout: failed and skipped: .* the engine's context 264"):
+            trees = agent.rollout([long, *QUESTIONS], n=2)
+        assert [tree.core.has_failed for tree in trees] == [True, False, False, False, False]
+        with pytest.raises(DataError, match="rollout: none of 1 problems worked; the first: "):
+            agent.rollout([long], n=2)
 
 
 def test_a_class_as_an_environment(caller):
