@@ -33,6 +33,7 @@ from ramify.core.tree import TreeKey
 from ramify.obs.metrics import TimingLog
 from ramify.runs.configs import RunConfig
 from ramify.sampler.task import BuiltReward, Task
+from ramify.sandbox.kernel import forbid_inspection
 
 if TYPE_CHECKING:
     from ramify.core.protocols import Brancher
@@ -105,6 +106,9 @@ class Agent:
         from ramify.assemble.tools import build_tools
         from ramify.chat.renderers import renderer_for
 
+        if world.tools.python is not None:
+            # As on the command line: no program of the model may read this process, which holds keys and computes rewards.
+            forbid_inspection()
         policy = self.policy
         self._toolbox = await asyncio.to_thread(build_tools, world.tools, world.sandbox, world.environment)
         folder = policy.config.folder
