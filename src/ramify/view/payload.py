@@ -60,16 +60,18 @@ class RunView:
     def _look(self) -> None:
         self.runs = find_runs(self._roots)
         sources = sources_of(self.runs, self._roots)
-        notes = {source.id: schema_note(source.path) for source in sources}
-        self.left_out = {key: note for key, note in notes.items() if note}
+        reasons = {source.id: schema_note(source.path) for source in sources}
+        self.left_out = _grouped([(source.path, reasons[source.id]) for source in sources])
         self.sources: Mapping[str, TraceSource] = {
-            source.id: source for source in sources if source.id not in self.left_out
+            source.id: source for source in sources if not reasons[source.id]
         }
 
     def state(self) -> Iterator[Path | bool]:
         """Yield what the value `run` depends on: files, and whether a process works in a run's folder."""
+        yield from self._roots
         for run in self.runs:
             yield is_locked(run.folder)
+            yield run.folder.parent
             yield from (run.folder / name for name in _RUN_FILES)
         for source in self.sources.values():
             yield source.path
@@ -92,7 +94,7 @@ class RunView:
         self._look()
         runs, sources = self.runs, self.sources
         live = {run.folder: is_locked(run.folder) for run in runs}
-        notes = [*self.left_out.values()]
+        notes = [*self.left_out]
         series = self._series(runs, notes)
         for source in sources.values():
             known = self._summaries.known(source.path)
@@ -272,6 +274,18 @@ class RunView:
     def _safe_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
         plain = safe_table(value)
         return redacted_table(plain) if self._redact else plain
+
+
+def _grouped(reasons: Sequence[tuple[Path, str]]) -> tuple[str, ...]:
+    """Return a sentence for each reason to leave a trace out; all traces of an old run have one reason."""
+    paths: dict[str, list[Path]] = {}
+    for path, reason in reasons:
+        if reason:
+            paths.setdefault(reason, []).append(path)
+    return tuple(
+        f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
+        for reason, (first, *others) in paths.items()
+    )
 
 
 def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:
