@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from ramify.cli import main
+from ramify.files.durable import locked_folder
 
 HOSTILE = "</p><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
@@ -92,8 +93,11 @@ def test_a_killed_run_has_a_page_of_what_there_is(runs, tmp_path):
     (run / "recipe.toml").write_text("[data\n")
     (run / "manifest.json").write_text("{")
     (run / "timing" / "000001.jsonl").write_text("[]\n")
+    (run / "status.json").write_text((run / "status.json").read_text().replace("finished", "running"))
     page = report(run)
-    assert f"step {len(lines) - 1}" in page
+    assert f": killed, step {len(lines) - 1}" in page
+    with locked_folder("run.dir", run):
+        assert f": running, step {len(lines) - 1}" in report(run)
     assert "the line is cut off" in page
 
 
@@ -164,6 +168,15 @@ def test_a_comparison_lists_the_problems_that_flipped(runs, tmp_path, refused):
 
 def test_what_is_no_run_is_refused_in_a_sentence(runs, tmp_path, refused):
     assert "no such folder" in refused("report", tmp_path / "nowhere")
-    assert "nothing to report yet" in refused("report", runs / "world")
+    assert "no run. Name the folder of a run." in refused("report", runs / "world")
+    (tmp_path / "unfinished").mkdir()
+    shutil.copytree(runs / "sft", tmp_path / "unfinished" / "sft")
+    assert f"Name one of the runs in it: {tmp_path}/unfinished/sft." in refused(
+        "report", tmp_path / "unfinished"
+    )
+    (tmp_path / "unfinished" / "sft" / "metrics.jsonl").unlink()
+    assert "nothing to report yet. No step has been written." in refused(
+        "report", tmp_path / "unfinished" / "sft"
+    )
     (tmp_path / "report.json").write_text('{"seed": "<b>"}')
     assert "report.json: lacks the field" in refused("report", tmp_path)

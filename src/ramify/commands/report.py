@@ -9,6 +9,8 @@ from ramify.core.errors import DataError
 if TYPE_CHECKING:
     from ramify.obs.page import Page
 
+_MOST_NAMED = 5
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
@@ -73,8 +75,17 @@ def _page(folder: Path) -> "Page":
         from ramify.synth.page import synthesis_page
 
         return synthesis_page(folder)
+    from ramify.files.durable import RECIPE
     from ramify.runs.page import run_page
 
+    if not (folder / RECIPE).is_file() and not (folder / "trees").is_dir():
+        inside = sorted(str(path.parent) for path in folder.glob(f"*/{RECIPE}"))
+        advice = (
+            f"Name one of the runs in it: {', '.join(inside[:_MOST_NAMED])}."
+            if inside
+            else "Name the folder of a run."
+        )
+        raise DataError(f"{folder}: no run. {advice}")
     return run_page(folder)
 
 

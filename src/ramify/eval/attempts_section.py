@@ -11,7 +11,8 @@ from ramify.core.tree import StopReason
 from ramify.eval.evaluation import Evaluation, ProblemResult
 from ramify.eval.results import AttemptRecord, tree_lines
 from ramify.obs.page import FoldedText, Section, Table
-from ramify.obs.trace import TracedTree, parse_tree
+from ramify.obs.trace import TracedTree
+from ramify.obs.trace_index import read_index, read_tree
 from ramify.obs.tree_drawing import conversation
 from ramify.runs.keyed_lines import Key
 
@@ -63,9 +64,10 @@ def _keys_of_texts(*ranked: Sequence[ProblemResult]) -> frozenset[Key]:
 
 def _recorded(folder: Path, keys: Set[Key]) -> tuple[Mapping[Key, TracedTree], str]:
     """Return the recorded trees of these attempts, and why they cannot be read if so."""
-    lines = tree_lines(folder)
+    path = tree_lines(folder).path
     try:
-        return {key: parse_tree(lines.path, *line) for key, line in lines.texts(keys).items()}, ""
+        summaries = {(each.problem, each.step): each for each in read_index(path)}
+        return {key: read_tree(path, summaries[key]) for key in keys & summaries.keys()}, ""
     except DataError as error:
         return {}, str(error)
 
