@@ -15,11 +15,13 @@ from markupsafe import Markup
 from ramify.obs.metrics import Curve
 
 WIDTH, HEIGHT = 560, 260
-LEFT, RIGHT, TOP, BOTTOM = 56, 120, 16, 44
+LEFT, RIGHT, TOP, BOTTOM = 66, 120, 16, 44
 MAX_POINTS = 200
 LABEL_GAP = 15.0
 _CHAR_WIDTH = 6.6
 """Pixels of a character of a label, roughly."""
+_SLANTED_BELOW, _SLANTED_WIDTH = 90.0, 60.0
+"""Pixels of a bar group under which names that do not fit are slanted, and pixels of a slanted name."""
 _TITLE_HEIGHT = 26
 _LOG_FROM = 30.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
@@ -164,13 +166,10 @@ def bar_chart(title: str, groups: Sequence[BarGroup], y_label: str) -> Chart:
     y_scale = _Scale(0.0, 100.0, HEIGHT - BOTTOM, TOP)
     slot = (WIDTH - LEFT - 16) / len(groups)
     body = [_y_axis([0.0, 25.0, 50.0, 75.0, 100.0], y_scale, y_label, right=WIDTH - 16)]
+    is_slanted = any(_CHAR_WIDTH * len(group.name) > slot for group in groups) and slot < _SLANTED_BELOW
     for index, group in enumerate(groups):
         left = LEFT + index * slot
-        body.append(
-            Markup(
-                '<text class="tick" x="{:.1f}" y="{}" text-anchor="middle"><title>{}</title>{}</text>'
-            ).format(left + slot / 2, HEIGHT - BOTTOM + 18, group.name, _shorten(group.name, slot - 6))
-        )
+        body.append(_group_name(group.name, left + slot / 2, slot, is_slanted))
         width = min(slot * 0.8 / len(group.bars), 64.0)
         start = left + (slot - width * len(group.bars)) / 2
         middles = [start + (number + 0.5) * width for number in range(len(group.bars))]
@@ -182,9 +181,26 @@ def bar_chart(title: str, groups: Sequence[BarGroup], y_label: str) -> Chart:
     return Chart(title, summary, Markup("").join(body))
 
 
+def _group_name(name: str, x: float, slot: float, is_slanted: bool) -> Markup:
+    y = HEIGHT - BOTTOM + (9 if is_slanted else 18)
+    return Markup(
+        '<text class="tick" text-anchor="{}" transform="translate({:.1f} {}){}"><title>{}</title>{}</text>'
+    ).format(
+        "end" if is_slanted else "middle",
+        x + (4 if is_slanted else 0),
+        y,
+        " rotate(-30)" if is_slanted else "",
+        name,
+        _shorten(name, _SLANTED_WIDTH if is_slanted else slot - 6),
+    )
+
+
 def _shorten(text: str, width: float) -> str:
+    """Return the end of a path that fits, or the beginning of any other text."""
     most = max(3, int(width / _CHAR_WIDTH))
-    return text if len(text) <= most else f"\u2026{text[1 - most :]}"
+    if len(text) <= most:
+        return text
+    return f"\u2026{text[1 - most :]}" if "/" in text else f"{text[: most - 1]}\u2026"
 
 
 def _line(line: Line, x_scale: _Scale, y_scale: _Scale, label_y: float) -> Markup:
@@ -306,4 +322,4 @@ def _thin(points: Curve) -> Curve:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) < 1e6 and value == int(value) else f"{value:.4g}"

@@ -12,7 +12,7 @@ from ramify.obs.charts import Bar, BarGroup, Chart, bar_chart
 from ramify.obs.metrics import read_metrics
 from ramify.obs.page import Card, Page, Section, Table, settings_table
 from ramify.runs.metric_charts import LEARNING, charts
-from ramify.runs.page import origin_section, run_page
+from ramify.runs.page import origin_section, run_page, versions_of
 
 
 class Estimate(TypedDict):
@@ -152,7 +152,7 @@ def quickstart_page(report: Report, folder: Path) -> Page:
         *rl_page,
         _run_section(report),
         origin_section(
-            folder, report["versions"], f"ramify quickstart --seed {report['seed']} --out NEW_FOLDER"
+            folder, versions_of(folder / "rl"), f"ramify quickstart --seed {report['seed']} --out NEW_FOLDER"
         ),
         Section("Settings", tables=(settings_table(report["config"]),), folded=True),
     )

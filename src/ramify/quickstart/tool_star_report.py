@@ -14,7 +14,7 @@ from ramify.files.durable import read_record, replace_file
 from ramify.obs.charts import Bar, BarGroup, bar_chart
 from ramify.obs.page import Card, Page, Section, Table, settings_table, write_page
 from ramify.quickstart.run import estimate, versions
-from ramify.runs.page import REPORT, origin_section
+from ramify.runs.page import REPORT, origin_section, versions_of
 from ramify.synth.page import synthesis_section
 
 What: TypeAlias = Literal["sampled", "greedy"]
@@ -107,7 +107,7 @@ def tool_star_page(report: Mapping[str, Any], folder: Path) -> Page:
         synthesis_section(report["synthesis"]),
         _cycle_section(report["cycle"]),
         _repair_section(report["repairs"]),
-        origin_section(folder, report["versions"], again),
+        origin_section(folder, versions_of(folder / "selfcritic"), again),
         Section(
             "Settings",
             tables=(settings_table({**report["config"], "seconds": report["seconds"]}),),

@@ -76,7 +76,7 @@ FAILURES = Figure(
         ("stop/calls", "out of calls", 4),
         ("stop/deadline", "out of time", 3),
         ("stop/failed", "failed", 0),
-        ("health/invalid_calls", "unreadable calls", 2),
+        ("health/invalid_calls", "unreadable calls", 5),
     ),
 )
 """Shares of trajectories by how they ended, and of calls."""

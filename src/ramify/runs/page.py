@@ -83,19 +83,30 @@ def run_page(folder: Path, state: str | None = None) -> Page:
 def origin_sections(folder: Path, command: str) -> tuple[Section, Section]:
     """Return how a run of a command was made, how to look at it and how to repeat it; and its settings."""
     recipe, manifest = _recipe(folder), _manifest(folder)
-    sessions = manifest.get("made_with")
-    session = sessions[-1] if isinstance(sessions, list) and sessions else {}
-    versions = {
-        "commit": session.get("commit"),
-        "Python": session.get("python"),
-        **(session.get("packages") or {}),
-    }
     again = f"ramify {command} {shlex.quote(str(folder / RECIPE))} -s run.dir=NEW_FOLDER"
-    tables = [settings_table(table) for table in (recipe, manifest.get("scores", {}), session) if table]
+    tables = [
+        settings_table(table)
+        for table in (recipe, manifest.get("scores"), _session(folder))
+        if table and isinstance(table, dict)
+    ]
     return (
-        origin_section(folder, versions if session else {}, again),
+        origin_section(folder, versions_of(folder), again),
         Section("Settings", tables=tables, folded=True),
     )
+
+
+def versions_of(folder: Path) -> Mapping[str, object]:
+    """Return the commit and the versions with which the last session of a run was made; none if its manifest cannot be read."""
+    session = _session(folder)
+    packages = session.get("packages")
+    own = {"commit": session.get("commit"), "Python": session.get("python")}
+    return {**own, **(packages if isinstance(packages, dict) else {})}
+
+
+def _session(folder: Path) -> Mapping[str, Any]:
+    sessions = _manifest(folder).get("made_with")
+    last = sessions[-1] if isinstance(sessions, list) and sessions else {}
+    return last if isinstance(last, dict) else {}
 
 
 def origin_section(folder: Path, versions: Mapping[str, object], again: str) -> Section:
@@ -231,7 +242,9 @@ def _ends(points: Curve) -> tuple[float, float]:
 def _failures_section(
     folder: Path, rows: Sequence[MetricsRow], last: StepTrees | None, notes: Sequence[str]
 ) -> Section:
-    lines = tuple(line for line in FAILURES.lines if any(value for _, value in curve(rows, line[0])))
+    shares = {line: max((value for _, value in curve(rows, line[0])), default=0.0) for line in FAILURES.lines}
+    lines = tuple(line for line, share in shares.items() if share)
+    figure = FAILURES._replace(lines=lines, span=(0.0, max(shares.values())))
     warnings = list(notes)
     for metric, what in (
         ("group/failed", "problems of which every trajectory failed"),
@@ -247,7 +260,7 @@ def _failures_section(
         "Failures",
         "" if lines or warnings else "No trajectory was malformed, cut or failed.",
         warnings=warnings,
-        charts=charts((FAILURES._replace(lines=lines),), rows),
+        charts=charts((figure,), rows),
         tables=[table for table in tables if table.rows],
         texts=last.failure_texts() if last else (),
     )
