@@ -32,7 +32,7 @@ export function Chart(props: { title: string; lines: Line[]; dots?: boolean; low
         {props.title}
         {props.lines.length > 1 &&
           props.lines.map((line, at) => (
-            <span key={line.name} class={`legend line-${at}`}>
+            <span key={line.name} class={`legend line-${at % 4}`}>
               {line.name}
             </span>
           ))}
@@ -59,7 +59,7 @@ export function Chart(props: { title: string; lines: Line[]; dots?: boolean; low
           {short(x1)}
         </text>
         {props.lines.map((line, at) => (
-          <g key={line.name} class={`line-${at}`}>
+          <g key={line.name} class={`line-${at % 4}`}>
             <polyline points={line.points.map(([step, value]) => `${x(step)},${y(value)}`).join(" ")} />
             {line.points.map(([step, value]) => (
               <circle

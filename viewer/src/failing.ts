@@ -14,7 +14,9 @@ export interface Failure {
 export function failuresIn(tree: Tree, flag: string): Failure[] {
   const failures = failuresOf(tree, flag);
   // A call that could not be read counts as a failed one too.
-  return flag === "tool_failed" && failures.length === 0 ? failuresOf(tree, "malformed") : failures;
+  if (flag !== "tool_failed" || failures.length > 0) return failures;
+  const results = new Set(tree.nodes.filter((node) => node.results.length > 0).map((node) => node.id));
+  return failuresOf(tree, "malformed").filter((failure) => results.has(failure.node));
 }
 
 function failuresOf(tree: Tree, flag: string): Failure[] {

@@ -53,13 +53,15 @@ export function Failures(props: {
 }
 
 function countLines(run: Run, rows: Row[], flag: string): { name: string; points: [number, number][] }[] {
-  return run.runs.map((_, at) => {
+  const lines = run.runs.map((_, at) => {
     const counts = new Map<number, number>();
     for (const row of rows)
       if (row.run === at)
         counts.set(row.step, (counts.get(row.step) ?? 0) + (row.flags.includes(flag) ? 1 : 0));
     return { name: runName(run, at), points: [...counts].sort((a, b) => a[0] - b[0]) };
   });
+  // Attempts of an evaluation have no steps to run over.
+  return lines.filter((line) => line.points.length > 1);
 }
 
 function Group(props: {

@@ -33,8 +33,9 @@ export function Problems(props: Props): JSX.Element {
   const flips = changes.filter((change) => change.flip !== "");
   const shown = onlyFlips ? flips : changes;
   const worse = changes.filter((change) => change.by < 0).length;
-  const [first, last] =
-    run.runs.length > 1 ? [runName(run, 0), runName(run, run.runs.length - 1)] : ["First", "Last"];
+  const pair = run.runs.length === 2;
+  // Of several runs each cell says which one it is from.
+  const from = (row: Row): string => (run.runs.length > 2 ? runName(run, row.run) : "");
   return (
     <div class="problems">
       <h2>Problems that were tried more than once</h2>
@@ -57,15 +58,26 @@ export function Problems(props: Props): JSX.Element {
           </label>
           <Table
             label="Problems"
-            head={["Problem", "Trees", first, last, "Change", "Flip"]}
+            head={[
+              "Problem",
+              "Trees",
+              pair ? runName(run, 0) : "First",
+              pair ? runName(run, 1) : "Last",
+              "Change",
+              "Flip",
+            ]}
             numbers={[1, 4]}
             rows={shown.slice(0, SHOWN).map((change) => [
               <button class="link" onClick={() => go({ view: "problems", problem: change.last.problem })}>
                 {clip(change.last.question, 80) || change.last.problem}
               </button>,
               short(change.count),
-              <ShareBar row={change.first} />,
-              <ShareBar row={change.last} />,
+              <>
+                <ShareBar row={change.first} /> <span class="soft">{from(change.first)}</span>
+              </>,
+              <>
+                <ShareBar row={change.last} /> <span class="soft">{from(change.last)}</span>
+              </>,
               signed(change.by),
               change.flip,
             ])}

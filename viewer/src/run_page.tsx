@@ -2,7 +2,6 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Chart } from "./chart";
 import { Field, Table } from "./parts";
-import { runName } from "./rows";
 import type { Row, Run } from "./types";
 import { plural } from "./words";
 
@@ -34,10 +33,6 @@ export function RunPage({ run, rows }: { run: Run; rows: Row[] }): JSX.Element {
         head={[]}
         rows={[
           ...run.about.map(([name, text]) => [<b>{name}</b>, text]),
-          ...(run.runs.length > 1 ? run.runs : []).map((other, at) => [
-            <b>{runName(run, at)}</b>,
-            <code>{other.dir}</code>,
-          ]),
           [<b>trees</b>, `${plural(rows.length, "tree")} in ${plural(run.sources.length, "file")}`],
         ]}
       />

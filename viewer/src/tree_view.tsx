@@ -235,7 +235,7 @@ function leafText(trajectory: Trajectory): [string, string] {
 /** Pixels right of a node: of the text behind a leaf, and of a decision's marks. */
 function room(forest: Forest, spot: Spot): number {
   const trajectory = forest.trajectories.get(spot.node.id);
-  return trajectory === undefined ? 40 : 70 + leafText(trajectory)[1].length * 6.8;
+  return trajectory === undefined ? 40 : 86 + leafText(trajectory)[1].length * 6.8;
 }
 
 function spoken(forest: Forest, node: Node, trajectory: Trajectory | undefined): string {
