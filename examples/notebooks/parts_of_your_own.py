@@ -18,8 +18,14 @@ import ramify as rf
 #
 # A function with type hints and a docstring. This model has learned to write `<search>`, so the tool has this name.
 
-
 # %%
+FACTS = {
+    "Rola": {"area": 31, "age": 57},
+    "Gure": {"area": 18, "age": 44},
+    "Zove": {"area": 52, "age": 29},
+}
+
+
 @rf.tool
 def search(query: str) -> str:
     """Looks things up.
@@ -27,11 +33,16 @@ def search(query: str) -> str:
     Args:
         query: A name and what is wanted of it.
     """
-    name, *_ = query.split()
-    return f"- {name} area {10 + len(name)}\n- {name} age {20 + len(name)}"
+    lines = [
+        f"- {name} {fact} {value}"
+        for name, facts in FACTS.items()
+        if name in query.split()
+        for fact, value in facts.items()
+    ]
+    return "\n".join(lines) or "No search results found."
 
 
-search("Laru area")
+search("Rola area")
 
 # %% [markdown]
 # ## A reward
@@ -65,17 +76,18 @@ def early(candidate):
 # %% [markdown]
 # ## Grow and score
 #
-# Six questions of our own; eight attempts at each, of which four branch off.
+# Six questions of our own; eight attempts at each, of which four branch off. A real language model is told of the tools in its
+# prompt; this one knows nothing of descriptions, so `in_prompt` is off.
 
 # %%
 rows = [
-    {"prompt": f"what is the {fact} of {name}?", "answer": base + len(name)}
-    for name in ("Laru", "Rola", "Gure")
-    for fact, base in (("area", 10), ("age", 20))
+    {"prompt": f"what is the {fact} of {name}?", "answer": value}
+    for name, facts in FACTS.items()
+    for fact, value in facts.items()
 ]
 policy = rf.Policy("runs/quickstart/sft", learner=rf.Learner(rate=4e-4), threads=1)
-limits = rf.Limits(max_prompt_tokens=300, max_tokens=120, max_calls=4)
-agent = rf.Agent(policy, tools=[search], limits=limits)
+limits = rf.Limits(max_prompt_tokens=60, max_tokens=120, max_calls=4)
+agent = rf.Agent(policy, tools=rf.tools.Function(search, in_prompt=False), limits=limits)
 
 # %%
 trees = rf.score(agent.rollout(rows, n=8, m=4, branching=early), [right, (brief, 0.2)])
@@ -96,10 +108,10 @@ def leave_one_out(rewards, tree):
     return rewards - (rewards.sum() - rewards) / (len(rewards) - 1)
 
 
-mine = rf.algorithms.ARPO(estimator=leave_one_out)
-for name, algorithm in (("ARPO", "arpo"), ("leave one out", mine)):
-    leaves = rf.credit(trees, algorithm)[0].trajectories
-    print(f"{name:14}", [round(leaf.advantage, 2) for leaf in leaves])
+tree = max(trees, key=lambda each: len({leaf.reward for leaf in each.trajectories}))
+for name, algorithm in (("ARPO", "arpo"), ("mine", rf.algorithms.ARPO(estimator=leave_one_out))):
+    leaves = rf.credit(tree, algorithm)[0].trajectories
+    print(f"{name:5}", *(f"{leaf.advantage:+.2f}" for leaf in leaves))
 
 # %% [markdown]
 # ## A loss
@@ -117,7 +129,8 @@ def cispo(ratio, sign, high=0.28):
 # %% [markdown]
 # ## The loop
 #
-# Look at `trees`: the mean reward moves, if slowly. Three updates of six problems teach little; a run takes fifty of fifteen.
+# Look at the mean reward. Three updates of six problems teach little; the quick start takes
+# fifty of fifteen.
 
 # %%
 algorithm = rf.algorithms.ARPO(estimator=leave_one_out, loss=cispo)

@@ -7,7 +7,7 @@
 # %%
 import runpy
 
-from shop import well_asked
+from shop import price, well_asked
 
 import ramify as rf
 
@@ -36,7 +36,7 @@ sft = rf.SFT.from_recipe("sft.toml").train()
 
 # %%
 tools = [
-    rf.tools.OwnTool(path="shop.py", function="price", in_prompt=False),
+    rf.tools.Function(price, in_prompt=False),
     rf.tools.Python(timeout_seconds=5),
     rf.Sandbox(min_level=0),
 ]
