@@ -1,5 +1,6 @@
 """Files and commands of a documentation page, as they stand on it."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -49,16 +50,22 @@ def follow(name, folder, quickstart, fewer, steps):
     names = write_files(page, folder, fewer, steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for block in _COMMANDS.findall(page):
-            for line in block.splitlines():
-                _run(replaced(line, steps))
+        for line in read_commands(page):
+            run_command(replaced(line, steps))
     return names
 
 
-def _run(line):
+def read_commands(page):
+    """Return the lines of all blocks for the shell."""
+    return [line for block in _COMMANDS.findall(page) for line in block.splitlines()]
+
+
+def run_command(line):
     program, *arguments = shlex.split(line)
     if program == "ramify":
         assert main(arguments) == 0, line
+    elif program == "cd":
+        os.chdir(arguments[0])
     elif program == "python":
         subprocess.run([sys.executable, *arguments], check=True, timeout=120)
     elif program == "sed":

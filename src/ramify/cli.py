@@ -14,6 +14,7 @@ from ramify.runtime.stopping import Stops
 
 COMMANDS = {
     "quickstart": "train a small agent from data to report: a tiny model, or a real language model",
+    "init": "a small project that runs as it stands: tool, reward, data and recipes, to be changed",
     "sft": "supervised training on demonstrations",
     "dpo": "training on preference pairs",
     "train": "reinforcement learning with branching rollouts",
