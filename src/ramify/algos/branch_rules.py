@@ -74,7 +74,7 @@ class BranchingConfig(RuleConfig):
     children: Trajectories = 1
 
 
-class Unrationed:
+class NoQuota:
     """A rule that no quota binds."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class Unrationed:
         return None
 
 
-class Memoryless(Unrationed):
+class Memoryless(NoQuota):
     """A rule that decides from the candidate and its history alone."""
 
     __slots__ = ()

@@ -18,9 +18,9 @@ from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, s
 from ramify.algos.branch_arpo import clip
 from ramify.algos.branch_rules import (
     FixedRoots,
+    NoQuota,
     RuleConfig,
     RuleSetup,
-    Unrationed,
     require_at_least_one,
     toss,
 )
@@ -208,7 +208,7 @@ class ReleasedArpoBrancher(FixedRoots):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedAepoBrancher(Unrationed):
+class ReleasedAepoBrancher(NoQuota):
     """AEPO's branching rule as released; `m` is None with dynamic rollouts."""
 
     looks_at_entropy: ClassVar[bool] = True

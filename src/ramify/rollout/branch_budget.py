@@ -195,16 +195,17 @@ class QuotaBudget(BranchBudget):
             yield from self._decide_depth(depth, self._most(budget) - self._used)
 
     def _decide_depth(self, depth: int, left: int) -> Iterator[BranchAllocation]:
-        places = sorted((place for place in self._waiting if place[0] == depth), key=self._draws.__getitem__)
-        share = left * len(places) / (len(places) + self._expected_below(depth, len(places)))
+        candidates = sorted((each for each in self._waiting if each[0] == depth), key=self._draws.__getitem__)
+        num_results = len(candidates)
+        share = left * num_results / (num_results + self._expected_below(depth, num_results))
         open_here = min(left, math.floor(share + self.rounding))
-        for place in places:
-            children = min(self._waiting.pop(place), open_here)
+        for candidate in candidates:
+            children = min(self._waiting.pop(candidate), open_here)
             open_here -= children
-            branch = BranchAllocation(place[1], depth, children)
-            self._chances[place] = min(1.0, share / len(places))
+            branch = BranchAllocation(candidate[1], depth, children)
+            self._chances[candidate] = min(1.0, share / num_results)
             if children:
-                self._granted[place] = children
+                self._granted[candidate] = children
                 self._used += children
                 self._alive.update(dict.fromkeys(branch.child_keys, depth))
             yield branch

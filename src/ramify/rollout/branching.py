@@ -152,9 +152,9 @@ class Branching:
         return [self._finished(decision) for decision in self._decisions.values()]
 
     def _finished(self, decision: BranchDecision) -> BranchDecision:
-        place = self._places[decision.node]
-        decision = replace(decision, budget_left=self._budget.left_for(*place))
-        chance = self._budget.chance(*place)
+        key, depth = self._places[decision.node]
+        decision = replace(decision, budget_left=self._budget.left_for(key, depth))
+        chance = self._budget.chance(key, depth)
         # The rule wants every branch of a quota, and the budget says which.
         return decision if chance is None else replace(decision, probability=chance, planned=decision.taken)
 
