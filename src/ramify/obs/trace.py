@@ -247,6 +247,25 @@ def parse_tree(path: Path, row: int, line: str | bytes) -> TracedTree:
     Raises:
         DataError: As for `read_trees`.
     """
+    content = _content(path, row, line)
+    try:
+        return _READ_TREE(content)
+    except ValueError as error:
+        raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
+
+
+def each_decided(path: Path) -> Iterator[tuple[TreeKey, str, tuple[BranchDecision, ...]]]:
+    """Yield key, problem and decisions of each tree, without reading its nodes; raises the errors of `each_tree`."""
+    for row, line in enumerate(lines_of(path), start=1):
+        content = _content(path, row, line)
+        try:
+            key, problem = _READ_KEY(content["key"]), text(content["problem"]["id"])
+            yield key, problem, tuple(each(read_decision)(content["decisions"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
+
+
+def _content(path: Path, row: int, line: str | bytes) -> dict[str, Any]:
     content = parse_line(path, row, line)
     try:
         schema = count(content.get("schema"))
@@ -262,10 +281,7 @@ def parse_tree(path: Path, row: int, line: str | bytes) -> TracedTree:
                 else ""
             )
         )
-    try:
-        return _READ_TREE(content)
-    except ValueError as error:
-        raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
+    return content
 
 
 def _traced_tree(
@@ -293,11 +309,12 @@ def _traced_tree(
     return TracedTree(tree, rewards, advantages, mask, old)
 
 
+_READ_KEY = record(TreeKey, step=count, slot=count, attempt=count)
 _READ_TREE = sparse(
     _traced_tree,
     ("advantages", "mask", "old_logprobs"),
     schema=whole,
-    key=record(TreeKey, step=count, slot=count, attempt=count),
+    key=_READ_KEY,
     problem=read_problem,
     start=text,
     nodes=each(read_node),
