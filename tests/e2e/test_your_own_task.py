@@ -6,10 +6,12 @@ the tool; what it costs to become good is on the page.
 
 import json
 import re
+import shutil
+import sys
 
 import pytest
 
-from doc_pages import read_commands, read_page, run_command
+from doc_pages import read_commands, read_page, run_command, run_notebook
 from e2e_runs import read_lines
 from ramify.cli import main
 from ramify.commands.init import PROJECT
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.integration
 PAGE = read_page("your-own-task.md")
 FEWER = {
     "make_problems.py": (("TRAIN, 600", "TRAIN, 30"), ("TEST, 400", "TEST, 40")),
-    "make_demonstrations.py": (("range(9600)", "range(2400)"),),
+    "make_demonstrations.py": (("range(9600)", "range(1600)"),),
 }
 
 
@@ -122,3 +124,35 @@ def test_rl_learned_from_groups_whose_rewards_differ(task):
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["update/grad_norm"] > 0 for row in steps)
     assert all(row["reward/part/well_asked"] > 0 for row in steps)
+
+
+def test_the_notebook_goes_the_way_of_the_recipes(task, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "a price list"
+    assert main(["init", str(folder), "--notebook"]) == 0
+    assert f"cd '{folder}'" in capsys.readouterr().out
+    written = {path.name for path in folder.iterdir()}
+    assert {path.name for path in PROJECT.iterdir() if path.is_file()} - written == {"notebook.py"}
+    shorten(folder)
+    # The cold start of the page: the notebook's own goes on where that ended.
+    shutil.copytree(task / "runs" / "sft", folder / "runs" / "sft")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    try:
+        _, names = run_notebook(json.loads((folder / "notebook.ipynb").read_text()))
+    finally:
+        for name in ("shop", "make_problems"):
+            sys.modules.pop(name, None)
+    assert names["sft"].checkpoint.name == "step-000100"
+    assert names["run"].steps == (1, 2)
+    assert len(names["after"]) == 40
+    calls = [call.name for tree in names["before"].trees for call, _ in tree.core.trajectories[0].exchanges]
+    assert "price" in calls
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, refused):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    assert "is not empty; expected a new or empty folder" in refused("init", tmp_path / "full")
+    assert "cannot be created: " in refused("init", tmp_path / "full" / "mine.txt" / "below")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    assert "cannot be created: " in refused("init", "/proc/ramify")

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A price list, from Python
 #
-# The way of README.md, cell by cell. Each cell that trains says how long it takes. A run never writes over another: before you
-# run a cell again after a change, delete its folder in `runs/`.
+# The way of README.md, cell by cell. Each cell that trains shows the time left. With `resume=True` it goes on where it was stopped,
+# and returns at once where it was finished: to train again after a change, delete its folder in `runs/`.
 
 # %%
 import runpy
@@ -26,7 +26,7 @@ for script in ("make_model.py", "make_problems.py", "make_demonstrations.py"):
 # The model imitates demonstrations, most of which contain a mistake. Look at the loss: it falls fast, then slowly.
 
 # %%
-sft = rf.SFT.from_recipe("sft.toml").train()
+sft = rf.SFT.from_recipe("sft.toml").train(resume=True)
 [round(loss, 2) for loss in sft.metrics.column("loss")[::100]]
 
 # %% [markdown]
@@ -58,7 +58,7 @@ before.trees[1]
 # most is 1.2.
 
 # %%
-run = rf.Trainer.from_recipe("rl.toml").train()
+run = rf.Trainer.from_recipe("rl.toml").train(resume=True)
 run
 
 # %% [markdown]
