@@ -9,7 +9,7 @@ also says where in the tree the sample stands; samples with plain uids share no 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def _settings(config: Any) -> Any:  # noqa: ANN401 - a name or a table
     own = None if config is None else config.get(NAME, None)
     if own is None:
         return "arpo"
-    if isinstance(own, str | Mapping):
+    if isinstance(own, str | dict):
         return own
     from omegaconf import OmegaConf
 
