@@ -345,7 +345,7 @@ def test_a_yoked_run_of_another_policy_has_the_branches_of_its_pair_problem_by_p
 
 
 def test_a_tree_with_fewer_results_than_its_quota_gets_fresh_trajectories_instead(tokenizer_folder):
-    paired = [BranchDecision("0.0", depth, 0.1, 1.0, 1, 1, True) for depth in (1, 1, 2, 2)]
+    paired = [BranchDecision("0.0", depth, 0.1, 1.0, 1, 1, True, budget_left=1) for depth in (1, 1, 2, 2)]
     run = PairedRun(Path("run"), (PairedTree(TreeKey(0, 0, 0), "p0", tuple(paired)),))
     once = plays(SEARCH, ANSWER)
     tree = grow_one(agent(tokenizer_folder, YokedBrancher(run=run, **SIZES | {"m": 2}), once))
