@@ -20,8 +20,8 @@ class PairedTree:
 
     @property
     def quota(self) -> BranchQuota:
-        """The branches that it was granted, and its tool results by depth."""
-        depths = [decision.depth for decision in self.decisions]
+        """The branches that it was granted, and by depth the results at which it still had budget for one."""
+        depths = [decision.depth for decision in self.decisions if decision.had_budget]
         results = tuple(depths.count(depth) for depth in range(1, max(depths, default=0) + 1))
         return BranchQuota(sum(decision.taken for decision in self.decisions), results)
 

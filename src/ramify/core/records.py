@@ -191,7 +191,7 @@ class BranchQuota:
 
     Attributes:
         branches: The branches.
-        results: Tool results that are expected at depth 1, 2, ...; none below the last one.
+        results: Tool results at depth 1, 2, ... that are expected to have a chance of a branch; none below the last one.
     """
 
     branches: int

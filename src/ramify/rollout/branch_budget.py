@@ -156,7 +156,7 @@ class QuotaBudget(BranchBudget):
     next one. Budget beyond the quota goes to fresh trajectories at once.
 
     Attributes:
-        quota: The branches, and the results that the paired run had by depth.
+        quota: The branches, and the results by depth at which the paired tree had budget.
         rounding: A random number in [0, 1) of the tree, which rounds a share up or down.
     """
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from branch_cases import candidate, wanted
 from ramify.assemble.agent import build_brancher
 from ramify.commands.check_files import require_rate
+from ramify.config import shipped_recipes
 from ramify.config.load import load_recipe
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.config.schema_train import TrainRecipe
@@ -202,7 +203,7 @@ def test_a_folder_without_traces_is_refused_in_one_line(tmp_path, look, rule):
 @pytest.mark.parametrize("name", ["study_contrast", "study_ambiguous", "study_certain"])
 def test_the_studys_recipes_are_the_quick_starts_in_another_world(name):
     def keys(recipe):
-        table = load_recipe(TrainRecipe, recipe, []).model_dump()
+        table = load_recipe(TrainRecipe, shipped_recipes() / recipe, []).model_dump()
         return {
             f"{a}.{b}": value
             for a, each in table.items()
@@ -216,6 +217,7 @@ def test_the_studys_recipes_are_the_quick_starts_in_another_world(name):
         "model.path",
         "data.train",
         "run.dir",
+        "run.save_every",
         "rollout.branching",
         "rollout.max_calls",
         "rollout.max_tokens",

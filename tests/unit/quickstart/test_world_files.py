@@ -82,7 +82,7 @@ def test_an_ambiguous_fact_shows_two_values_until_it_is_searched_for_in_other_wo
 ) -> None:
     settings = WorldSettings(1, 20, 20, 2, 2, num_demo_editions=20, ambiguous=share)
     index = PassageIndex.build(build_world(tmp_path, settings, seed=0).passages)
-    problems = load_problems([tmp_path / "train.jsonl"])
+    problems = load_problems(tmp_path / "train.jsonl").problems
     search = SearchTool(LocalSearch(index), config=SearchConfig(top_k=2, page_labels=False))
     editions = {edition.id: edition for edition in split_editions("train", settings)}
     rivals = 0
@@ -98,8 +98,8 @@ def test_an_ambiguous_fact_shows_two_values_until_it_is_searched_for_in_other_wo
             )
             assert edition.sentence(name, relation) in first.text.splitlines()
             assert first.ambiguous == ((name, relation) in edition.rivals)
-            assert not second.ambiguous
             if first.ambiguous:
+                assert not second.ambiguous
                 assert edition.rival_sentence(name, relation) in first.text.splitlines()
                 assert second.text.splitlines()[0] == edition.settling_sentence(name, relation)
     assert rivals / len(problems) == pytest.approx(share, abs=0.05)

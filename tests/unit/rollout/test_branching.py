@@ -326,7 +326,7 @@ def yoked_to(trees):
 def test_a_yoked_run_of_another_policy_has_the_branches_of_its_pair_problem_by_problem(
     tokenizer_folder, goes_on
 ):
-    problems = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(80)]
+    problems = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(50)]
     rule = ThresholdBrancher(min_entropy_delta=0.5, **SIZES)
     pair, _ = grow(agent(tokenizer_folder, rule, some_problems_are_less_certain), problems)
     play = partial(some_problems_are_less_certain, goes_on=goes_on)
@@ -338,14 +338,14 @@ def test_a_yoked_run_of_another_policy_has_the_branches_of_its_pair_problem_by_p
     # Chance, and neither the order of a tree's results nor entropy, picks the results that branch.
     decisions = [decision for tree in trees for decision in tree.decisions if decision.had_budget]
     rates = [np.mean([d.taken for d in decisions if d.depth == depth]) for depth in (1, 2)]
-    assert all(0.2 < rate < 0.5 for rate in rates)
+    assert all(0.1 < rate < 0.9 for rate in rates)
     deltas = [np.mean([d.entropy_delta for d in decisions if d.depth == 1 and d.taken == k]) for k in (0, 1)]
     assert deltas[0] == pytest.approx(deltas[1], abs=0.1)
     assert all((d.planned, d.entropy_acted) == (d.taken, False) for tree in trees for d in tree.decisions)
 
 
 def test_a_tree_with_fewer_results_than_its_quota_gets_fresh_trajectories_instead(tokenizer_folder):
-    paired = [BranchDecision("0.0", depth, 0.1, 1.0, 1, 1, True) for depth in (1, 1, 2, 2)]
+    paired = [BranchDecision("0.0", depth, 0.1, 1.0, 1, 1, True, budget_left=1) for depth in (1, 1, 2, 2)]
     run = PairedRun(Path("run"), (PairedTree(TreeKey(0, 0, 0), "p0", tuple(paired)),))
     once = plays(SEARCH, ANSWER)
     tree = grow_one(agent(tokenizer_folder, YokedBrancher(run=run, **SIZES | {"m": 2}), once))
