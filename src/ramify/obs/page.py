@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ramify.files.durable import replace_file
-from ramify.net.secrets import shown
+from ramify.net.secrets import printable, shown
 from ramify.obs.charts import Chart
 
 Cell: TypeAlias = str | int | float | None
@@ -73,7 +73,8 @@ class Page:
 
 def write_page(path: Path, page: Page) -> None:
     """Write a page as one HTML file."""
-    replace_file(path, render_page(page).encode("utf-8", "replace"))
+    # A text of the data may not reorder or hide what stands beside it.
+    replace_file(path, printable(render_page(page), keep="\n\t\r\u200c\u200d").encode())
 
 
 def render_page(page: Page) -> str:

@@ -14,7 +14,7 @@ from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
-from ramify.view.safe import redacted_table, safe, safe_table
+from ramify.view.safe import clean, redacted_table, safe, safe_table
 from ramify.view.summaries import SummaryCache, schema_note
 from ramify.view.texts import TokenTexts, search_trace
 from ramify.view.times import TreeKey, seconds_by_tree, times_of
@@ -62,8 +62,9 @@ class RunView:
         sources = sources_of(self.runs, self._roots)
         reasons = {source.id: schema_note(source.path) for source in sources}
         self.left_out = _grouped([(source.path, reasons[source.id]) for source in sources])
+        # The page knows what it shows, and asks by that.
         self.sources: Mapping[str, TraceSource] = {
-            source.id: source for source in sources if not reasons[source.id]
+            clean(source.id): source for source in sources if not reasons[source.id]
         }
 
     def state(self) -> Iterator[Path | bool]:
@@ -233,7 +234,7 @@ class RunView:
         hits: list[list[Any]] = []
         # What a redacted page does not show cannot be searched for either.
         for key, source in {} if self._redact or not text.strip() else self.sources.items():
-            for row, where in search_trace(source.path, text):
+            for row, where in search_trace(source.path, text, self.num_trees(key)):
                 hits.append([key, row, where])
                 if len(hits) == MAX_HITS:
                     return hits
@@ -242,10 +243,10 @@ class RunView:
     def problem(self, problem_id: str) -> list[list[Any]]:
         """Return source, row, mean, right and number of trajectories of all trees of a problem."""
         return [
-            [safe(key), *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
+            [key, *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
             for key, source in self.sources.items()
             for row in self._rows(source, {})
-            if row["problem"] == problem_id
+            if clean(row["problem"]) == problem_id
         ]
 
     def _traced(self, source_id: str, row: int) -> tuple[TraceSource, TracedTree]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ramify.files.durable import replacing
 from ramify.view.payload import RunView
+from ramify.view.safe import clean
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -29,11 +30,12 @@ def write_spans(view: RunView, path: Path, advance: Callable[[], None]) -> int:
     traces = 0
     with replacing(path) as file:
         for key, source in view.sources.items():
+            name = clean(source.owner.name)
             # A trace has no time of day: its file's is the beginning of its times.
             start = source.path.stat().st_mtime_ns
             for row in range(view.num_trees(key)):
                 tree = view.tree(key, row)
-                spans = [list(_trace(tree, source.owner.name, leaf, start)) for leaf in tree["trajectories"]]
+                spans = [list(_trace(tree, name, leaf, start)) for leaf in tree["trajectories"]]
                 traces += len(spans)
                 request = _request([span for trace in spans for span in trace])
                 file.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")

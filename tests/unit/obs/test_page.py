@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ramify.obs.charts import HEIGHT, LABEL_GAP, WIDTH, Bar, BarGroup, Line, bar_chart, line_chart
 from ramify.obs.figures import write_figures
-from ramify.obs.page import Page, Section
+from ramify.obs.page import Page, Section, write_page
 
 HOSTILE = '<script>alert(1)</script>&"\x00\x1b\ud800\u202e'
 
@@ -127,3 +127,10 @@ def test_figures_are_pictures_too_with_the_extra(tmp_path):
     picture = paths[1].read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert int.from_bytes(picture[16:20]) == 3 * WIDTH
+
+
+def test_no_text_of_a_page_reorders_or_hides_what_stands_beside_it(tmp_path):
+    write_page(tmp_path / "page.html", Page(HOSTILE, HOSTILE, (), (Section(HOSTILE, HOSTILE),)))
+    page = (tmp_path / "page.html").read_text()
+    assert not {"\x00", "\x1b", "\u202e"} & set(page)
+    assert page.count(r"\x00\x1b\ud800\u202e") >= 4

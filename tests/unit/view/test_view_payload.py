@@ -171,6 +171,18 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path):
     assert view.tree("trees/000003", 1)["problem"]["id"] == "p1"
     for row in range(3):
         assert view.tree("trees/000002", row)["problem"]["id"] == f"p{row}"
+    # A search leads to no tree that is left out.
+    assert {where[0] for where in view.search("p3")} == {"trees/000001"}
+
+
+def test_the_page_may_ask_by_the_names_that_it_shows(tmp_path):
+    for folder, problem in (("a\x1b[31m\udcff", "p0"), ("b\u202e <i>", "\u202ep1\ud800")):
+        write_training(tmp_path / folder, {1: [two_calls(words(), problem)]})
+    view = RunView([tmp_path])
+    for source in view.run()["sources"]:
+        (row,) = rows_of(view, source["id"])
+        assert view.tree(source["id"], 0)["source"] == source["id"]
+        assert view.problem(row["problem"]) == [[source["id"], 0, row["mean"], row["right"], row["n"]]]
 
 
 def test_an_evaluation_that_grows_is_followed(tmp_path):

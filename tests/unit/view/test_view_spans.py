@@ -61,7 +61,8 @@ def test_a_trajectory_is_a_trace_with_the_times_of_its_turns_and_calls(tmp_path)
 @pytest.mark.parametrize("redact", [False, True])
 def test_hostile_texts_stay_attributes(tmp_path, redact):
     trees = [two_calls(cycle((text, *HOSTILE)), text, 0, slot, text) for slot, text in enumerate(HOSTILE)]
-    view = RunView([write_training(tmp_path / "rl", {1: trees})], redact=redact)
+    # Names of folders are bytes, which need not be text.
+    view = RunView([write_training(tmp_path / "rl\udcff\x1b", {1: trees})], redact=redact)
     traces = spans_of(view, tmp_path / "spans.jsonl")
     assert len(traces) == 3 * len(HOSTILE)
     shown = json.dumps(traces, ensure_ascii=False)
