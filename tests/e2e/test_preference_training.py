@@ -49,6 +49,24 @@ def test_margin_and_accuracy_rise_from_zero(task, capsys, settings):
     assert all(text in page for text in ("Preference training: run", "Pairs won", "Rewards of the two sides"))
 
 
+@pytest.mark.parametrize("loss", [("simpo", "learner.margin=0.5"), ("orpo",)], ids=["simpo", "orpo"])
+def test_losses_without_a_reference_widen_the_margin(task, loss):
+    assert main(["dpo", str(task), *overrides(f"learner.loss={loss[0]}", *loss[1:])]) == 0
+    rows = rows_of(task)
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[-1]["margin"] > rows[0]["margin"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("learner.loss=simpo",), ("learner.margin=0.5",), ("learner.loss=orpo", "learner.margin=0.5")],
+)
+def test_a_margin_goes_with_simpo(task, capsys, settings):
+    assert main(["dpo", str(task), *overrides(*settings)]) == 2
+    assert "learner" in (message := capsys.readouterr().err)
+    assert 'margin: goes with loss = "simpo"' in message
+
+
 def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path, forked):
     status, _, message = forked("dpo", task, *LORA)
     assert status == 0, message

@@ -1,4 +1,4 @@
-"""Direct preference optimization (arXiv 2305.18290, equation 7) as plain loops over pairs, against the packed learner."""
+"""DPO (arXiv 2305.18290, equation 7), SimPO (2405.14734, equation 6) and ORPO (2403.07691, equation 7) as plain loops over pairs, against the packed learner."""
 
 import copy
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import build
-from ramify.algos.dpo import DpoLoss, pair
+from ramify.algos.dpo import DpoLoss, OrpoLoss, SimPoLoss, pair
 from ramify.core.tree import Source
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.lora import adapters_off, add_lora
@@ -101,6 +101,32 @@ def test_loss_and_gradients_equal_those_of_plain_loops_however_pairs_are_split(t
     assert report.num_repeated == 0
     for name, value in build.gradients_of(stock).items():
         assert (caught[name] - value).norm() <= PRECISION * value.norm(), name
+
+
+def plain_without_reference(model, trees, name):
+    """Mean over pairs of SimPO's loss with the margin 0.2, or of ORPO's."""
+    losses = []
+    for tree in trees:
+        chosen, rejected = (path_sum(model, side) / side.num_written for side in tree.trajectories)
+        if name == "simpo":
+            losses.append(-torch.nn.functional.logsigmoid(BETA * chosen - BETA * rejected - 0.2))
+        else:
+            log_odds = [mean - torch.log(1 - torch.exp(mean)) for mean in (chosen, rejected)]
+            losses.append(-chosen - BETA * torch.nn.functional.logsigmoid(log_odds[0] - log_odds[1]))
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize(("name", "loss"), [("simpo", SimPoLoss(BETA, 0.2)), ("orpo", OrpoLoss(BETA))])
+def test_losses_without_a_reference_equal_plain_loops(trees, name, loss):
+    model = tiny(0)
+    stock = copy.deepcopy(model)
+    expected = plain_without_reference(stock, trees, name)
+    expected.backward()
+    learner = build.learner(model, loss, still=True, token_budget=40)
+    report, caught = build.collect_gradients(learner, lambda: prefer(learner, trees, with_reference=False))
+    assert report.loss == pytest.approx(expected.item(), rel=PRECISION)
+    for key, value in build.gradients_of(stock).items():
+        assert (caught[key] - value).norm() <= PRECISION * value.norm(), key
 
 
 def test_under_lora_the_reference_is_the_base(trees):

@@ -73,7 +73,7 @@ def run_dpo(
     max_steps: int | None = None,
 ) -> Path:
     """Train on preference pairs; arguments and errors as for `run_sft`."""
-    task = partial(dpo_task, recipe.learner.beta)
+    task = partial(dpo_task, recipe.learner.preference_loss)
     return run_examples(recipe, console, task, ranks, layout, resume=resume, max_steps=max_steps)
 
 

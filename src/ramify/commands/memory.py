@@ -191,9 +191,11 @@ def _number_bytes(dtype: str) -> int:
 def _has_reference(recipe: TrainRecipe | SftRecipe) -> bool:
     """Return True if a run compares its policy with the model that it began with."""
     if isinstance(recipe, TrainRecipe):
-        is_copied = isinstance(recipe, SelfCriticRecipe) and recipe.dpo.lora is None
+        is_copied = (
+            isinstance(recipe, SelfCriticRecipe) and recipe.dpo.lora is None and recipe.dpo.loss == "dpo"
+        )
         return is_copied or recipe.algorithm.kl is not None
-    return isinstance(recipe, DpoRecipe)
+    return isinstance(recipe, DpoRecipe) and recipe.learner.loss == "dpo"
 
 
 def _engine_parts(recipe: AnyRecipe, job: Job) -> dict[str, int]:

@@ -1,9 +1,10 @@
 """The schemas of recipes that learn from examples: demonstrations (`ramify sft`) and pairs (`ramify dpo`)."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from ramify.algos.dpo import DpoLoss, OrpoLoss, PreferenceLoss, SimPoLoss
 from ramify.config.schema_eval import EvalRecipe, SamplingSection, dev_data
 from ramify.config.schema_parts import (
     EnvironmentSection,
@@ -15,7 +16,7 @@ from ramify.config.schema_parts import (
     refuse_idle_rates,
     refuse_tools_beside,
 )
-from ramify.core.config import PositiveInt, PositiveWeight, Tokens
+from ramify.core.config import PositiveInt, PositiveWeight, Tokens, Weight
 from ramify.data.configs import ExampleDataConfig, refuse_uneven_weights
 from ramify.engines.configs import TrainingEngineConfig
 from ramify.learner.configs import OptimizerConfig
@@ -37,9 +38,33 @@ class SftLearnerSection(Section):
 
 
 class DpoLearnerSection(SftLearnerSection):
-    """Pairs per optimiser step; `beta` keeps the policy near its start."""
+    """Pairs per optimiser step, and their loss: DPO with `beta`, which keeps the policy near its start, or one without a reference model.
 
+    SimPO compares means over tokens, scaled by `beta`, and asks for a `margin` (the paper's gamma). ORPO is the likelihood of
+    the chosen side and `beta` (the paper's lambda) times the log odds ratio.
+    """
+
+    loss: Literal["dpo", "simpo", "orpo"] = "dpo"
     beta: PositiveWeight
+    margin: Weight | None = None
+
+    @model_validator(mode="after")
+    def _margin_is_of_simpo(self) -> "DpoLearnerSection":
+        if (self.margin is None) == (self.loss == "simpo"):
+            advice = "Set it, such as beta / 2" if self.margin is None else "Remove it"
+            raise ValueError(f'margin: goes with loss = "simpo". {advice}')
+        return self
+
+    @property
+    def preference_loss(self) -> PreferenceLoss:
+        """The loss."""
+        match self.loss:
+            case "dpo":
+                return DpoLoss(self.beta)
+            case "simpo":
+                return SimPoLoss(self.beta, self.margin or 0.0)
+            case "orpo":
+                return OrpoLoss(self.beta)
 
 
 class SftRecipe(Section):
@@ -110,7 +135,7 @@ class SftRecipe(Section):
 
 
 class DpoRecipe(SftRecipe):
-    """A whole run on preference pairs; the reference is the model that the run starts from."""
+    """A whole run on preference pairs; the reference of DPO is the model that the run starts from."""
 
     command: ClassVar[str] = "dpo"
 

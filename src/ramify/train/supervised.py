@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
+from ramify.algos.dpo import PREFERENCE, DpoLoss, PreferenceLoss, pair, preferred
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.core.records import ScoredTree
@@ -158,29 +158,31 @@ def sft_task(rows: RowRenderer, demonstrations: Sequence[RenderedExample]) -> Su
     )
 
 
-def dpo_task(beta: float, rows: RowRenderer, pairs: Sequence[RenderedExample]) -> SupervisedTask:
-    """Return the task of learning from preference pairs: a tree with two leaves each. `beta` keeps the policy near its start."""
+def dpo_task(loss: PreferenceLoss, rows: RowRenderer, pairs: Sequence[RenderedExample]) -> SupervisedTask:
+    """Return the task of learning from preference pairs: a tree with two leaves each."""
+    with_reference = isinstance(loss, DpoLoss)
 
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             sides = [rows.trees(pairs[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
-            return prefer(learner, [pair(chosen, rejected) for chosen, rejected in sides])
+            trees = [pair(chosen, rejected) for chosen, rejected in sides]
+            return prefer(learner, trees, with_reference)
 
         return update
 
     return SupervisedTask(
         title="DPO",
         num_examples=len(pairs),
-        objective=Objective(DpoLoss(beta)),
+        objective=Objective(loss),
         make_update=make_update,
         metrics=lambda report: report.metrics,
         # The reference is the recipe's model, not the checkpoint that a resumed run starts from.
-        with_reference=True,
+        with_reference=with_reference,
     )
 
 
-def prefer(learner: Learner, trees: Sequence[Tree]) -> UpdateReport:
-    """Take one optimizer step on the mean loss of the pairs, after one pass of the reference model."""
+def prefer(learner: Learner, trees: Sequence[Tree], with_reference: bool = True) -> UpdateReport:
+    """Take one optimizer step on the mean loss of the pairs, after one pass of the reference model if the loss needs it."""
     scored = [ScoredTree(tree, PREFERENCE) for tree in trees]
-    pairs = annotate(learner, scored, AnnotationRequest(ref_logprobs=True), temperature=1.0)
+    pairs = annotate(learner, scored, AnnotationRequest(ref_logprobs=with_reference), temperature=1.0)
     return learner.update([preferred(pair) for pair in pairs])

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
+from ramify.algos.dpo import PREFERENCE, DpoLoss, OrpoLoss, SimPoLoss, pair, preferred
 from ramify.algos.losses import Objective, SequenceInputs
 from ramify.core.tree import Source
 from random_trees import annotated, node, tree_of
@@ -43,6 +43,16 @@ def test_margins_far_from_zero_stay_finite(far):
     out = DpoLoss(1.0)(inputs([far, 0.0], [0.0, 0.0]))
     assert out.loss == pytest.approx(max(-far, 0.0))
     np.testing.assert_allclose(out.gradients, [-1.0, 1.0] if far < 0 else [0.0, 0.0])
+
+
+@pytest.mark.parametrize("loss", [SimPoLoss(2.0, 1.0), OrpoLoss(0.5)])
+@pytest.mark.parametrize(("chosen", "rejected"), [(0.0, -1e4), (-1e4, 0.0), (0.0, 0.0)])
+def test_certain_and_impossible_sides_stay_finite(loss, chosen, rejected):
+    out = loss(inputs([chosen, rejected], None))
+    assert math.isfinite(out.loss)
+    assert np.isfinite(out.gradients).all()
+    assert out.gradients[0] < 0 or chosen == 0.0
+    assert out.gradients[1] >= 0
 
 
 def test_a_tie_is_no_success():
