@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramify.cli import main
+from ramify.commands.init import as_notebook
 
 DOCS = Path(__file__).parents[1] / "docs"
 _FILE = re.compile(r"`(\w+/[\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", re.DOTALL)
@@ -88,3 +89,9 @@ def run_notebook(notebook):
         if last is not None:
             shown.append(eval(compile(ast.Expression(last.value), cell["id"], "eval"), names))  # noqa: S307 - a cell of ours
     return [value for value in shown if value is not None], names
+
+
+def run_example(name):
+    """Run a notebook of examples/notebooks in the current folder."""
+    script = DOCS.parent / "examples" / "notebooks" / name
+    return run_notebook(as_notebook(script.read_text(encoding="utf-8")))

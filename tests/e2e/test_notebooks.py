@@ -1,34 +1,21 @@
-"""The notebooks of examples/notebooks, executed without Jupyter on a smoke quick start."""
+"""Notebooks of examples/notebooks, executed without Jupyter; `look_at_a_tree.py` is in test_your_own_task.py, whose trees branch."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from doc_pages import run_notebook
-from ramify.commands.init import as_notebook
+from doc_pages import run_example
 
 pytestmark = pytest.mark.integration
-
-NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 
 
 @pytest.fixture
 def cells(tmp_path, smoke_quickstart, monkeypatch):
-    """Execute a notebook of examples/ beside a smoke quick start."""
+    """Execute a notebook beside a smoke quick start."""
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     Path("runs/quickstart").symlink_to(smoke_quickstart)
-    return lambda name: run_notebook(as_notebook((NOTEBOOKS / name).read_text()))
-
-
-def test_a_look_at_a_tree(cells, capsys):
-    shown, names = cells("look_at_a_tree.py")
-    assert all(hasattr(value, "_repr_html_") for value in shown)
-    assert len(names["tree"].trajectories) == 16
-    out = capsys.readouterr().out
-    assert len(re.findall(r"advantage [+-]\d", out)) == 16
-    assert any(row["S+"] or row["S-"] for row in names["credited"].tokens if row["mask"])
+    return run_example
 
 
 def test_parts_of_ones_own(cells):

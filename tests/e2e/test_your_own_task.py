@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from doc_pages import read_commands, read_page, run_command, run_notebook
+from doc_pages import read_commands, read_page, run_command, run_example, run_notebook
 from e2e_runs import read_lines
 from ramify.cli import main
 from ramify.commands.init import PROJECT
@@ -147,6 +147,18 @@ def test_the_notebook_goes_the_way_of_the_recipes(task, tmp_path, monkeypatch, c
     assert len(names["after"]) == 40
     calls = [call.name for tree in names["before"].trees for call, _ in tree.core.trajectories[0].exchanges]
     assert "price" in calls
+
+
+def test_the_notebook_on_trees_shows_branches_and_credit(task, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "quickstart").symlink_to(task / "runs")
+    monkeypatch.chdir(tmp_path)
+    shown, names = run_example("look_at_a_tree.py")
+    assert all(hasattr(value, "_repr_html_") for value in shown)
+    out = capsys.readouterr().out
+    assert len(re.findall(r"reward \S+  advantage [+-]\d", out)) == len(names["tree"].trajectories) == 16
+    assert re.search(r"after \S+ +entropy_delta [+-]\d", out)
+    assert any(row["S+"] for row in names["credited"].tokens)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, refused):

@@ -59,12 +59,8 @@ def as_notebook(script: str) -> dict[str, object]:
             source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
             cells.append({**cell, "cell_type": "markdown", "source": source})
         else:
-            code: dict[str, object] = {
-                "cell_type": "code",
-                "source": source,
-                "execution_count": None,
-                "outputs": [],
-            }
-            cells.append({**cell, **code})
+            cells.append(
+                {**cell, "cell_type": "code", "source": source, "execution_count": None, "outputs": []}
+            )
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
