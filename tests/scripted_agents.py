@@ -89,9 +89,8 @@ class SlowSession:
         attempt = self.tool.issued[call.id]
         await asyncio.sleep(CALL_SECONDS * part(self.tool.latency_seed, call.id, attempt))
         self.calls += 1
-        return ToolResult(
-            call.id, ToolStatus.OK, f"{call.arguments[self.tool.argument]} call {self.calls} answer 42"
-        )
+        text = f"{call.arguments[self.tool.argument]} call {self.calls} answer 42"
+        return ToolResult(call.id, ToolStatus.OK, text, ambiguous=part(call.id, "ambiguous") < 0.5)
 
     async def fork(self):
         await asyncio.sleep(0.1 * part(self.tool.latency_seed, self.calls, "fork"))

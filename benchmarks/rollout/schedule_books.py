@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ramify.rollout.branching import Allocation, BranchAllocation, BranchBudget
+from ramify.rollout.branch_budget import Allocation, BranchAllocation, BranchBudget
 from ramify.rollout.turn import BranchKey
 
 

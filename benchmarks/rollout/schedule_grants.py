@@ -26,7 +26,7 @@ from benchmarks.rollout.schedule_runs import (
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, REASONING, Script, Waits
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.core.protocols import Brancher
-from ramify.rollout.branching import BranchBudget
+from ramify.rollout.branch_budget import BranchBudget
 
 _PROBLEMS = 16
 _PERMUTATIONS = 10

@@ -16,7 +16,7 @@ from ramify.core.protocols import Brancher, Event
 from ramify.core.tree import Tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
-from ramify.rollout.branching import BranchBudget
+from ramify.rollout.branch_budget import BranchBudget
 from ramify.rollout.configs import RolloutLimits
 from ramify.rollout.grow import grow_requests
 from ramify.rollout.plan import step_requests

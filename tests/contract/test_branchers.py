@@ -12,8 +12,9 @@ from ramify.assemble.agent import build_brancher
 from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.core.errors import DataError
-from ramify.core.records import BranchCandidate
+from ramify.core.records import BranchCandidate, Reward
 from ramify.core.tree import BranchDecision, Entropy
+from ramify.obs.trace import TracedTree, write_trees
 from scripted_agents import problem, with_latencies
 
 NAMES = [form_of(s)[1][0] for s in get_args(get_args(BranchingSection)[0])]
@@ -37,9 +38,14 @@ RULES = {
     "aepo as released": {"name": "seed_compat_aepo"},
     "aepo with dynamic rollouts": {"name": "seed_compat_aepo", "dynamic_rollouts": True},
     "aepo without defects": {"name": "seed_compat_aepo", "penalty_per_prompt": False, **OFF},
+    "yoked": {"name": "yoked", "of": "a run"},
+    "shuffled": {"name": "shuffled", "of": "a run", "rule": {"name": "threshold", "probe_tokens": 3}},
+    "shuffled balanced": {"name": "shuffled", "of": "a run", "rule": {"name": "balanced", "probe_tokens": 3}},
+    "oracle": {"name": "oracle"},
+    "quantile": {"name": "quantile", "rate": 0.4, "children": 2},
     "file": {"name": "file", "path": own_parts.__file__, "function": "rule", "children": 2},
 }
-REMEMBERS = {"arpo as released", "aepo as released", "aepo with dynamic rollouts"}
+REMEMBERS = {"arpo as released", "aepo as released", "aepo with dynamic rollouts", "quantile"}
 COUNTS_ROUNDS = {"aepo as released", "aepo with dynamic rollouts"}
 DRAWS = [0.0, 0.2, 0.5, 0.8, 0.999999]
 RISES = [-5.0, -1.0, -0.1, 0.0, 0.1, 1.0, 5.0]
@@ -50,7 +56,10 @@ every_rule = pytest.mark.parametrize("name", RULES)
 
 def section(name, n=8, m=4):
     table = {"problems_per_step": 1, "n": n, "max_tokens": 9, "max_calls": 3}
-    needs_m = not (RULES[name]["name"] in ("none", "balanced") or RULES[name].get("dynamic_rollouts"))
+    needs_m = not (
+        {RULES[name]["name"], RULES[name].get("rule", {}).get("name")} & {"none", "balanced"}
+        or RULES[name].get("dynamic_rollouts")
+    )
     branching = {**RULES[name], "probe_tokens": 3}
     return RolloutSection(**{**table, **({"m": m} if needs_m else {}), "branching": branching})
 
@@ -72,6 +81,20 @@ def agent(folder, brancher, latency_seed=0, branch_at="before_probe"):
 def grow(parts, num_problems=3):
     trees, _ = scripted_agents.grow(parts, [problem(f"p{i}") for i in range(num_problems)])
     return trees
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _paired_run(tokenizer_folder, tmp_path_factory):
+    """The traces of a run of threshold, in the place of "a run"."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "trees").mkdir()
+    trees = grow(agent(tokenizer_folder, rule("threshold")))
+    assert any(decision.taken for tree in trees for decision in tree.decisions)
+    traced = [TracedTree(tree, (Reward(0.0, {}),) * len(tree.trajectories)) for tree in trees]
+    write_trees(folder / "trees" / "000000.jsonl", traced)
+    for table in RULES.values():
+        if "of" in table:
+            table["of"] = folder
 
 
 @pytest.fixture(scope="module")

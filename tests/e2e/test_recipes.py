@@ -24,7 +24,7 @@ from random_trees import annotated
 RECIPES = {
     path.stem: path
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
-    if command_of(read_toml(path)) == "train" and not path.stem.startswith("quickstart_")
+    if command_of(read_toml(path)) == "train" and not path.stem.startswith(("quickstart_", "study_"))
 }
 METRICS = {
     "grpo": ["update/kl", "update/clip_fraction"],

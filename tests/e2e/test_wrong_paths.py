@@ -29,6 +29,7 @@ KEYS = [
     (("train", "rollout"), REWARD, FILE),
     (("rollout", "eval"), (SCRIPT,), FILE),
     (("train", "rollout"), ("rollout.branching={{name='random', rate_from='{}'}}",), FOLDER),
+    (("train", "rollout"), ("rollout.branching={{name='yoked', of='{}'}}",), FOLDER),
 ]
 CASES = [
     pytest.param(command, settings, kind, id=f"{command} {settings[-1].split('=')[0]} {kind}")

@@ -3,6 +3,7 @@ import { Recent, type Source } from "./source";
 import type { Credit, Hit, Index, Occurrence, Row, Run, Tree } from "./types";
 
 const BLOCKS_IN_MEMORY = 12;
+const PLAIN = /^[\w .,:;!?()+*=/{}[\]-]*$/;
 
 interface Block {
   element: Element;
@@ -49,11 +50,14 @@ export class StaticSource implements Source {
     const hits: Hit[] = [];
     for (const [done, block] of this.blocks.entries()) {
       if (signal.aborted) return hits;
-      for (const tree of await unpackBlock(block.element)) {
+      progress(done / this.blocks.length);
+      const json = await unpackText(block.element);
+      // Most blocks hold no such text: they need not be parsed, if JSON writes it as it is.
+      if (PLAIN.test(text) && !json.toLowerCase().includes(text.toLowerCase())) continue;
+      for (const tree of JSON.parse(json) as Tree[]) {
         const where = firstMatch(tree, text);
         if (where !== null) hits.push([tree.source, tree.row, where]);
       }
-      progress((done + 1) / this.blocks.length);
     }
     return hits;
   }
@@ -62,7 +66,9 @@ export class StaticSource implements Source {
     const tree = await this.tree(id, row);
     const nodes = tree.credits?.[algorithm];
     if (nodes === undefined)
-      throw new Error("This file holds the credit of the run's own algorithm only. Use ramify view RUN --serve.");
+      throw new Error(
+        "This file holds the credit of the run's own algorithm only. Use ramify view RUN --serve.",
+      );
     return { algorithm, nodes };
   }
 
@@ -83,10 +89,16 @@ function textOf(document: Document, id: string): string {
 }
 
 /** Base64 of gzip of a JSON list of trees. */
-async function unpackBlock(element: Element): Promise<Tree[]> {
-  const packed = Uint8Array.from(atob((element.textContent ?? "").trim()), (letter) => letter.charCodeAt(0));
+async function unpackText(element: Element): Promise<string> {
+  const letters = atob((element.textContent ?? "").trim());
+  const packed = new Uint8Array(letters.length);
+  for (let at = 0; at < letters.length; at++) packed[at] = letters.charCodeAt(at);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return (await new Response(stream).json()) as Tree[];
+  return new Response(stream).text();
+}
+
+async function unpackBlock(element: Element): Promise<Tree[]> {
+  return JSON.parse(await unpackText(element)) as Tree[];
 }
 
 /** The id of the first node whose text holds `text`, whatever the case. */

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from ramify.algos.paired_run import PairedRun
 from ramify.core.config import Config, Fraction, Tokens, Trajectories, UserPath, Within
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Brancher, Json
-from ramify.core.records import BranchCandidate, Proposal
-from ramify.core.tree import BranchDecision, Trajectory
+from ramify.core.records import BranchCandidate, BranchQuota, Proposal
+from ramify.core.tree import BranchDecision, Trajectory, TreeKey
 
 
 def require_at_least_one(**counts: int) -> None:
@@ -31,11 +32,13 @@ class RuleSetup:
         m: Trajectories that start from the prompt, for a rule that does not compute it.
         vocab_size: V.
         rate_of: Returns the rate at which `random` branches as often as the rule of a run's folder did.
+        paired_run: Reads the decisions of the run in a folder.
     """
 
     m: int
     vocab_size: int
     rate_of: Callable[[Path], float]
+    paired_run: Callable[[Path], PairedRun]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,18 @@ class BranchingConfig(RuleConfig):
     children: Trajectories = 1
 
 
-class Memoryless:
+class NoQuota:
+    """A rule that no quota binds."""
+
+    __slots__ = ()
+
+    def quota(self, key: TreeKey, problem: str) -> BranchQuota | None:
+        """Return None: as many branches as the rule wants."""
+        del key, problem
+        return None
+
+
+class Memoryless(NoQuota):
     """A rule that decides from the candidate and its history alone."""
 
     __slots__ = ()

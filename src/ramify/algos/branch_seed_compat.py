@@ -16,7 +16,14 @@ from typing import Any, ClassVar, Literal
 
 from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, steps_in_a_row
 from ramify.algos.branch_arpo import clip
-from ramify.algos.branch_rules import FixedRoots, RuleConfig, RuleSetup, require_at_least_one, toss
+from ramify.algos.branch_rules import (
+    FixedRoots,
+    NoQuota,
+    RuleConfig,
+    RuleSetup,
+    require_at_least_one,
+    toss,
+)
 from ramify.core.config import InsideOne, SignedWeight, Switch, Weight
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Brancher, Json
@@ -201,7 +208,7 @@ class ReleasedArpoBrancher(FixedRoots):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedAepoBrancher:
+class ReleasedAepoBrancher(NoQuota):
     """AEPO's branching rule as released; `m` is None with dynamic rollouts."""
 
     looks_at_entropy: ClassVar[bool] = True

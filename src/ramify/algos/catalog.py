@@ -5,6 +5,7 @@ from typing import TypeAlias
 from ramify.algos.aepo import StopGradientClip
 from ramify.algos.branch_aepo import BalancedConfig
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
+from ramify.algos.branch_controls import OracleConfig, QuantileConfig, ShuffledConfig, YokedConfig
 from ramify.algos.branch_rules import FlatConfig, RandomConfig
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
 from ramify.algos.estimators import NodeValueConfig, TreeGrpoConfig
@@ -26,6 +27,10 @@ AnyRule: TypeAlias = (
     | BernoulliConfig
     | BalancedConfig
     | RandomConfig
+    | YokedConfig
+    | ShuffledConfig
+    | OracleConfig
+    | QuantileConfig
     | ReleasedArpoConfig
     | ReleasedAepoConfig
     | FileRule

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ramify.algos.branch_rules import RuleSetup
 from ramify.assemble.services import build_cache, chat_model, http_client
-from ramify.config.other_runs import read_rate
+from ramify.config.other_runs import read_paired_run, read_rate
 from ramify.config.schema_eval import EvalEngineSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.closing import LiveCount
@@ -157,11 +157,11 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
     """Build the branching rule; `vocab_size` is for the `seed_compat_*` rules, which divide by its logarithm.
 
     Raises:
-        ConfigError: `rate_from` is not the folder of a run.
-        DataError: The metrics of that run hold no rate.
+        ConfigError: `rate_from` or `of` is not the folder of a run.
+        DataError: The metrics of that run hold no rate; its traces cannot be read.
     """
     # m is absent only for rules that compute the number of roots themselves.
-    return section.branching.build(RuleSetup(section.m or section.n, vocab_size, read_rate))
+    return section.branching.build(RuleSetup(section.m or section.n, vocab_size, read_rate, read_paired_run))
 
 
 def open_repairs(section: RepairConfig) -> RepairKit:

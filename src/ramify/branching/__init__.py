@@ -6,6 +6,10 @@ from typing import Any
 from ramify.algos.branch_aepo import BalancedConfig as Balanced
 from ramify.algos.branch_arpo import BernoulliConfig as Bernoulli
 from ramify.algos.branch_arpo import ThresholdConfig as Threshold
+from ramify.algos.branch_controls import OracleConfig as Oracle
+from ramify.algos.branch_controls import QuantileConfig as Quantile
+from ramify.algos.branch_controls import ShuffledConfig as Shuffled
+from ramify.algos.branch_controls import YokedConfig as Yoked
 from ramify.algos.branch_rules import FlatConfig as Flat
 from ramify.algos.branch_rules import RandomConfig as Random
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig as ReleasedAepo
@@ -20,10 +24,14 @@ __all__ = [
     "Candidate",
     "Flat",
     "Function",
+    "Oracle",
+    "Quantile",
     "Random",
     "ReleasedAepo",
     "ReleasedArpo",
+    "Shuffled",
     "Threshold",
+    "Yoked",
 ]
 
 

@@ -14,10 +14,11 @@ from typing import get_args
 
 from pydantic import BaseModel
 
+from ramify.algos.branch_controls import ShuffledConfig, YokedConfig
 from ramify.algos.branch_rules import RandomConfig
 from ramify.algos.file_parts import FromFile
 from ramify.assemble.model import require_positions
-from ramify.config.other_runs import read_rate
+from ramify.config.other_runs import paired_traces, read_rate
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_rollout import RolloutSection
@@ -306,10 +307,12 @@ def _require_function(part: FromFile) -> None:
 
 
 def require_rate(section: RolloutSection) -> None:
-    """Raise ConfigError or DataError unless the run that `rate_from` names has a rate."""
+    """Raise ConfigError or DataError unless the run that `rate_from` names has a rate, and that of `of` traces."""
     rule = section.branching
     if isinstance(rule, RandomConfig) and rule.rate_from is not None:
         read_rate(rule.rate_from)
+    if isinstance(rule, YokedConfig | ShuffledConfig):
+        paired_traces(rule.of)
 
 
 def _require_model(section: ModelConfig, *, weights: bool, fetch: bool, note: Callable[[str], None]) -> None:

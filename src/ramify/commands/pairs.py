@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_step, add_tree, at_least_one, open_console
+from ramify.commands.parser import add_quiet, add_step, add_tree, at_least_one, open_console
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, metavar="M", help="folder with the tokenizer (that of the first run's recipe)"
     )
 
+    add_quiet(parser)
     add_step(parser)
     add_tree(parser, "make one pair, of two leaves of this tree")
     parser.add_argument("--chosen", metavar="LEAF", help="of --tree: the id of the better leaf")
@@ -54,16 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.runs.recorded_trees import trace_of
     from ramify.synth.pairs import NamedPair, PairRule, choose_pairs, pair_rows, write_pairs
 
     if options.out.exists():
         raise ConfigError(f"--out: {options.out} exists; name a new file")
     rule: PairRule | NamedPair = PairRule(options.per_question, options.max_tokens)
-    files = _files(options.places)
-    trees = partial(_trees, files)
     if _names_leaves(options):
         rule = NamedPair(options.chosen, options.rejected)
-        trees = partial(_one_tree, options)
+        files = [trace_of(options.places[0], options.step)]
+        trees = partial(_one_tree, files[0], options.tree)
+    else:
+        files = _files(options.places)
+        trees = partial(_trees, files)
     decode = ChatTokenizer(options.model or _model_of(options.places[0])).decode
     console = open_console(options)
     with console.phase("trees", 2 * len(files)) as phase:
@@ -100,11 +104,10 @@ def _files(sources: Sequence[Path]) -> list[Path]:
     return list({file.resolve(): file for source in sources for file in trace_files(source)}.values())
 
 
-def _one_tree(options: argparse.Namespace, phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
-    from ramify.runs.recorded_trees import trace_of, tree_at
+def _one_tree(path: Path, number: int, phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
+    from ramify.runs.recorded_trees import tree_at
 
-    path = trace_of(options.places[0], options.step)
-    yield f"{path}", tree_at(path, options.tree)
+    yield f"{path}", tree_at(path, number)
     phase.advance()
 
 

@@ -9,7 +9,7 @@ from ramify.commands.parser import add_quiet, open_console
 
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
-    from ramify.obs.report import Estimate
+    from ramify.quickstart.report import Estimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tool-star",
         action="store_true",
         help="Tool-Star instead of ARPO: synthesis, SFT, GRPO, self-critic DPO and repair tools, with a tiny model",
+    )
+    which.add_argument(
+        "--ambiguous",
+        type=share,
+        metavar="SHARE",
+        help="share of the facts of the tiny model's world that have two answers until they are searched for in other words; 0: "
+        "every search finds its fact (docs/concepts.md)",
     )
     which.add_argument(
         "--difficulty",
@@ -85,7 +92,9 @@ def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapp
     if options.lm:
         example = language_model.make_example(smoke=options.smoke)
     else:
-        example = world.make_example(options.difficulty or 1, smoke=options.smoke)
+        example = world.make_example(
+            options.difficulty or 1, smoke=options.smoke, ambiguous=options.ambiguous
+        )
     measured = run_quickstart(example, out, options.seed, console)["pass_at_1"]
     return {"base": measured["base"], "sft": measured["sft"], "rl": measured["rl"]}
 
@@ -96,6 +105,21 @@ def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") ->
 
     report = run_tool_star(out, options.seed, console, smoke=options.smoke)
     return {stage: scores["pass_at_1"] for stage, scores in report["pass_at_1"]["sampled"].items()}
+
+
+def share(text: str) -> float:
+    """Read a share.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not a number from 0 to 1.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return number
 
 
 def seed(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ramify.algos.paired_run import PairedRun, PairedTree
 from ramify.config.load import resolved
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
@@ -102,6 +103,35 @@ def read_rate(run_dir: Path) -> float:
             f"{path}: expected branch/matched_rate and branch/decisions, found no step with decisions"
         )
     return rate
+
+
+def paired_traces(run_dir: Path) -> tuple[Path, ...]:
+    """The traces of a training run, in the order of its steps.
+
+    Raises:
+        ConfigError: The folder is not that of a run with traces.
+    """
+    from ramify.obs.trace_index import trace_files
+
+    traces = trace_files(run_dir / "trees")
+    if not traces:
+        raise ConfigError(
+            f"rollout.branching.of: expected a training run's folder, {run_dir / 'trees'} has no traces"
+        )
+    return traces
+
+
+def read_paired_run(run_dir: Path) -> PairedRun:
+    """The branching decisions of a training run.
+
+    Raises:
+        ConfigError: The folder is not that of a run with traces.
+        DataError: A trace cannot be read.
+    """
+    from ramify.obs.trace import each_decided
+
+    trees = (tree for path in paired_traces(run_dir) for tree in each_decided(path))
+    return PairedRun(run_dir, tuple(PairedTree(*tree) for tree in trees))
 
 
 def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[str, ...]:

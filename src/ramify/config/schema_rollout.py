@@ -23,6 +23,10 @@ def _written_out(value: Any) -> Any:  # noqa: ANN401 - any TOML value
         return value
     if value.get("name") == "threshold":
         return _min_entropy_delta(value)
+    if value.get("name") == "shuffled" and "rule" in value:
+        rule = _written_out(value["rule"])
+        probe = {"probe_tokens": rule["probe_tokens"]} if "probe_tokens" in rule else {}
+        return {**probe, **value, "rule": rule}
     is_paper = value.get("name") == "balanced" and value.get("draw", "threshold") == "threshold"
     return {**value, "tau": 0.5} if is_paper and value.get("tau") is None else value
 
@@ -79,6 +83,10 @@ class RolloutSection(LimitsConfig):
             raise ValueError(f'm: branching "{rule.name}" computes m itself, got {self.m}. Remove it.')
         if not rule.branches and self.branch_at != "before_probe":
             raise ValueError('branch_at: branching "none" has no branches. Remove it.')
+        if self.dynamic_sampling is not None and rule.name == "yoked":
+            raise ValueError(
+                'dynamic_sampling: a "yoked" run needs the problems of its pair in each step. Remove it.'
+            )
         if self.temperature <= 0:
             raise ValueError("temperature: training samples, so it must be above 0")
         if self.dynamic_sampling is not None and self.n == 1:

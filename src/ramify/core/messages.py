@@ -115,6 +115,8 @@ class ToolResult:
         info: Deterministic facts only (sandbox level, passage ids); no times.
         reward: What the environment pays for the call.
         ends: The environment ends the trajectory with this answer; the policy does not read it any more.
+        ambiguous: The world knows that more than one way to go on from this answer looks right; the policy does not learn
+            this, and the branching rule `oracle` branches here.
     """
 
     call_id: str
@@ -123,6 +125,7 @@ class ToolResult:
     info: Mapping[str, Any] = field(default_factory=dict)
     reward: float = 0.0
     ends: bool = False
+    ambiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ramify.core.records import (
     AnnotatedTree,
     BatchSums,
     BranchCandidate,
+    BranchQuota,
     Completion,
     ContinueFrom,
     EngineInfo,
@@ -29,7 +30,7 @@ from ramify.core.records import (
     Reward,
     TokenUsage,
 )
-from ramify.core.tree import BranchDecision, Trajectory
+from ramify.core.tree import BranchDecision, Trajectory, TreeKey
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -366,6 +367,9 @@ class Brancher(Protocol):
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
         """Return m, the trajectories of n that start from the prompt, first_roots <= m <= n; `monitor` has ended."""
+
+    def quota(self, key: TreeKey, problem: str) -> BranchQuota | None:
+        """Return the branches that the tree of a problem must get; None: as many as the rule wants and the budget has."""
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide one candidate. `history` holds the decisions on its path, oldest first.

@@ -186,6 +186,19 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchQuota:
+    """The number of branches that a tree must get, if it has as many tool results.
+
+    Attributes:
+        branches: The branches.
+        results: Tool results at depth 1, 2, ... that are expected to have a chance of a branch; none below the last one.
+    """
+
+    branches: int
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BranchCandidate:
     """A tool result after which the tree could branch.
 
@@ -197,6 +210,8 @@ class BranchCandidate:
             after this result.
         own_from: Index in `turns` of the first turn that this trajectory did not inherit (0: a root).
         draw: A random number in [0, 1) for this candidate alone.
+        step: Step of the run.
+        ambiguous: The world marks a result as ambiguous (`ToolResult.ambiguous`).
     """
 
     path: NodePath
@@ -205,6 +220,8 @@ class BranchCandidate:
     turns: tuple[Entropy, ...]
     own_from: int
     draw: float
+    step: int = 0
+    ambiguous: bool = False
 
     @property
     def entropy_delta(self) -> float:

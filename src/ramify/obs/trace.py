@@ -81,6 +81,9 @@ class TracedTree(ScoredTree):
                 raise ValueError(
                     f"problem {self.tree.problem.id!r}: {len(self.rewards)} rewards, {len(values)} {name}"
                 )
+        for node, old in self.old_logprobs.items():
+            if len(old) != len(self.tree.by_id[node].behavior_logprobs):
+                raise ValueError(f"node {node!r}: {len(old)} old logprobs, and others of the engine")
 
 
 def write_trees(path: Path, graded: Sequence[TracedTree]) -> tuple[int, ...]:
@@ -201,7 +204,7 @@ def _entropy_record(entropy: Entropy) -> dict[str, Any]:
 
 def _sparse(item: Any, **values: Any) -> dict[str, Any]:  # noqa: ANN401 - any record
     """Return the fields of a record that differ from their defaults; `values` are those to write instead of its own."""
-    usual = defaults(type(item))
+    usual = defaults(item.__class__)
     return {
         name: values.get(name, value)
         for name, value in ((field.name, getattr(item, field.name)) for field in fields(item))
@@ -244,6 +247,25 @@ def parse_tree(path: Path, row: int, line: str | bytes) -> TracedTree:
     Raises:
         DataError: As for `read_trees`.
     """
+    content = _content(path, row, line)
+    try:
+        return _READ_TREE(content)
+    except ValueError as error:
+        raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
+
+
+def each_decided(path: Path) -> Iterator[tuple[TreeKey, str, tuple[BranchDecision, ...]]]:
+    """Yield key, problem and decisions of each tree, without reading its nodes; raises the errors of `each_tree`."""
+    for row, line in enumerate(lines_of(path), start=1):
+        content = _content(path, row, line)
+        try:
+            key, problem = _READ_KEY(content["key"]), text(content["problem"]["id"])
+            yield key, problem, tuple(each(read_decision)(content["decisions"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
+
+
+def _content(path: Path, row: int, line: str | bytes) -> dict[str, Any]:
     content = parse_line(path, row, line)
     try:
         schema = count(content.get("schema"))
@@ -259,10 +281,7 @@ def parse_tree(path: Path, row: int, line: str | bytes) -> TracedTree:
                 else ""
             )
         )
-    try:
-        return _READ_TREE(content)
-    except ValueError as error:
-        raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
+    return content
 
 
 def _traced_tree(
@@ -290,11 +309,12 @@ def _traced_tree(
     return TracedTree(tree, rewards, advantages, mask, old)
 
 
+_READ_KEY = record(TreeKey, step=count, slot=count, attempt=count)
 _READ_TREE = sparse(
     _traced_tree,
     ("advantages", "mask", "old_logprobs"),
     schema=whole,
-    key=record(TreeKey, step=count, slot=count, attempt=count),
+    key=_READ_KEY,
     problem=read_problem,
     start=text,
     nodes=each(read_node),

@@ -159,6 +159,7 @@ _READ_RESULT = sparse(
     info=json_object,
     reward=number,
     ends=truth,
+    ambiguous=truth,
 )
 read_node = sparse(
     _node,

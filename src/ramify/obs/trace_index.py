@@ -6,6 +6,7 @@ that the trace does not: without it, or if it does not fit the trace, the summar
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from ramify.core.errors import DataError
 from ramify.core.json_types import FieldError, count, each, mapping, number, optional, record, text
 from ramify.core.messages import MalformedTurn, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, Tree
-from ramify.files.durable import dump_line, parse_line, replace_pieces
+from ramify.files.durable import dump_line, parse_line, replace_lines
 from ramify.obs.trace import SCHEMA, TracedTree, lines_of, parse_tree, write_trees
 
 _SUFFIX = ".index.jsonl"
+_LONGEST = 1 << 20
+"""Bytes of the longest line of an index: a problem has few golds."""
 QUESTION_CHARS = 200
 """Characters of a question in a summary."""
 _NO_FAILURE = {ToolStatus.OK, ToolStatus.EMPTY}
@@ -90,12 +93,13 @@ def write_indexed(path: Path, graded: Sequence[TracedTree]) -> None:
 
 
 def write_index(path: Path) -> None:
-    """Write the index of a trace that is complete; raises as `read_index`."""
-    _write(path, each_summary(path))
+    """Write the index of a trace that is complete; none of one that is absent or cannot be read, which its readers refuse."""
+    with suppress(DataError):
+        _write(path, tuple(each_summary(path)))
 
 
 def _write(path: Path, summaries: Iterable[TreeSummary]) -> None:
-    replace_pieces(index_path(path), (f"{dump_line(asdict(summary))}\n".encode() for summary in summaries))
+    replace_lines(index_path(path), (dump_line(asdict(summary)) for summary in summaries))
 
 
 def trace_files(folder: Path) -> tuple[Path, ...]:
@@ -119,18 +123,15 @@ def read_index(path: Path, note: Callable[[str], None] | None = None) -> tuple[T
 def each_summary(path: Path, note: Callable[[str], None] | None = None) -> Iterator[TreeSummary]:
     """Yield the summaries of `read_index` one by one, for files larger than the memory; raises the same errors."""
     row, offset = 0, 0
-    if _fits(path):
-        for summary in _indexed(index_path(path)):
-            row, offset = summary.row, summary.offset + summary.length
-            yield summary
+    for summary in _indexed(path):
+        row, offset = summary.row, summary.offset + summary.length
+        yield summary
     for line in lines_of(path, offset):
+        row += 1
         if not line.endswith(b"\n"):
             if note is not None:
-                note(
-                    f"{path} row {row + 1}: the line is cut off or still being written. Its tree is left out."
-                )
+                note(f"{path} row {row}: the line is cut off or still being written. Its tree is left out.")
             return
-        row += 1
         yield summarize(parse_tree(path, row, line), row, offset, len(line))
         offset += len(line)
 
@@ -241,37 +242,47 @@ def _shape(tree: Tree) -> tuple[int, int]:
     return shared, max(depths.values())
 
 
-def _fits(path: Path) -> bool:
-    """Return True if there is an index, and the last tree that it lists stands in the trace where it says."""
-    last = None
-    try:
-        for last in _indexed(index_path(path)):  # noqa: B007 - the last is used behind the loop
-            pass
-        if last is None:
-            return False
-        line = _line(path, last)
-    except DataError:
-        return False
-    key = {"step": last.step, "slot": last.slot, "attempt": last.attempt}
-    begin = dump_line({"schema": SCHEMA, "key": key, "problem": {"id": last.problem}})
-    return line.startswith(begin.encode()[:-2]) and line.endswith(b"\n")
+def _indexed(path: Path) -> Iterator[TreeSummary]:
+    """Yield the lines of a trace's index: none if its last one fits no line of the trace, else up to the first damaged one."""
+    index, end = index_path(path), 0
+    with suppress(DataError):
+        last = _parse(index, _last_line(index))
+        key = {"step": last.step, "slot": last.slot, "attempt": last.attempt}
+        # As `trace.tree_record` begins a line.
+        begin = dump_line({"schema": SCHEMA, "key": key, "problem": {"id": last.problem}})
+        if not _line(path, last).startswith(begin.encode()[:-2]):
+            return
+        for row, line in enumerate(lines_of(index), start=1):
+            summary = _parse(index, line)
+            if (summary.row, summary.offset) != (row, end):
+                return
+            end += summary.length
+            yield summary
+
+
+def _last_line(path: Path) -> bytes:
+    """Return the last line of an index; "" without one."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST))
+        return file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
 
 
 def _line(path: Path, summary: TreeSummary) -> bytes:
     line = next(lines_of(path, summary.offset), b"")
-    if len(line) != summary.length:
+    if len(line) != summary.length or not line.endswith(b"\n"):
         raise DataError(
             f"{path} row {summary.row}: {len(line)} bytes, its index says {summary.length}. Remove {index_path(path)}."
         )
     return line
 
 
-def _indexed(path: Path) -> Iterator[TreeSummary]:
-    for row, line in enumerate(lines_of(path), start=1):
-        try:
-            yield _READ_SUMMARY(parse_line(path, row, line))
-        except FieldError as error:
-            raise DataError(f"{path} row {row}: {error}") from None
+def _parse(path: Path, line: bytes) -> TreeSummary:
+    try:
+        return _READ_SUMMARY(parse_line(path, 0, line))
+    except FieldError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 _texts = each(text)

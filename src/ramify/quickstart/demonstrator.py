@@ -65,7 +65,7 @@ class Flaws:
 
     Attributes:
         vague: Search for the name alone first.
-        give_up: Use some line of a result that does not contain the fact.
+        give_up: Use some line of a result that does not contain the fact, or one of two that contradict each other.
         take_outdated: Use the outdated line although the valid one is there too.
         early: Stop after a hop that is not the last.
         mental: Answer without calling python.
@@ -292,8 +292,17 @@ class Demonstrator:
         queries = [f"{name} {word}" for word in (relation, *SYNONYMS[relation][: self._level.num_synonyms])]
         if self._slips(self._flaws.vague, "vague"):
             queries.insert(0, name)
+        rival = self._edition.rival_sentence(name, relation)
+        settling = self._edition.settling_sentence(name, relation) if rival else None
         for query in queries:
             lines = self._call("search", query).splitlines()
+            if settling in lines:
+                return self._take(settling)
+            if rival in lines and wanted in lines:
+                if self._slips(self._flaws.give_up, "give up"):
+                    return self._take(pick((wanted, rival), self._draws, "line", len(self._parts)))
+                self._think("not found")
+                continue
             if outdated in lines and wanted in lines and self._slips(self._flaws.take_outdated, "outdated"):
                 return self._take(lines[lines.index(outdated)])
             if wanted in lines:

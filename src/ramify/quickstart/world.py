@@ -64,12 +64,13 @@ _ROLES = ("user", "assistant")
 _NUM_SAMPLED = 60
 
 
-def make_example(difficulty: int, *, smoke: bool) -> Example:
-    """Return the example in a world of some difficulty; `smoke` is a miniature that learns nothing."""
+def make_example(difficulty: int, *, smoke: bool, ambiguous: float | None = None) -> Example:
+    """Return the example in a world of some difficulty and ambiguity; `smoke` is a miniature that learns nothing."""
     size = SMOKE if smoke else FULL
-    settings = replace(size, difficulty=difficulty)
-    # Tokens and calls that a question of the difficulty can need, with room to try again.
-    limits = {"max_tokens": 256, "max_calls": 10} if difficulty > 1 else {"max_tokens": 180, "max_calls": 7}
+    settings = replace(size, difficulty=difficulty, ambiguous=ambiguous)
+    # Tokens and calls that a question of the world can need, with room to try again.
+    is_long = difficulty > 1 or ambiguous is not None
+    limits = {"max_tokens": 256, "max_calls": 10} if is_long else {"max_tokens": 180, "max_calls": 7}
     short: Settings = {"learner.optimizer.warmup_steps": 3} if smoke else {}
     return Example(
         name="quickstart",

@@ -30,11 +30,16 @@ Difficulty (`WorldSettings.difficulty`):
         usual precedence.
     3   As 2, but two synonyms for each relation, in 70 % of the facts; outdated passages for 60 %; `arith` has four
         operands, `calc` three.
+
+Ambiguity by construction (`WorldSettings.ambiguous`): no synonym and no outdated passage, but this share of the facts has a
+rival, a second passage in the same words with another value, which nothing in the result tells from the valid one; a search
+with the synonym finds the valid value alone ("- Laru area 56", "- Laru area 33"; "- Laru size 56"). A problem's row lists the
+pairs under "ambiguous", and the search tool marks a result that shows both of a pair (`ToolResult.ambiguous`).
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +55,8 @@ class WorldSettings:
 
     Attributes:
         difficulty: 1, 2 or 3.
+        ambiguous: Share of the facts that have a rival, in a world without synonyms and outdated passages; None: those of
+            the difficulty.
         num_train, num_dev, num_test, num_seen: Problems of each split.
         problems_per_edition: Problems of a split that share an edition.
         num_demo_editions: Editions that the demonstrations share.
@@ -65,6 +72,7 @@ class WorldSettings:
     num_seen: int = 300
     problems_per_edition: int = 2
     num_demo_editions: int = 150
+    ambiguous: float | None = None
 
     def __post_init__(self) -> None:
         if self.difficulty not in LEVELS:
@@ -73,7 +81,10 @@ class WorldSettings:
     @property
     def level(self) -> Level:
         """The parameters of the difficulty."""
-        return LEVELS[self.difficulty]
+        level = LEVELS[self.difficulty]
+        if self.ambiguous is None:
+            return level
+        return replace(level, synonym_share=0.0, outdated_share=0.0, ambiguous_share=self.ambiguous)
 
     def num_problems(self, split: Split) -> int:
         """Return the number of problems of a split (not of demonstrations: `write_demonstrations` takes their number)."""
@@ -112,7 +123,7 @@ def build_world(folder: Path, settings: WorldSettings, seed: int) -> WorldFiles:
 
     Args:
         folder: Created if missing; gets passages.jsonl {id, text, collection} and train, dev, test and
-            seen.jsonl {id, prompt, answer, kind, collection, difficulty}.
+            seen.jsonl {id, prompt, answer, kind, collection, difficulty}, and {ambiguous} where `settings` sets a share.
         settings: Difficulty and sizes.
         seed: Run seed; changes `train` only.
     """
@@ -144,6 +155,7 @@ def _problem_rows(
             "kind": question.kind,
             "collection": question.edition,
             "difficulty": settings.difficulty,
+            **({} if settings.ambiguous is None else {"ambiguous": edition.ambiguous_passages()}),
         }
 
 

@@ -48,6 +48,7 @@ class Level:
     outdated_share: float
     num_arith: int
     num_calc: int
+    ambiguous_share: float = 0.0
 
 
 _KINDS = ("lookup", "arith", "hop2", "calc", "compare")
@@ -68,7 +69,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """One version of the encyclopedia; `facts` and `outdated` are keyed by (name, relation).
+    """One version of the encyclopedia; `facts`, `outdated` and `rivals` are keyed by (name, relation).
 
     Every name has a fact for each relation to a number, and for two of the three relations to a name. The values of a
     relation are names without a fact for that relation: if an edition contained both "Zoda mayor Laru" and "Laru mayor
@@ -79,6 +80,7 @@ class Edition:
     names: tuple[str, ...]
     facts: Mapping[tuple[str, str], Fact]
     outdated: Mapping[tuple[str, str], Fact]
+    rivals: Mapping[tuple[str, str], Fact]
 
     def value(self, name: str, relation: str) -> str:
         """Return the valid value."""
@@ -98,11 +100,27 @@ class Edition:
         fact = self.outdated.get((name, relation))
         return f"{LINE}{name} {fact.word} was {fact.value}" if fact else None
 
+    def rival_sentence(self, name: str, relation: str) -> str | None:
+        """Return the passage with a wrong value that nothing tells from the valid one, if the fact is ambiguous."""
+        fact = self.rivals.get((name, relation))
+        return f"{LINE}{name} {fact.word} {fact.value}" if fact else None
+
+    def settling_sentence(self, name: str, relation: str) -> str:
+        """Return the passage that settles an ambiguous fact: the valid value under the relation's first synonym."""
+        return f"{LINE}{name} {SYNONYMS[relation][0]} {self.value(name, relation)}"
+
     def passages(self) -> list[str]:
         """Return all passages, shuffled."""
         valid = [self.sentence(*key) for key in self.facts]
         outdated = [sentence for key in self.facts if (sentence := self.outdated_sentence(*key))]
-        return shuffled([*valid, *outdated], "order", self.id)
+        rivals = [sentence for key in self.facts if (sentence := self.rival_sentence(*key))]
+        settling = [self.settling_sentence(*key) for key in self.rivals]
+        return shuffled([*valid, *outdated, *rivals, *settling], "order", self.id)
+
+    def ambiguous_passages(self) -> list[list[str]]:
+        """Return the ids of the two passages of each ambiguous fact."""
+        ids = {text: f"{self.id}/{number}" for number, text in enumerate(self.passages())}
+        return [[ids[self.sentence(*key)], ids[str(self.rival_sentence(*key))]] for key in self.rivals]
 
 
 def pick(options: Sequence[T], *name: StreamPart) -> T:
@@ -132,12 +150,15 @@ def make_edition(edition: str, level: Level) -> Edition:
         values |= {(name, relation): targets for group in groups if group is not targets for name in group}
     facts = {}
     outdated = {}
+    rivals = {}
     for key, options in values.items():
         facts[key] = _draw_fact(options, level, (edition, *key))
+        others = [value for value in options if value != facts[key].value]
         if chance(level.outdated_share, "is outdated", edition, *key):
-            others = [value for value in options if value != facts[key].value]
             outdated[key] = _draw_fact(others, level, ("outdated", edition, *key))
-    return Edition(edition, (*training, *held_out), facts, outdated)
+        if chance(level.ambiguous_share, "is ambiguous", edition, *key):
+            rivals[key] = _draw_fact(others, level, ("rival", edition, *key))
+    return Edition(edition, (*training, *held_out), facts, outdated, rivals)
 
 
 def _draw_fact(options: Sequence[str], level: Level, name: tuple[str, ...]) -> Fact:

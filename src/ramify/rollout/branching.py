@@ -1,15 +1,8 @@
-"""The branch budget of a problem, spent in logical time so that the tree does not depend on latencies; the rule's decisions.
-
-A candidate is a tool result on a trajectory. Candidates are ordered by a key that does not depend on any clock:
-(tool results on the path, seeded rank of the root, place among the branches). A candidate that wants children is
-granted as soon as there is room besides what smaller keys hold and the most that they could still claim. It is
-refused once smaller keys hold the whole budget. The parent's own continuation never waits for this. Budget that
-branches can no longer use goes to fresh trajectories from the prompt (top-ups), which never branch.
-"""
+"""The decisions of a branching rule on the candidates of one tree, and the branches that its budget grants them."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from ramify.core.draws import permutation, stream, uniform
 from ramify.core.errors import ConfigError
@@ -17,134 +10,11 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Trajectory, TreeKey, node_id
+from ramify.rollout.branch_budget import BranchAllocation, BranchBudget, QuotaBudget
 from ramify.rollout.calls import Failure
 from ramify.rollout.sessions import SessionKeeper
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState
-
-
-@dataclass(frozen=True, slots=True)
-class BranchAllocation:
-    """`children` new trajectories may start at tool result `depth` of trajectory `key` (0: refused)."""
-
-    key: BranchKey
-    depth: int
-    children: int
-
-    @property
-    def child_keys(self) -> tuple[BranchKey, ...]:
-        """The keys of the new trajectories; the budget counts them as alive from the allocation on."""
-        return tuple((*self.key, self.depth, index) for index in range(1, self.children + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """What can be decided now: grants and refusals in order, and the number of top-ups to start."""
-
-    branches: tuple[BranchAllocation, ...]
-    top_ups: int
-
-
-@dataclass
-class BranchBudget:
-    """The accounts of one problem's budget; nothing is decided until `open` sets the budget.
-
-    Attributes:
-        max_depth: Most tool results that a path can have.
-        fanout: Most children that one candidate can want (Z).
-    """
-
-    max_depth: int
-    fanout: int
-    _budget: int | None = None
-    _alive: dict[BranchKey, int] = field(default_factory=dict)
-    _waiting: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
-    _granted: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
-    _used: int = 0
-    _top_ups: int = 0
-
-    @property
-    def spent(self) -> bool:
-        """True if nothing is left to decide."""
-        return self._budget is not None and self._used + self._top_ups >= self._budget and not self._waiting
-
-    def open(self, budget: int) -> None:
-        """Set the budget: the number of trajectories beyond the roots, n - m."""
-        self._budget = budget
-
-    def left_for(self, key: BranchKey, depth: int) -> int:
-        """Return the budget that smaller keys left for a candidate at this place; final once all trajectories have ended.
-
-        It depends on what was granted and never on when, so it is the same for all latencies.
-        """
-        return 0 if self._budget is None else self._budget - self._held_before(depth, key)
-
-    def start_root(self, key: BranchKey) -> None:
-        """Count a root that starts as alive."""
-        self._alive[key] = 0
-
-    def resolve(self, key: BranchKey, depth: int, wanted: int) -> None:
-        """Note that the rule wants `wanted` children at tool result `depth` of trajectory `key`."""
-        self._alive[key] = depth
-        if wanted:
-            self._waiting[depth, key] = wanted
-
-    def finish(self, key: BranchKey) -> None:
-        """Note that trajectory `key` has ended and can claim nothing more."""
-        del self._alive[key]
-
-    def allocate(self) -> Allocation:
-        """Decide everything that can be decided now."""
-        if self._budget is None:
-            return Allocation((), 0)
-        branches = tuple(self._decide(self._budget))
-        free = self._budget - self._used - self._top_ups - self._claims_of_all(self._budget)
-        top_ups = max(0, free)
-        self._top_ups += top_ups
-        return Allocation(branches, top_ups)
-
-    def _decide(self, budget: int) -> Iterator[BranchAllocation]:
-        # A grant only takes room from larger keys, so one pass in key order decides everything that can be decided.
-        for depth, key in sorted(self._waiting):
-            room = budget - self._held_before(depth, key)
-            claims = self._claims_before(depth, key, budget)
-            wanted = self._waiting[depth, key]
-            if room > 0 and room - claims < (wanted if claims else 1):
-                continue
-            children = max(0, min(wanted, room))
-            del self._waiting[depth, key]
-            branch = BranchAllocation(key, depth, children)
-            if children:
-                self._granted[depth, key] = children
-                self._used += children
-                self._alive.update(dict.fromkeys(branch.child_keys, depth))
-            yield branch
-
-    def _held_before(self, depth: int, key: BranchKey) -> int:
-        return sum(count for candidate, count in self._granted.items() if candidate < (depth, key))
-
-    def _growth(self, levels: int, budget: int) -> int:
-        """Return the most trajectories that one can become by branching at `levels` tool results: (1 + Z)^levels."""
-        # Beyond the budget the exact number does not matter, and the power would grow without bound.
-        return int(min((1 + self.fanout) ** min(levels, 64), budget + 1)) if levels > 0 else 1
-
-    def _claims_of_all(self, budget: int) -> int:
-        claims = sum(self._growth(self.max_depth - done, budget) - 1 for done in self._alive.values())
-        return claims + sum(
-            wanted * self._growth(self.max_depth - depth, budget)
-            for (depth, _), wanted in self._waiting.items()
-        )
-
-    def _claims_before(self, depth: int, key: BranchKey, budget: int) -> int:
-        """Return the most children that candidates with keys smaller than (depth, key) can still be granted."""
-        claims = 0
-        for other, done in self._alive.items():
-            at_same_depth = other < key
-            claims += self._growth(depth - (0 if at_same_depth else 1) - done, budget) - 1
-        for (other_depth, other), wanted in self._waiting.items():
-            if (other_depth, other) < (depth, key):
-                claims += wanted * self._growth(depth - other_depth, budget)
-        return claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +73,20 @@ class Branching:
         self.asks = brancher.max_children > 0 and parts.environment.branches != "never"
         if self.asks and brancher.probe_tokens < 1:
             raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
-        most = parts.limits.max_calls + parts.environment.max_observations
-        self._budget = BranchBudget(most, brancher.max_children if self.asks else 0)
+        self._budget = self._make_budget()
         self._first = self._count(brancher.first_roots(parts.limits.n), max(1, brancher.num_monitor))
         self._ranks = self._root_ranks()
         self._monitored: dict[int, Trajectory] = {}
         self._next_root = 0
+
+    def _make_budget(self) -> BranchBudget:
+        parts, key, name = self._parts, self._key, self._problem.id
+        most = parts.limits.max_calls + parts.environment.max_observations
+        quota = parts.brancher.quota(key, name) if self.asks else None
+        if quota is None:
+            return BranchBudget(most, parts.brancher.max_children if self.asks else 0)
+        rounding = uniform(stream(parts.run_seed, key.step, key.slot, key.attempt, name, "quota"))
+        return QuotaBudget(most, parts.brancher.max_children, quota=quota, rounding=rounding)
 
     def start(self) -> None:
         """Start the first roots."""
@@ -243,7 +121,9 @@ class Branching:
         assert state.key is not None
         path, key = state.path, self._key
         name = stream(self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, path, "branch")
-        candidate = BranchCandidate(path, state.depth, key.slot, turns, state.own_from, uniform(name))
+        candidate = BranchCandidate(
+            path, state.depth, key.slot, turns, state.own_from, uniform(name), key.step, state.ambiguous
+        )
         proposal, undecided = self._propose(candidate, state)
         decision = BranchDecision(
             node_id(path),
@@ -263,16 +143,20 @@ class Branching:
             branch = replace(state.after_turn(None, decision), own_from=len(state.turns))
             now = asyncio.get_running_loop().time()
             self._candidates[state.key, state.depth] = _Candidate(branch, tuple(forks), now)
-        self._budget.resolve(state.key, state.depth, proposal.children)
+        self._budget.resolve(state.key, state.depth, proposal.children, candidate.draw)
         self._allocate()
         return decision
 
     def finished_decisions(self) -> list[BranchDecision]:
         """Return all decisions with the budget that was left for them; call it when every trajectory has ended."""
-        return [
-            replace(decision, budget_left=self._budget.left_for(*self._places[node]))
-            for node, decision in self._decisions.items()
-        ]
+        return [self._finished(decision) for decision in self._decisions.values()]
+
+    def _finished(self, decision: BranchDecision) -> BranchDecision:
+        key, depth = self._places[decision.node]
+        decision = replace(decision, budget_left=self._budget.left_for(key, depth))
+        chance = self._budget.chance(key, depth)
+        # The rule wants every branch of a quota, and the budget says which.
+        return decision if chance is None else replace(decision, probability=chance, planned=decision.taken)
 
     async def _fork(self, state: TrajectoryState, index: int) -> EnvironmentSession | Failure | None:
         if self._parts.environment.branches == "replay":

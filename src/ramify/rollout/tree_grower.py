@@ -380,6 +380,7 @@ class TreeGrower:
             calls=state.calls + len(reply.results),
             steps=state.steps + (1 if reply.messages else 0),
             depth=state.depth + (1 if reply.results or reply.messages else 0),
+            ambiguous=any(result.ambiguous for result in reply.results),
         )
         return (
             state if rewritten is None or not rewritten.shared else self._inside_turn(state, rewritten.shared)

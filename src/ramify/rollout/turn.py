@@ -35,6 +35,7 @@ class TrajectoryState:
         turns: Entropies of the first k tokens of the turns so far.
         own_from: How many of `turns` were inherited.
         history: Branching decisions on the path.
+        ambiguous: The world marks a result of the last calls as ambiguous.
         session: Its environment; None before it is opened, or why there is none.
         deadline: When it is cut, on the event loop's clock; None: never.
         shared: Number of tokens at the end of `context` that belong to the next turn, whose branches share them.
@@ -52,6 +53,7 @@ class TrajectoryState:
     turns: tuple[Entropy, ...] = ()
     own_from: int = 0
     history: tuple[BranchDecision, ...] = ()
+    ambiguous: bool = False
     session: EnvironmentSession | Failure | None = None
     deadline: float | None = None
     shared: int = 0

@@ -74,7 +74,8 @@ class SearchAnswer:
 class SearchTool:
     """Searches for passages or pages.
 
-    If the provider has collections, a problem whose info names a "collection" sees only the passages of that collection.
+    If the provider has collections, a problem whose info names a "collection" sees only the passages of that collection. A
+    problem whose info lists pairs of passages under "ambiguous" marks the results that show both (`ToolResult.ambiguous`).
     """
 
     provider: SearchProvider
@@ -124,9 +125,12 @@ class SearchTool:
 
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session that searches the problem's collection, if it names one."""
-        return StatelessSession(partial(self.run, collection=collection_of(problem)))
+        run = partial(self.run, collection=collection_of(problem), contradictions=contradictions_of(problem))
+        return StatelessSession(run)
 
-    async def run(self, call: ToolCall, collection: str | None) -> ToolResult:
+    async def run(
+        self, call: ToolCall, collection: str | None, contradictions: Sequence[frozenset[str]] = ()
+    ) -> ToolResult:
         """Answer one query; `info["passages"]` has the ids of the passages shown.
 
         Raises:
@@ -140,13 +144,23 @@ class SearchTool:
         except RequestFailedError as error:
             return failed_search(call.id, error)
         status = ToolStatus.EMPTY if answer.is_empty else ToolStatus.OK
-        return ToolResult(call.id, status, answer.text, {"passages": list(answer.passages)})
+        ambiguous = any(pair <= set(answer.passages) for pair in contradictions)
+        return ToolResult(
+            call.id, status, answer.text, {"passages": list(answer.passages)}, ambiguous=ambiguous
+        )
 
 
 def collection_of(problem: Problem) -> str | None:
     """Return the collection that a problem's info names, if any."""
     collection = problem.info.get("collection")
     return None if collection is None else str(collection)
+
+
+def contradictions_of(problem: Problem) -> tuple[frozenset[str], ...]:
+    """Return the sets of passages that a problem's info lists as contradicting each other, if any."""
+    listed = problem.info.get("ambiguous")
+    pairs = listed if isinstance(listed, list | tuple) else ()
+    return tuple(frozenset(map(str, pair)) for pair in pairs if isinstance(pair, list | tuple) and pair)
 
 
 def query_of(call: ToolCall) -> str | ToolResult:

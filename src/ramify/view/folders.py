@@ -43,6 +43,7 @@ class TraceSource:
     Attributes:
         id: Its name in the page: the path below the run's root, without suffix; of a second root after "2:".
         run: Number of its run.
+        owner: Its run.
         step: The step that grew the trees; 0 where there are no steps.
         path: The trace.
         times: The file with the times of its trees, which may be missing.
@@ -51,6 +52,7 @@ class TraceSource:
 
     id: str
     run: int
+    owner: RunPlace
     step: int
     path: Path
     times: Path
@@ -129,7 +131,7 @@ def is_file(path: Path) -> bool:
 def sources_of(runs: Sequence[RunPlace], roots: Sequence[Path]) -> tuple[TraceSource, ...]:
     """Return all traces of the runs, in the order of runs, steps and names."""
     return tuple(
-        TraceSource(_source_id(path, roots), number, _step(path), path, times, by_attempt)
+        TraceSource(_source_id(path, roots), number, run, _step(path), path, times, by_attempt)
         for number, run in enumerate(runs)
         for path, times, by_attempt in _files(run)
     )

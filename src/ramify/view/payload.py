@@ -14,7 +14,7 @@ from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
-from ramify.view.safe import redacted_table, safe, safe_table
+from ramify.view.safe import clean, redacted_table, safe, safe_table
 from ramify.view.summaries import SummaryCache, schema_note
 from ramify.view.texts import TokenTexts, search_trace
 from ramify.view.times import TreeKey, seconds_by_tree, times_of
@@ -60,16 +60,19 @@ class RunView:
     def _look(self) -> None:
         self.runs = find_runs(self._roots)
         sources = sources_of(self.runs, self._roots)
-        notes = {source.id: schema_note(source.path) for source in sources}
-        self.left_out = {key: note for key, note in notes.items() if note}
+        reasons = {source.id: schema_note(source.path) for source in sources}
+        self.left_out = _grouped([(source.path, reasons[source.id]) for source in sources])
+        # The page knows what it shows, and asks by that.
         self.sources: Mapping[str, TraceSource] = {
-            source.id: source for source in sources if source.id not in self.left_out
+            clean(source.id): source for source in sources if not reasons[source.id]
         }
 
     def state(self) -> Iterator[Path | bool]:
         """Yield what the value `run` depends on: files, and whether a process works in a run's folder."""
+        yield from self._roots
         for run in self.runs:
             yield is_locked(run.folder)
+            yield run.folder.parent
             yield from (run.folder / name for name in _RUN_FILES)
         for source in self.sources.values():
             yield source.path
@@ -90,57 +93,63 @@ class RunView:
     def run(self) -> dict[str, Any]:
         """Return the run: what it is, its traces, its curves."""
         self._look()
-        notes = [*self.left_out.values()]
-        facts = [self._facts_of(run) for run in self.runs]
-        series: dict[str, Any] = {}
-        curves = [
-            (run.name, each.series(notes.append))
-            for run, each in zip(self.runs[:MAX_CURVES], facts, strict=False)
-        ]
-        if len(self.runs) > MAX_CURVES:
-            notes.append(f"The curves of {len(self.runs) - MAX_CURVES} of {len(self.runs)} runs.")
-        with_curves = [name for name, own in curves if own]
-        for name, own in curves:
-            prefix = f"{name}: " if len(with_curves) > 1 else ""
-            series |= {f"{prefix}{metric}": points for metric, points in own.items()}
-        live = [is_locked(run.folder) for run in self.runs]
-        for source in self.sources.values():
-            summaries = self._summaries.known(source.path)
-            if summaries is not None and summaries.note and (summaries.is_broken or not live[source.run]):
-                notes.append(summaries.note)
-        if len(self.runs) == 1:
-            about = [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
-        else:
-            about = [(each.run.name, each.in_one_line()) for each in facts]
-            about += flips_of(self.runs) if len(self._roots) > 1 else ()
+        runs, sources = self.runs, self.sources
+        live = {run.folder: is_locked(run.folder) for run in runs}
+        notes = [*self.left_out]
+        series = self._series(runs, notes)
+        for source in sources.values():
+            known = self._summaries.known(source.path)
+            # The last line of a run at work is being written.
+            if known is not None and known.note and (known.is_broken or not live[source.owner.folder]):
+                notes.append(known.note)
+        if self._redact and notes:
+            # They may quote the data.
+            notes = [f"{len(notes)} traces or logs, or parts of them."]
         title = " and ".join(root.resolve().name for root in self._roots)
+        kind = self._kind(runs)
         value = {
             "schema": SCHEMA,
-            "kind": self._kind(),
+            "kind": kind,
             "name": title,
-            "title": f"{title}: {self._kind()}",
-            "about": [*about, *(("Left out", note) for note in notes)],
-            "live": any(live),
+            "title": f"{title}: {kind}",
+            "about": [*self._about(runs), *(("Left out", note) for note in notes)],
+            "live": any(live.values()),
             "sources": [
                 {"id": key, "run": each.run, "step": each.step, "trees": self._summaries.count(each.path)}
-                for key, each in self.sources.items()
+                for key, each in sources.items()
             ],
-            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in self.runs],
+            "runs": [{"name": run.name, "dir": "" if self._redact else f"{run.folder}"} for run in runs],
             "series": series,
-            "algorithms": list(
-                dict.fromkeys(n for run in self.runs for n in self._credits_of(run).algorithms)
-            ),
+            "algorithms": self._algorithms(runs),
             "columns": list(COLUMNS),
         }
         return safe_table(value)
 
-    def _algorithms(self) -> list[str]:
+    def _about(self, runs: Sequence[RunPlace]) -> list[tuple[str, str]]:
+        facts = [self._facts_of(run) for run in runs]
+        if len(runs) == 1:
+            return [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
+        compared = flips_of(runs) if len(self._roots) > 1 else ()
+        return [*((each.run.name, each.in_one_line()) for each in facts), *compared]
+
+    def _series(self, runs: Sequence[RunPlace], notes: list[str]) -> dict[str, Any]:
+        if len(runs) > MAX_CURVES:
+            notes.append(f"The curves of {len(runs) - MAX_CURVES} of {len(runs)} runs.")
+        curves = [(run.name, self._facts_of(run).series(notes.append)) for run in runs[:MAX_CURVES]]
+        curves = [(name, own) for name, own in curves if own]
+        return {
+            f"{name}: {metric}" if len(curves) > 1 else metric: points
+            for name, own in curves
+            for metric, points in own.items()
+        }
+
+    def _algorithms(self, runs: Sequence[RunPlace]) -> list[str]:
         """Return the names of the algorithms of the first run that has an own one; the others have the same names."""
-        credits = map(self._credits_of, self.runs)
+        credits = map(self._credits_of, runs)
         return next((list(each.algorithms) for each in credits if each.own is not None), [])
 
-    def _kind(self) -> str:
-        kinds = [run.kind for run in self.runs]
+    def _kind(self, runs: Sequence[RunPlace]) -> str:
+        kinds = [run.kind for run in runs]
         if len(self._roots) > 1:
             return "comparison"
         return "train" if "train" in kinds else kinds[0]
@@ -174,7 +183,7 @@ class RunView:
             DataError: It cannot be read.
         """
         source, traced = self._traced(source_id, row)
-        run, credits = self.runs[source.run], self._credits_of(self.runs[source.run])
+        run, credits = source.owner, self._credits_of(source.owner)
         facts = self._facts_of(run)
         key = (traced.tree.problem.id, traced.tree.key.step)
         verdict = verdict_of(run.folder, key) if source.by_attempt else Verdict(None, "")
@@ -205,7 +214,7 @@ class RunView:
         self, source: TraceSource, row: int, traced: TracedTree, name: str
     ) -> dict[str, Any] | None:
         try:
-            return self._credits_of(self.runs[source.run]).of_tree(source, row, traced, name)
+            return self._credits_of(source.owner).of_tree(source, row, traced, name)
         except (ConfigError, DataError):
             return None
 
@@ -217,7 +226,7 @@ class RunView:
             UserError: There is no such algorithm, or the trace does not hold what it needs.
         """
         source, traced = self._traced(source_id, row)
-        nodes = self._credits_of(self.runs[source.run]).of_tree(source, row, traced, algorithm)
+        nodes = self._credits_of(source.owner).of_tree(source, row, traced, algorithm)
         return safe_table({"algorithm": algorithm, "nodes": nodes})
 
     def search(self, text: str) -> list[list[Any]]:
@@ -225,7 +234,7 @@ class RunView:
         hits: list[list[Any]] = []
         # What a redacted page does not show cannot be searched for either.
         for key, source in {} if self._redact or not text.strip() else self.sources.items():
-            for row, where in search_trace(source.path, text):
+            for row, where in search_trace(source.path, text, self.num_trees(key)):
                 hits.append([key, row, where])
                 if len(hits) == MAX_HITS:
                     return hits
@@ -234,10 +243,10 @@ class RunView:
     def problem(self, problem_id: str) -> list[list[Any]]:
         """Return source, row, mean, right and number of trajectories of all trees of a problem."""
         return [
-            [safe(key), *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
+            [key, *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
             for key, source in self.sources.items()
             for row in self._rows(source, {})
-            if row["problem"] == problem_id
+            if clean(row["problem"]) == problem_id
         ]
 
     def _traced(self, source_id: str, row: int) -> tuple[TraceSource, TracedTree]:
@@ -266,6 +275,18 @@ class RunView:
     def _safe_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
         plain = safe_table(value)
         return redacted_table(plain) if self._redact else plain
+
+
+def _grouped(reasons: Sequence[tuple[Path, str]]) -> tuple[str, ...]:
+    """Return a sentence for each reason to leave a trace out; all traces of an old run have one reason."""
+    paths: dict[str, list[Path]] = {}
+    for path, reason in reasons:
+        if reason:
+            paths.setdefault(reason, []).append(path)
+    return tuple(
+        f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
+        for reason, (first, *others) in paths.items()
+    )
 
 
 def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:

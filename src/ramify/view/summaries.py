@@ -41,32 +41,41 @@ class SummaryCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[Path, Summaries] = OrderedDict()
+        self._readers: dict[Path, threading.Lock] = {}
         self._total = 0
+        self._files: OrderedDict[Path, Summaries] = OrderedDict()
         self._counts: dict[Path, tuple[int, int, int]] = {}
+
+    def _reader(self, path: Path) -> threading.Lock:
+        """Return the lock of those who read a file, since a large one takes minutes without an index."""
+        with self._lock:
+            return self._readers.setdefault(path, threading.Lock())
 
     def read(self, path: Path) -> Summaries:
         """Return the summaries of a trace. What cannot be read is left out, and `note` says so; nothing is raised."""
-        with self._lock:
+        with self._reader(path):
             try:
                 about = path.stat()
             except OSError as error:
-                return Summaries(
-                    (), f"{path}: cannot be read: {error.strerror}. It is left out.", True, 0, 0, 0
-                )
-            known = self._files.get(path)
-            if known is None or (known.inode, known.size) != (about.st_ino, about.st_size):
-                grew = known is not None and known.inode == about.st_ino and known.end <= about.st_size
-                known = _read(
-                    path, about, known if grew and known is not None and not known.is_broken else None
-                )
-                before = self._files.pop(path, None)
-                self._total += len(known.trees) - (0 if before is None else len(before.trees))
-                self._files[path] = known
-            self._files.move_to_end(path)
+                note = f"{path}: cannot be read: {error.strerror}. Left out."
+                return Summaries((), note, True, 0, 0, 0)
+            before = self._files.get(path)
+            if before is not None and (before.inode, before.size) == (about.st_ino, about.st_size):
+                self._keep(path, before)
+                return before
+            grew = before is not None and before.inode == about.st_ino and before.end <= about.st_size
+            goes_on = grew and before is not None and not before.is_broken
+            summaries = _read(path, about, before if goes_on else None)
+            self._keep(path, summaries)
+            return summaries
+
+    def _keep(self, path: Path, summaries: Summaries) -> None:
+        with self._lock:
+            before = self._files.pop(path, None)
+            self._total += len(summaries.trees) - (0 if before is None else len(before.trees))
+            self._files[path] = summaries
             while len(self._files) > 1 and self._total > _MOST:
                 self._total -= len(self._files.popitem(last=False)[1].trees)
-            return known
 
     def known(self, path: Path) -> Summaries | None:
         """Return the summaries of a trace as they were last read; None if they were not."""
@@ -74,7 +83,7 @@ class SummaryCache:
 
     def count(self, path: Path) -> int:
         """Return the number of trees of a trace by its ends of lines, of which the index has fewer to go through."""
-        with self._lock:
+        with self._reader(path):
             if (known := self._files.get(path)) is not None and known.size == _size(path):
                 return len(known.trees)
             index = index_path(path)
@@ -89,19 +98,19 @@ class SummaryCache:
 
 
 def schema_note(path: Path) -> str:
-    """Return a sentence if a trace is of another schema and so left out; "" if not, judged by its first bytes."""
+    """Return why a trace is left out if it is of another schema, judged by its first bytes; "" if it is not."""
     try:
         with path.open("rb") as file:
             head = _HEAD.match(file.read(32))
     except OSError as error:
-        return f"{path}: cannot be read: {error.strerror}. It is left out."
+        return f"cannot be read: {error.strerror}. Left out."
     if head is None or int(head[1]) == SCHEMA:
         return ""
     # Its own message names the last version that reads it.
     try:
         parse_tree(path, 1, next(lines_of(path)))
     except DataError as error:
-        return f"{error}. It is left out."
+        return f"{error}. Left out.".removeprefix(f"{path} row 1: ")
     return ""
 
 

@@ -33,11 +33,15 @@ ALGORITHMS = {
     "roots": {"estimator": {"name": "tree_grpo"}, "aggregation": "fixed_length", "fixed_length": 9},
     "node values": {"estimator": {"name": "node_value"}, "truncated": "mask"},
     "turns": {"estimator": {"name": "turn_level"}, "entropy_advantage": {}, "truncated": "mask"},
+    "shaped": {"truncated": "shape", "overlong_margin": 9},
     "sequences": {"loss": {"name": "gspo"}, "aggregation": "sequence_mean"},
     "recomputed": {"old": "recompute", "kl": {"place": "loss", "estimator": "k3", "coefficient": 0.1}},
     "weighted": {"old": "recompute", "correction": {"level": "token", "kind": "truncate"}, "shared": "mass"},
     "weighted by sequence": {"old": "recompute", "correction": {"level": "sequence", "kind": "mask", "cap": 9.0}},
 }  # fmt: skip
+
+
+MAX_TOKENS = 12
 
 
 def section(**table):
@@ -63,6 +67,23 @@ def a_step(rng, size=4):
         ]
         trees.append(ScoredTree(tree, tuple(rewards)))
     return trees
+
+
+class RecordedReward:
+    """A reward that was recorded."""
+
+    def __init__(self, rewards):
+        self.rewards = rewards
+
+    async def score(self, trajectories):
+        del trajectories
+        return self.rewards
+
+
+def shaped(scored):
+    """The tree with the penalty for length of "shaped"."""
+    reward = OverlongReward(RecordedReward(scored.rewards), MAX_TOKENS, 9)
+    return ScoredTree(scored.tree, tuple(asyncio.run(reward.score(scored.tree.trajectories))))
 
 
 def recorded(path, trees, trained=(), learned=()):
@@ -92,6 +113,8 @@ def test_the_credit_is_the_learners_to_the_last_bit(tmp_path, policy, name):
     rng = np.random.default_rng(sum(map(ord, name)))
     algorithm = section(**ALGORITHMS[name])
     trees = a_step(rng)
+    if algorithm.overlong_margin is not None:
+        trees = [shaped(scored) for scored in trees]
     trained = trees[:-1]
     applied = learning(
         policy,
@@ -104,7 +127,7 @@ def test_the_credit_is_the_learners_to_the_last_bit(tmp_path, policy, name):
     learned = applied.credit(trained)
     by_learner = {tree.tree.key: tree for tree in learned}
     traced = recorded(tmp_path / "t.jsonl", trees, trained, learned if algorithm.old == "recompute" else ())
-    step = RecordedAlgorithm(name, algorithm).credit(traced)
+    step = RecordedAlgorithm(name, algorithm, MAX_TOKENS).credit(traced)
     assert step.denominator == objective.denominator(list(by_learner.values()))
     assert step.trees[-1] is None
     for scored, own in zip(trees, step.trees, strict=True):
@@ -166,27 +189,14 @@ def test_entropies_that_the_trace_lacks_are_an_obstacle(tmp_path):
     assert "lacks entropies" in algorithm.obstacle(recorded(tmp_path / "b.jsonl", lacking))
 
 
-class RecordedReward:
-    """A reward that was recorded."""
-
-    def __init__(self, rewards):
-        self.rewards = rewards
-
-    async def score(self, trajectories):
-        del trajectories
-        return self.rewards
-
-
 def test_the_penalty_for_length_is_that_of_the_algorithm_and_not_of_the_run(tmp_path):
     (plain,) = a_step(np.random.default_rng(1), 1)
     plain = ScoredTree(plain.tree, tuple(replace(r, counts=True) for r in plain.rewards))
-    shaped = asyncio.run(OverlongReward(RecordedReward(plain.rewards), 12, 9).score(plain.tree.trajectories))
-    assert len({reward.parts["overlong"] for reward in shaped}) > 2
-    without, with_it = (
-        recorded(tmp_path / f"{name}.jsonl", [ScoredTree(plain.tree, tuple(rewards))])
-        for name, rewards in (("without", plain.rewards), ("with", shaped))
-    )
-    shape = RecordedAlgorithm("shape", section(truncated="shape", overlong_margin=9), max_tokens=12)
+    penalised = shaped(plain)
+    assert len({reward.parts["overlong"] for reward in penalised.rewards}) > 2
+    without = recorded(tmp_path / "without.jsonl", [plain])
+    with_it = recorded(tmp_path / "with.jsonl", [penalised])
+    shape = RecordedAlgorithm("shape", section(truncated="shape", overlong_margin=9), MAX_TOKENS)
     none = RecordedAlgorithm("none", section())
 
     def advantages(algorithm, trees):

@@ -47,7 +47,7 @@ def test_a_recipe_is_a_shipped_name_or_a_file():
         (["merge", "lora", "x", "--dty"], ["--dtype"]),
         (["merge", "lora", "x", "--dtype", "f"], ["float32", "float16"]),
         (["merge", "lora", "x", "--dtype", "float32", ""], [FILES]),
-        (["score", "rows.jsonl", "--task", ""], ["math", "qa", "reward"]),
+        (["score", "rows.jsonl", "--compat", ""], ["arpo", "toolstar"]),
         (["train", "-s", "run.dir="], []),
         (["eval", "--compare", "a", ""], [*RECIPES, FILES]),
         (["completion", ""], ["bash", "zsh", "fish"]),

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from branch_cases import candidate, wanted
 from ramify.assemble.agent import build_brancher
 from ramify.commands.check_files import require_rate
+from ramify.config import shipped_recipes
 from ramify.config.load import load_recipe
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.config.schema_train import TrainRecipe
@@ -173,6 +174,56 @@ def test_a_folder_without_a_rate_is_refused_in_one_line(tmp_path, look):
         DataError, match=r"metrics\.jsonl: expected branch/matched_rate .* found no step with decisions$"
     ):
         look(metrics(tmp_path / "sft", {"loss": 1.0}))
+
+
+def test_a_shuffled_rule_is_written_as_the_rule_itself(tmp_path):
+    rule = {"name": "threshold", "alpha": 0.5, "beta": 0.2, "tau": 0.6, "probe_tokens": 6}
+    section = rollout({"name": "shuffled", "of": "runs/a", "rule": rule}, m=4)
+    assert section.branching.rule.min_entropy_delta == pytest.approx(0.5)
+    assert section.branching.probe_tokens == 6
+    assert rollout({"name": "shuffled", "of": "runs/a", "rule": "balanced"}).branching.rule.tau == 0.5
+    with pytest.raises(ConfigError, match="probe_tokens: expected that of rule, 6, got 3"):
+        rollout({"name": "shuffled", "of": "runs/a", "rule": rule, "probe_tokens": 3}, m=4)
+
+
+def test_a_yoked_run_takes_the_problems_of_its_pair():
+    with pytest.raises(ConfigError, match='dynamic_sampling: a "yoked" run needs the problems of its pair'):
+        rollout({"name": "yoked", "of": "runs/a"}, m=4, dynamic_sampling={"max_attempts": 2})
+
+
+@pytest.mark.parametrize("look", [require_rate, lambda section: build_brancher(section, vocab_size=9)])
+@pytest.mark.parametrize("rule", [{"name": "yoked"}, {"name": "shuffled", "rule": "bernoulli"}])
+def test_a_folder_without_traces_is_refused_in_one_line(tmp_path, look, rule):
+    with pytest.raises(
+        ConfigError, match=r"^rollout\.branching\.of: expected a training run's folder, .*trees has no"
+    ):
+        look(rollout({**rule, "of": tmp_path}, m=4))
+
+
+@pytest.mark.parametrize("name", ["study_contrast", "study_ambiguous", "study_certain"])
+def test_the_studys_recipes_are_the_quick_starts_in_another_world(name):
+    def keys(recipe):
+        table = load_recipe(TrainRecipe, shipped_recipes() / recipe, []).model_dump()
+        return {
+            f"{a}.{b}": value
+            for a, each in table.items()
+            if isinstance(each, dict)
+            for b, value in each.items()
+        }
+
+    study, quick_start = keys(f"{name}.toml"), keys("quickstart_rl.toml")
+    changed = {key for key in study if study[key] != quick_start.get(key)}
+    assert {key for key in changed if not key.startswith("eval.")} == {
+        "model.path",
+        "data.train",
+        "run.dir",
+        "run.save_every",
+        "rollout.branching",
+        "rollout.max_calls",
+        "rollout.max_tokens",
+        "tools.search",
+        "learner.optimizer",
+    } | ({"rollout.n", "rollout.m"} if name == "study_contrast" else set())
 
 
 # what the budget leaves

@@ -129,6 +129,7 @@ def test_cut_off_line_is_named(tmp_path, keep):
         (lambda r: r["nodes"][1].update(id="-1"), "the id of a node"),
         (lambda r: r.update(mask=[True]), "3 rewards, 1 values of its mask"),
         (lambda r: r.update(old_logprobs={"7": ""}), "there is no node '7'"),
+        (lambda r: r.update(old_logprobs={"0": ""}), "node '0': 0 old logprobs"),
         (
             lambda r: r["nodes"][1].update(context="elsewhere"),
             'context: expected "parent", "fresh", or a node',

@@ -90,11 +90,11 @@ def test_an_index_of_other_trees_misleads_nobody(path, trees):
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"{}\n", b'{"row": 1}\n', b"[]\n", b'{"row":', b"null\n"])
-@pytest.mark.parametrize("place", ["before", "behind"])
-def test_a_damaged_index_is_no_index(path, damage, place):
+@pytest.mark.parametrize("side", ["before", "behind"])
+def test_a_damaged_index_is_no_index(path, damage, side):
     summaries, index = read_index(path), index_path(path)
     whole = index.read_bytes()
-    index.write_bytes(damage + whole if place == "before" else whole + damage)
+    index.write_bytes(damage + whole if side == "before" else whole + damage)
     assert read_index(path) == summaries
 
 

@@ -26,14 +26,20 @@ TOOLS = {
 NO_FLAWS = Flaws(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
+AMBIGUOUS = 4
+"""In the place of a difficulty: the world in which most facts have a rival."""
+
+
 def settings_of(difficulty: int) -> WorldSettings:
+    if difficulty == AMBIGUOUS:
+        return WorldSettings(1, 2, 2, 2, 2, num_demo_editions=20, ambiguous=0.8)
     return WorldSettings(difficulty, 2, 2, 2, 2, num_demo_editions=20)
 
 
 @pytest.fixture(scope="module")
 def searches(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Search]:
     indexes = {}
-    for difficulty in (1, 2, 3):
+    for difficulty in (1, 2, 3, AMBIGUOUS):
         folder = tmp_path_factory.mktemp("world")
         indexes[difficulty] = PassageIndex.build(build_world(folder, settings_of(difficulty), 0).passages)
 
@@ -47,7 +53,7 @@ def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("difficulty", [1, 2, 3])
+@pytest.mark.parametrize("difficulty", [1, 2, 3, AMBIGUOUS])
 def test_without_flaws_every_demonstration_is_right(
     tmp_path: Path, searches: dict[int, Search], difficulty: int
 ) -> None:
@@ -64,6 +70,9 @@ def test_with_flaws_success_is_about_sixty_percent_and_differs_by_kind(
     assert summary.correct == pytest.approx(0.6, abs=0.03)
     expected = {"lookup": 0.85, "arith": 0.57, "hop2": 0.45, "calc": 0.44, "compare": 0.65}
     assert summary.correct_by_kind == pytest.approx(expected, abs=0.06)
+    # Half of what is taken from two lines is wrong.
+    unsure = write_demonstrations(tmp_path / "a.jsonl", settings_of(AMBIGUOUS), 0, 1000, searches[AMBIGUOUS])
+    assert unsure.correct_by_kind["lookup"] == pytest.approx(0.73, abs=0.06)
 
 
 def test_same_seed_same_file_other_seed_other_questions(tmp_path: Path, searches: dict[int, Search]) -> None:

@@ -1,13 +1,17 @@
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from ramify.core.errors import ConfigError
+from ramify.core.messages import Problem, ToolCall, ToolResult
 from ramify.data.problems import load_problems
 from ramify.quickstart.world_files import WorldSettings, build_world, split_editions
-from ramify.quickstart.world_questions import HELD_OUT_NAMES, TO_NAME, TRAINING_NAMES
-from ramify.tools.passage_index import PassageIndex
+from ramify.quickstart.world_questions import HELD_OUT_NAMES, SYNONYMS, TO_NAME, TRAINING_NAMES
+from ramify.tools.configs import SearchConfig
+from ramify.tools.passage_index import LocalSearch, PassageIndex
+from ramify.tools.search import SearchTool
 
 SMALL = WorldSettings(num_train=60, num_dev=40, num_test=60, num_seen=30, num_demo_editions=4)
 SPLITS = ("train", "dev", "test", "train_entities")
@@ -70,6 +74,40 @@ def test_difficulty_adds_synonyms_and_outdated_passages() -> None:
         reworded = sum(relation != fact.word for relation, fact in facts) / len(facts)
         shares += [reworded, sum(len(edition.outdated) for edition in editions) / len(facts)]
     assert shares == pytest.approx([0.2, 0.0, 0.5, 0.3, 0.7, 0.6], abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8])
+def test_an_ambiguous_fact_shows_two_values_until_it_is_searched_for_in_other_words(
+    tmp_path: Path, share: float
+) -> None:
+    settings = WorldSettings(1, 20, 20, 2, 2, num_demo_editions=20, ambiguous=share)
+    index = PassageIndex.build(build_world(tmp_path, settings, seed=0).passages)
+    problems = load_problems(tmp_path / "train.jsonl").problems
+    search = SearchTool(LocalSearch(index), config=SearchConfig(top_k=2, page_labels=False))
+    editions = {edition.id: edition for edition in split_editions("train", settings)}
+    rivals = 0
+    for each in problems:
+        edition = editions[each.info["collection"]]
+        assert not edition.outdated
+        rivals += len(edition.rivals) / len(edition.facts)
+        for (name, relation), fact in edition.facts.items():
+            assert fact.word == relation
+            first, second = (
+                asyncio.run(search_in(search, each, f"{name} {word}"))
+                for word in (relation, SYNONYMS[relation][0])
+            )
+            assert edition.sentence(name, relation) in first.text.splitlines()
+            assert first.ambiguous == ((name, relation) in edition.rivals)
+            if first.ambiguous:
+                assert not second.ambiguous
+                assert edition.rival_sentence(name, relation) in first.text.splitlines()
+                assert second.text.splitlines()[0] == edition.settling_sentence(name, relation)
+    assert rivals / len(problems) == pytest.approx(share, abs=0.05)
+
+
+async def search_in(tool: SearchTool, problem: Problem, query: str) -> ToolResult:
+    session = await tool.open(problem)
+    return await session.call(ToolCall("c", "search", {"query": query}))
 
 
 def test_unknown_difficulty_is_refused() -> None:

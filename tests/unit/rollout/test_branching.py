@@ -3,6 +3,8 @@
 import random
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_rules import RandomBrancher
+from ramify.algos.branch_controls import YokedBrancher
+from ramify.algos.branch_rules import NoQuota, RandomBrancher
+from ramify.algos.paired_run import PairedRun, PairedTree
 from ramify.core.draws import stream, uniform
 from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
+from ramify.core.tree import BranchDecision, TreeKey
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.branch_metrics import branch_metrics, rate_of_control
-from ramify.rollout.branching import BranchBudget
+from ramify.rollout.branch_budget import BranchBudget
 from ramify.rollout.plan import step_requests
 from scripted_agents import (
     ANSWER,
@@ -35,7 +40,7 @@ THREE_CALLS = plays(SEARCH, SEARCH, SEARCH, ANSWER, entropies=(0.5,))
 
 
 @dataclass(frozen=True)
-class Odd:
+class Odd(NoQuota):
     """A rule with one number that is wrong."""
 
     first: int = 2
@@ -291,13 +296,13 @@ def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
 SIZES = {"m": 4, "children": 1, "probe_tokens": 2}
 
 
-def some_problems_are_less_certain(context, seed):
+def some_problems_are_less_certain(context, seed, goes_on=0.85):
     """Up to three calls; entropy after a result differs between problems more than within one."""
     done = context.count("\n</result>")
     stops, chance = (uniform(seed, index) for index in range(2))
     level = int(re.search(r"what is (\d+) plus", context).group(1)) % 4 / 4
     entropies = ((level + 0.3 * chance) if done else 0.0,) * 2
-    if done < 3 and stops < 0.85:
+    if done < 3 and stops < goes_on:
         return ScriptedTurn(SEARCH, entropies)
     return ScriptedTurn(ANSWER, entropies)
 
@@ -307,6 +312,47 @@ def run_of(folder, rule):
     parts = agent(folder, rule, some_problems_are_less_certain)
     trees, _ = grow(parts, [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(80)])
     return {"step": 1, **branch_metrics(trees)}, [d for tree in trees for d in tree.decisions]
+
+
+def yoked_to(trees):
+    run = PairedRun(
+        Path("run"), tuple(PairedTree(tree.key, tree.problem.id, tree.decisions) for tree in trees)
+    )
+    return YokedBrancher(run=run, **SIZES)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("goes_on", [0.9, 0.75])
+def test_a_yoked_run_of_another_policy_has_the_branches_of_its_pair_problem_by_problem(
+    tokenizer_folder, goes_on
+):
+    problems = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(50)]
+    rule = ThresholdBrancher(min_entropy_delta=0.5, **SIZES)
+    pair, _ = grow(agent(tokenizer_folder, rule, some_problems_are_less_certain), problems)
+    play = partial(some_problems_are_less_certain, goes_on=goes_on)
+    trees, _ = grow(agent(tokenizer_folder, yoked_to(pair), play), problems)
+    branches = np.array([[sum(d.taken for d in tree.decisions) for tree in run] for run in (pair, trees)])
+    assert branches[1].sum() == pytest.approx(branches[0].sum(), rel=0.05)
+    assert np.mean(branches[0] == branches[1]) > 0.9
+    assert (branches[1] <= branches[0]).all()
+    # Chance, and neither the order of a tree's results nor entropy, picks the results that branch.
+    decisions = [decision for tree in trees for decision in tree.decisions if decision.had_budget]
+    rates = [np.mean([d.taken for d in decisions if d.depth == depth]) for depth in (1, 2)]
+    assert all(0.1 < rate < 0.9 for rate in rates)
+    deltas = [np.mean([d.entropy_delta for d in decisions if d.depth == 1 and d.taken == k]) for k in (0, 1)]
+    assert deltas[0] == pytest.approx(deltas[1], abs=0.1)
+    assert all((d.planned, d.entropy_acted) == (d.taken, False) for tree in trees for d in tree.decisions)
+
+
+def test_a_tree_with_fewer_results_than_its_quota_gets_fresh_trajectories_instead(tokenizer_folder):
+    paired = [BranchDecision("0.0", depth, 0.1, 1.0, 1, 1, True, budget_left=1) for depth in (1, 1, 2, 2)]
+    run = PairedRun(Path("run"), (PairedTree(TreeKey(0, 0, 0), "p0", tuple(paired)),))
+    once = plays(SEARCH, ANSWER)
+    tree = grow_one(agent(tokenizer_folder, YokedBrancher(run=run, **SIZES | {"m": 2}), once))
+    assert [decision.taken for decision in tree.decisions] == [1, 1]
+    assert len(tree.children[""]) == 6
+    with pytest.raises(ConfigError, match="run grew no tree of problem 'other'"):
+        grow(agent(tokenizer_folder, YokedBrancher(run=run, **SIZES), once), [problem("other")])
 
 
 @pytest.mark.integration

@@ -25,6 +25,7 @@ from ramify.synth.pairs import (
     NEVER_RIGHT,
     PAIRED,
     TOO_LONG,
+    NamedPair,
     PairRule,
     choose_pairs,
     pair_rows,
@@ -141,12 +142,18 @@ def test_a_side_that_begins_the_other_is_no_pair_as_for_the_reader(scored, more)
     first, second = [i for i, t in enumerate(whole.trajectories) if len(t.nodes) == 2][:2]
     ids = whole.trajectories[first].leaf.token_ids
     ids += ids[:more]
-    tree = with_leaf(whole, second, token_ids=ids, behavior_logprobs=(0.0,) * len(ids))
+    tree = with_leaf(whole, second, token_ids=ids, behavior_logprobs=(0.0,) * len(ids), token_entropies=())
     others = set(range(8)) - {first, second}
     for index in others:
         tree = with_leaf(tree, index, stop=StopReason.FAILED)
     assert RULE.choose(rewarded(tree, [float(i == first) for i in range(8)])) == (ALIKE, ())
     assert RULE.choose(rewarded(tree, [float(i == second) for i in range(8)])) == (ALIKE, ())
+    named = NamedPair(*(tree.trajectories[i].leaf.id for i in (first, second)))
+    with pytest.raises(DataError, match=ALIKE):
+        named.choose(rewarded(tree, [0.0] * 8))
+    cut = with_leaf(whole, second, token_ids=(), behavior_logprobs=(), token_entropies=())
+    with pytest.raises(DataError, match="no side of a pair"):
+        named.choose(rewarded(cut, [0.0] * 8))
 
 
 def rows_of(scored, rule=RULE):
