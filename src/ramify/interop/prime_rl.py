@@ -1,9 +1,7 @@
 """Our advantages in prime-rl, as one of its algorithms.
 
-prime-rl knows algorithms by the names in its own table, so ours takes the place of one of them, "grpo" for instance, in the
-process of the orchestrator:
-
-    python -c 'from ramify.interop.prime_rl import install; install("rloo"); from prime_rl.orchestrator.orchestrator import main; main()' @ orchestrator.toml
+prime-rl knows algorithms by the names in its own table, so `install` puts ours in the place of one of them, "grpo" for instance: in
+the process of the orchestrator, before it builds its algorithms.
 
 Credit lies on the nodes of a rollout, one number for each token that the policy sampled. A rollout whose `info["ramify"]` holds a
 lineage, such as "0:40 0.0.1:12", shares nodes with others of its group; one without shares none.
