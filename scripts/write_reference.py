@@ -1,18 +1,21 @@
-"""Writes docs/reference: the commands with their options, and the keys of recipes, from the parsers and the schemas.
+"""Writes docs/reference: commands with their options, keys of recipes, Python names, from the parsers, schemas and docstrings.
 
 `--check` writes nothing and fails if a page is not what it would write.
 """
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docstring_parser
 from pydantic import TypeAdapter
 
+import ramify
 from ramify.cli import COMMANDS
 from ramify.commands.parser import make_parser
 from ramify.config.schema_eval import EvalRecipe, JudgingSection
@@ -100,6 +103,71 @@ def commands_page() -> str:
     return "\n\n".join(lines) + "\n"
 
 
+def python_page() -> str:
+    """Return the page of all public Python names."""
+    lines = [
+        "# Python names",
+        NOTE,
+        "After `import ramify as rf`. [Python](../python.md) shows how they go together. `x_async` is the twin of `x` for an event loop.",
+    ]
+    for name in sorted(ramify.__all__, key=str.lower):
+        value = getattr(ramify, name)
+        if inspect.ismodule(value):
+            lines += [f"## rf.{name}", _first_line(value.__doc__)]
+            lines.append(
+                "\n".join(
+                    f"- `{inner}`: {_first_line(getattr(value, inner).__doc__)}"
+                    for inner in sorted(value.__all__)
+                )
+            )
+        else:
+            lines += [f"## rf.{name}", *_described(f"rf.{name}", value)]
+            if inspect.isclass(value):
+                lines += list(_members(value))
+    return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def _members(cls: type) -> Iterator[str]:
+    """Describe the public methods and properties that a class defines."""
+    for name, member in vars(cls).items():
+        if name.startswith("_") or not (member.__doc__ or "").strip():
+            continue
+        if isinstance(member, property):
+            yield f"**`.{name}`** {_first_line(member.__doc__)}"
+        elif isinstance(member, classmethod | staticmethod) or inspect.isfunction(member):
+            yield from _described(f".{name}", getattr(cls, name))
+
+
+def _described(title: str, value: Any) -> list[str]:  # noqa: ANN401 - a class or a function
+    parsed = docstring_parser.parse(inspect.getdoc(value) or "", docstring_parser.DocstringStyle.GOOGLE)
+    texts = [f"```python\n{title}{_signature(value)}\n```"]
+    texts += [" ".join(text.split()) for text in (parsed.short_description, parsed.long_description) if text]
+    items = [f"- `{each.arg_name}`: {' '.join((each.description or '').split())}" for each in parsed.params]
+    items += [
+        f"- raises `{each.type_name}`: {' '.join((each.description or '').split())}" for each in parsed.raises
+    ]
+    return [*texts, "\n".join(items)]
+
+
+def _signature(value: Any) -> str:  # noqa: ANN401 - a class or a function
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    known = [
+        each
+        for each in signature.parameters.values()
+        if each.name not in ("self", "cls") and each.name[0] != "_"
+    ]
+    # Without the modules of types, which are private.
+    plain = str(signature.replace(parameters=known)).replace("ramify.", "").replace("~", "")
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", plain)
+
+
+def _first_line(text: str | None) -> str:
+    return (inspect.cleandoc(text or "").split("\n\n")[0]).replace("\n", " ")
+
+
 def _helps(parser: argparse.ArgumentParser) -> Iterator[str]:
     parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=110)
     yield parser.format_help()
@@ -185,9 +253,9 @@ def _literal(value: object) -> str:
 def main() -> int:
     """Write the pages, or compare them."""
     pages = {"recipe-keys.md": keys_page()}
-    # argparse words its help a little differently in each Python.
+    # argparse and inspect word things a little differently in each Python.
     if sys.version_info[:2] == (3, 11):
-        pages["commands.md"] = commands_page()
+        pages |= {"commands.md": commands_page(), "python.md": python_page()}
     old = [name for name, text in pages.items() if not _is(PAGES / name, text)]
     if "--check" in sys.argv[1:]:
         sys.stdout.write("".join(f"docs/reference/{name}: run scripts/write_reference.py\n" for name in old))

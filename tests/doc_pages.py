@@ -1,5 +1,7 @@
 """Files and commands of a documentation page, as they stand on it."""
 
+import ast
+import os
 import re
 import shlex
 import subprocess
@@ -49,19 +51,40 @@ def follow(name, folder, quickstart, fewer, steps):
     names = write_files(page, folder, fewer, steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for block in _COMMANDS.findall(page):
-            for line in block.splitlines():
-                _run(replaced(line, steps))
+        for line in read_commands(page):
+            run_command(replaced(line, steps))
     return names
 
 
-def _run(line):
+def read_commands(page):
+    """Return the lines of all blocks for the shell."""
+    return [line for block in _COMMANDS.findall(page) for line in block.splitlines()]
+
+
+def run_command(line):
     program, *arguments = shlex.split(line)
     if program == "ramify":
         assert main(arguments) == 0, line
+    elif program == "cd":
+        os.chdir(arguments[0])
     elif program == "python":
-        subprocess.run([sys.executable, *arguments], check=True, timeout=120)
+        subprocess.run([sys.executable, *arguments], check=True, timeout=280)
     elif program == "sed":
         subprocess.run(line, shell=True, check=True, timeout=10)
     else:
         assert line == ". .venv/bin/activate" or program == "mkdir", line
+
+
+def run_notebook(notebook):
+    """Run the cells in turn; returns the values that they show, and the names at the end."""
+    names, shown = {"__name__": "notebook"}, []
+    for cell in notebook["cells"]:
+        assert len(cell["source"].splitlines()) <= 20
+        if cell["cell_type"] != "code":
+            continue
+        body = ast.parse(cell["source"]).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), cell["id"], "exec"), names)
+        if last is not None:
+            shown.append(eval(compile(ast.Expression(last.value), cell["id"], "eval"), names))  # noqa: S307 - a cell of ours
+    return [value for value in shown if value is not None], names

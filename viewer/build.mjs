@@ -4,7 +4,13 @@ import { copyFile, readdir } from "node:fs/promises";
 import { join } from "node:path";
 
 const [first, second] = process.argv.slice(2);
-const shared = { bundle: true, target: "es2022", charset: "utf8", legalComments: "none", logLevel: "warning" };
+const shared = {
+  bundle: true,
+  target: "es2022",
+  charset: "utf8",
+  legalComments: "none",
+  logLevel: "warning",
+};
 
 if (first === "--tests") {
   const tests = (await readdir("test")).filter((name) => name.endsWith(".test.ts"));

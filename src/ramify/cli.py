@@ -14,6 +14,7 @@ from ramify.runtime.stopping import Stops
 
 COMMANDS = {
     "quickstart": "train a small agent from data to report: a tiny model, or a real language model",
+    "init": "a small project that runs as it stands: tool, reward, data and recipes, to be changed",
     "sft": "supervised training on demonstrations",
     "dpo": "training on preference pairs",
     "train": "reinforcement learning with branching rollouts",
@@ -28,6 +29,7 @@ COMMANDS = {
     "runs": "the runs in a folder, and what differs between two of them",
     "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
     "case": "a recorded trajectory as a test of the tools and the reward",
+    "report": "one page about any run, with its figures",
     "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder, push a folder to the hub",

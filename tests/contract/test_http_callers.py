@@ -379,7 +379,8 @@ LIBRARIES = {
         "ramify.net.websocket",
         "ramify.tools.openenv_environment",
     },  # the second catches what it raises
-    "huggingface_hub": {"ramify.net.hub", "ramify.net.hub_cache"},  # both read its settings
+    # Two read its settings, the third uploads with it.
+    "huggingface_hub": {"ramify.net.hub", "ramify.net.hub_cache", "ramify.net.hub_upload"},
     "mcp.client.streamable_http": {"ramify.tools.mcp_transports"},
 }
 """Which modules may import what could make requests."""

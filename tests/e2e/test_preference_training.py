@@ -45,6 +45,8 @@ def test_margin_and_accuracy_rise_from_zero(task, capsys, settings):
     assert rows[-1]["chosen_reward"] > rows[-1]["rejected_reward"]
     adapter = (task.parent / "run" / "checkpoints" / "step-000012" / "adapter_config.json").is_file()
     assert adapter == bool(settings)
+    page = (task.parent / "run" / "report.html").read_text()
+    assert all(text in page for text in ("Preference training: run", "Pairs won", "Rewards of the two sides"))
 
 
 def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path, forked):

@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, as they stand, on a small model in the place of the quick start's."""
+"""The examples of README.md and docs/python.md, as they stand, on a small model in the place of the quick start's."""
 
 import re
 import shutil
@@ -6,7 +6,8 @@ from pathlib import Path
 
 from e2e_runs import PASSAGES, write_lines
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "python.md"
 
 
 def test_the_examples_run_as_they_stand(tmp_path, caller, monkeypatch):
@@ -23,6 +24,10 @@ def test_the_examples_run_as_they_stand(tmp_path, caller, monkeypatch):
     train, loop = (sum(bool(line.strip()) for line in block.splitlines()) for block in blocks[:2])
     assert train <= 12
     assert loop <= 20
+    (readme,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    first = {"__name__": "readme"}
+    exec(compile(readme, "README.md", "exec"), first)
+    assert first["policy"].step == 2
     names = {"__name__": "page"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)

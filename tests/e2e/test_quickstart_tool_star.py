@@ -48,6 +48,22 @@ def test_the_page_says_what_each_part_added(out):
         assert text in page
 
 
+def test_every_stage_has_a_page_at_its_end_and_on_request(out):
+    pages = {
+        "": "Gain of each stage",
+        "synth": "Rows for SFT",
+        "selfcritic": "RL: mean reward",
+        "selfcritic/cycle-01/rl": "Reinforcement learning",
+        "eval/dpo-sampled": "Problems",
+    }
+    for name, text in pages.items():
+        path = out / name / "report.html"
+        assert text in path.read_text(), name
+        path.unlink()
+        assert main(["report", str(out / name), "--figures"]) == 0
+        assert text in path.read_text(), name
+
+
 @pytest.mark.parametrize(
     ("schema", "kind", "folder", "filled"),
     [

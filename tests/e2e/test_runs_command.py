@@ -181,9 +181,12 @@ def test_runs_that_cannot_be_compared_are_refused(evaluated, capsys):
         ((first, first.parent), "no run"),
         ((first, second), "its problems are not those of"),
         ((first,), "expected two folders"),
+        ((), "expected two folders"),
     ):
         assert main(["runs", "compare", *map(str, words)]) == 2, message
         assert message in capsys.readouterr().err
+    assert main(["runs", str(first), "--metric", "f1"]) == 2
+    assert "--metric: belongs to ramify runs compare" in capsys.readouterr().err
 
 
 def test_two_training_runs_are_compared_by_the_trees_of_their_last_steps(tmp_path, model_folder, capsys):

@@ -68,7 +68,9 @@ export function App({ source }: { source: Source }): JSX.Element {
           {VIEWS.map(([view, label]) => (
             <button
               key={view}
-              aria-current={route.view === view || (view === "trees" && route.view === "tree") ? "page" : undefined}
+              aria-current={
+                route.view === view || (view === "trees" && route.view === "tree") ? "page" : undefined
+              }
               onClick={() => go({ view, problem: "" })}
             >
               {label}
@@ -85,13 +87,31 @@ export function App({ source }: { source: Source }): JSX.Element {
       <main ref={main} id="main" tabIndex={-1}>
         {route.view === "trees" && (
           <Trees
-            {...{ source, run, rows, shown, filter, setFilter, sort, setSort, hits, setHits, cursor, setCursor, open }}
+            {...{
+              source,
+              run,
+              rows,
+              shown,
+              filter,
+              setFilter,
+              sort,
+              setSort,
+              hits,
+              setHits,
+              cursor,
+              setCursor,
+              open,
+            }}
           />
         )}
-        {route.view === "failures" && <Failures {...{ source, run, rows, open, reading: read < run.sources.length }} />}
-        {route.view === "problems" && <Problems
+        {route.view === "failures" && (
+          <Failures {...{ source, run, rows, open, reading: read < run.sources.length }} />
+        )}
+        {route.view === "problems" && (
+          <Problems
             {...{ source, run, rows, open, problem: route.problem, go, reading: read < run.sources.length }}
-          />}
+          />
+        )}
         {route.view === "run" && <RunPage run={run} rows={rows} />}
         {route.view === "tree" && tree !== null && (
           <TreePage {...{ source, run, row: tree, rows, route, go, open, step, at, total: shown.length }} />
@@ -109,11 +129,16 @@ function stateOf(run: Run, trees: number, read: number): string {
 }
 
 function missing(run: Run, read: number): string {
-  return read < run.sources.length ? "Reading the index ..." : "This run has no such tree. Press Escape for the list.";
+  return read < run.sources.length
+    ? "Reading the index ..."
+    : "This run has no such tree. Press Escape for the list.";
 }
 
 /** Step and row; the source too where several files are of one step. */
-function address(run: Run | null, row: { source: string; row: number }): Pick<Route, "source" | "step" | "row"> {
+function address(
+  run: Run | null,
+  row: { source: string; row: number },
+): Pick<Route, "source" | "step" | "row"> {
   const file = run?.sources.find((file) => file.id === row.source);
   const same = run?.sources.filter((other) => other.step === file?.step).length ?? 0;
   return { source: same > 1 ? row.source : "", step: file?.step ?? null, row: row.row };

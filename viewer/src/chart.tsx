@@ -19,22 +19,31 @@ export function Chart(props: { title: string; lines: Line[]; dots?: boolean; low
   const points = props.lines.flatMap((line) => line.points);
   const width = Math.max(240, size.width - 24);
   const [x0, x1] = ends(points.map(([step]) => step));
-  const [low, high] = ends([...points.map(([, value]) => value), ...(props.low === undefined ? [] : [props.low])]);
+  const [low, high] = ends([
+    ...points.map(([, value]) => value),
+    ...(props.low === undefined ? [] : [props.low]),
+  ]);
   const x = (step: number): number => LEFT + ((step - x0) / (x1 - x0 || 1)) * (width - LEFT - RIGHT);
-  const y = (value: number): number => TOP + (1 - (value - low) / (high - low || 1)) * (HEIGHT - TOP - BOTTOM);
+  const y = (value: number): number =>
+    TOP + (1 - (value - low) / (high - low || 1)) * (HEIGHT - TOP - BOTTOM);
   return (
     <figure ref={box} class="chart">
       <figcaption>
         {props.title}
         {props.lines.length > 1 &&
           props.lines.map((line, at) => (
-            <span key={line.name} class={`legend line-${at}`}>
+            <span key={line.name} class={`legend line-${at % 4}`}>
               {line.name}
             </span>
           ))}
         {points.length > 1 && <span class="soft peak">{peak(points)}</span>}
       </figcaption>
-      <svg width={width} height={HEIGHT} role="img" aria-label={`${props.title}: ${props.lines.map(spoken).join("; ")}`}>
+      <svg
+        width={width}
+        height={HEIGHT}
+        role="img"
+        aria-label={`${props.title}: ${props.lines.map(spoken).join("; ")}`}
+      >
         {[low, high].map((value, at) => (
           <g key={at} class="grid">
             <line x1={LEFT} x2={width - RIGHT} y1={y(value)} y2={y(value)} />
@@ -50,10 +59,16 @@ export function Chart(props: { title: string; lines: Line[]; dots?: boolean; low
           {short(x1)}
         </text>
         {props.lines.map((line, at) => (
-          <g key={line.name} class={`line-${at}`}>
+          <g key={line.name} class={`line-${at % 4}`}>
             <polyline points={line.points.map(([step, value]) => `${x(step)},${y(value)}`).join(" ")} />
             {line.points.map(([step, value]) => (
-              <circle key={step} cx={x(step)} cy={y(value)} r={props.dots === true || line.points.length === 1 ? 3 : 6} class={props.dots === true || line.points.length === 1 ? "dot" : "spot"}>
+              <circle
+                key={step}
+                cx={x(step)}
+                cy={y(value)}
+                r={props.dots === true || line.points.length === 1 ? 3 : 6}
+                class={props.dots === true || line.points.length === 1 ? "dot" : "spot"}
+              >
                 <title>{`step ${step}: ${short(value)}`}</title>
               </circle>
             ))}

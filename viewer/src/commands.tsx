@@ -24,7 +24,14 @@ export function Commands({ forest, node, leaf }: PanelProps): JSX.Element {
         . Choose another node in the tree to change them.
       </p>
       {forest.tree.commands.map((command) => (
-        <CommandLine key={command.name} name={command.name} text={filled(command.template, command.template.includes("{other}") ? { node, ...pair } : { node, leaf })} />
+        <CommandLine
+          key={command.name}
+          name={command.name}
+          text={filled(
+            command.template,
+            command.template.includes("{other}") ? { node, ...pair } : { node, leaf },
+          )}
+        />
       ))}
       <CommandLine name="link to this node" text={window.location.href} />
     </section>
@@ -62,9 +69,16 @@ function CommandLine({ name, text }: { name: string; text: string | null }): JSX
   return (
     <div class="command">
       <Field label={name}>
-        <textarea readOnly rows={Math.min(4, Math.ceil(text.length / 70))} value={text} onFocus={(event) => event.currentTarget.select()} />
+        <textarea
+          readOnly
+          rows={Math.min(4, Math.ceil(text.length / 70))}
+          value={text}
+          onFocus={(event) => event.currentTarget.select()}
+        />
       </Field>
-      <button onClick={(event) => void copy(event.currentTarget.parentElement?.querySelector("textarea") ?? null)}>
+      <button
+        onClick={(event) => void copy(event.currentTarget.parentElement?.querySelector("textarea") ?? null)}
+      >
         Copy
       </button>
       <span class="soft" role="status">

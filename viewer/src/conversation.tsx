@@ -29,7 +29,14 @@ export function Conversation({ forest, node, leaf, raw, setRaw, choose }: PanelP
           onClick={() => choose(part.id)}
         >
           <Head node={part} />
-          {raw ? <TokenText nodes={[part]} /> : <Body node={part} messages={part === forest.root ? forest.tree.problem.messages : part.messages} />}
+          {raw ? (
+            <TokenText nodes={[part]} />
+          ) : (
+            <Body
+              node={part}
+              messages={part === forest.root ? forest.tree.problem.messages : part.messages}
+            />
+          )}
         </article>
       ))}
     </section>

@@ -6,7 +6,9 @@ import { plural, score, seconds, short } from "./words";
 /** Tokens, cost and time of each trajectory and of the tree. */
 export function Costs({ forest, row, leaf, choose }: PanelProps): JSX.Element {
   const { trajectories, nodes } = forest.tree;
-  const unique = nodes.filter((node) => node.source === "policy").reduce((sum, node) => sum + node.ids.length, 0);
+  const unique = nodes
+    .filter((node) => node.source === "policy")
+    .reduce((sum, node) => sum + node.ids.length, 0);
   const sum = (read: (tokens: (typeof trajectories)[number]["tokens"]) => number): number =>
     trajectories.reduce((total, trajectory) => total + read(trajectory.tokens), 0);
   const priced = trajectories.some((trajectory) => trajectory.cost !== null);
@@ -32,11 +34,23 @@ export function Costs({ forest, row, leaf, choose }: PanelProps): JSX.Element {
       </dl>
       <Table
         label="Tokens of each trajectory"
-        head={["Trajectory", "Reward", "Prompt", "Written", "Results", "Sent", ...(priced ? ["Cost"] : []), "Time"]}
+        head={[
+          "Trajectory",
+          "Reward",
+          "Prompt",
+          "Written",
+          "Results",
+          "Sent",
+          ...(priced ? ["Cost"] : []),
+          "Time",
+        ]}
         numbers={[1, 2, 3, 4, 5, 6, 7]}
         rows={[
           ...trajectories.map((trajectory) => [
-            <button class={`link ${trajectory.leaf === leaf ? "chosen" : ""}`} onClick={() => choose(trajectory.leaf)}>
+            <button
+              class={`link ${trajectory.leaf === leaf ? "chosen" : ""}`}
+              onClick={() => choose(trajectory.leaf)}
+            >
               {trajectory.leaf}
             </button>,
             score(trajectory.reward),
@@ -59,7 +73,10 @@ export function Costs({ forest, row, leaf, choose }: PanelProps): JSX.Element {
           ],
         ]}
       />
-      <p class="soft">Sent: tokens that the engine had to read for all turns of a trajectory. A shared prefix counts in each trajectory.</p>
+      <p class="soft">
+        Sent: tokens that the engine had to read for all turns of a trajectory. A shared prefix counts in each
+        trajectory.
+      </p>
     </section>
   );
 }

@@ -6,6 +6,7 @@ import type { PanelProps } from "./tree_page";
 import { breakAfter, isSpecial, plural, score, short, visible } from "./words";
 
 const BEFORE = 12;
+const BEHIND = 2000;
 
 /** Two trajectories side by side from the first token at which they part. */
 export function Difference({ forest, leaf, choose }: PanelProps): JSX.Element {
@@ -17,7 +18,10 @@ export function Difference({ forest, leaf, choose }: PanelProps): JSX.Element {
     .filter((trajectory) => trajectory.leaf !== leaf)
     .map((trajectory): [string, string] => [
       trajectory.leaf,
-      `${trajectory.leaf} ${verdict(trajectory).mark} ${score(trajectory.reward)} ${trajectory.answer}`.slice(0, 60),
+      `${trajectory.leaf} ${verdict(trajectory).mark} ${score(trajectory.reward)} ${trajectory.answer}`.slice(
+        0,
+        60,
+      ),
     ]);
   const [left, right] = [parting.left[parting.shared], parting.right[parting.shared]];
   return (
@@ -70,16 +74,22 @@ function Rest({ tokens, shared }: { tokens: Token[]; shared: number }): JSX.Elem
   return (
     <div class="tokens">
       {shared > BEFORE && <span class="soft">… </span>}
-      {tokens.slice(Math.max(0, shared - BEFORE)).map((token, at) => {
+      {tokens.slice(Math.max(0, shared - BEFORE), shared + BEHIND).map((token, at) => {
         const index = Math.max(0, shared - BEFORE) + at;
         const tone = index < shared ? "shared" : index === shared ? "first" : "";
         return [
-          <span key={index} class={`token ${token.node.source} ${tone} ${isSpecial(token.text) ? "special" : ""}`}>
+          <span
+            key={index}
+            class={`token ${token.node.source} ${tone} ${isSpecial(token.text) ? "special" : ""}`}
+          >
             {visible(token.text)}
           </span>,
           breakAfter(token.text),
         ];
       })}
+      {tokens.length > shared + BEHIND && (
+        <span class="soft"> … {plural(tokens.length - shared - BEHIND, "more token")}</span>
+      )}
     </div>
   );
 }

@@ -12,6 +12,14 @@ export interface Failure {
 
 /** The nodes for which a tree carries a flag. */
 export function failuresIn(tree: Tree, flag: string): Failure[] {
+  const failures = failuresOf(tree, flag);
+  // A call that could not be read counts as a failed one too.
+  if (flag !== "tool_failed" || failures.length > 0) return failures;
+  const results = new Set(tree.nodes.filter((node) => node.results.length > 0).map((node) => node.id));
+  return failuresOf(tree, "malformed").filter((failure) => results.has(failure.node));
+}
+
+function failuresOf(tree: Tree, flag: string): Failure[] {
   const byId = new Map(tree.nodes.map((node) => [node.id, node]));
   switch (flag) {
     case "tool_failed":
@@ -25,17 +33,26 @@ export function failuresIn(tree: Tree, flag: string): Failure[] {
           if (flag === "malformed" ? !malformed : !failed) return [];
           const call = calls[at];
           const turn = byId.get(node.parent ?? "")?.text ?? "";
-          const wrote = call === undefined || malformed ? turn : `${call.name} ${argumentsText(call.arguments)}`;
+          const wrote =
+            call === undefined || malformed ? turn : `${call.name} ${argumentsText(call.arguments)}`;
           return [{ node: node.id, status: result.status, wrote, read: result.text }];
         });
         if (turn === null || flag !== "malformed") return results;
         const below = tree.nodes.find((other) => other.parent === node.id);
-        return [...results, { node: node.id, status: turn.reason ?? "malformed", wrote: node.text, read: below?.text ?? "" }];
+        return [
+          ...results,
+          { node: node.id, status: turn.reason ?? "malformed", wrote: node.text, read: below?.text ?? "" },
+        ];
       });
     case "truncated":
       return tree.trajectories
         .filter(({ stop }) => ["tokens", "calls", "deadline"].includes(stop))
-        .map(({ leaf, stop }) => ({ node: leaf, status: `stopped: ${stop}`, wrote: byId.get(leaf)?.text ?? "", read: "" }));
+        .map(({ leaf, stop }) => ({
+          node: leaf,
+          status: `stopped: ${stop}`,
+          wrote: byId.get(leaf)?.text ?? "",
+          read: "",
+        }));
     case "mask":
       return tree.trajectories
         .filter(({ loss }) => !loss)
@@ -43,6 +60,11 @@ export function failuresIn(tree: Tree, flag: string): Failure[] {
     default:
       return tree.trajectories
         .filter(({ right }) => right === false)
-        .map(({ leaf, answer, why }) => ({ node: leaf, status: "wrong", wrote: answer, read: why.join("\n") }));
+        .map(({ leaf, answer, why }) => ({
+          node: leaf,
+          status: "wrong",
+          wrote: answer,
+          read: why.join("\n"),
+        }));
   }
 }

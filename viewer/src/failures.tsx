@@ -15,7 +15,13 @@ const UNFOLDED = 2;
 const CAUSES = 4;
 
 /** What went wrong, counted over steps, with the text that the policy read. */
-export function Failures(props: { source: Source; run: Run; rows: Row[]; open: Open; reading: boolean }): JSX.Element {
+export function Failures(props: {
+  source: Source;
+  run: Run;
+  rows: Row[];
+  open: Open;
+  reading: boolean;
+}): JSX.Element {
   const { source, run, rows, open } = props;
   const kinds = FAILURES.map((flag) => ({
     flag,
@@ -23,7 +29,12 @@ export function Failures(props: { source: Source; run: Run; rows: Row[]; open: O
     rows: rows.filter((row) => row.flags.includes(flag)),
   })).filter((kind) => kind.rows.length > 0);
   const steps = useMemo(() => new Set(rows.map((row) => row.step)).size, [rows]);
-  if (kinds.length === 0) return <p class="loading">{props.reading ? "Reading the index ..." : `Nothing failed in ${plural(rows.length, "tree")}.`}</p>;
+  if (kinds.length === 0)
+    return (
+      <p class="loading">
+        {props.reading ? "Reading the index ..." : `Nothing failed in ${plural(rows.length, "tree")}.`}
+      </p>
+    );
   return (
     <div class="failures">
       <h2>{steps > 1 ? "Failures: trees by step" : "Failures"}</h2>
@@ -42,15 +53,25 @@ export function Failures(props: { source: Source; run: Run; rows: Row[]; open: O
 }
 
 function countLines(run: Run, rows: Row[], flag: string): { name: string; points: [number, number][] }[] {
-  return run.runs.map((_, at) => {
+  const lines = run.runs.map((_, at) => {
     const counts = new Map<number, number>();
     for (const row of rows)
-      if (row.run === at) counts.set(row.step, (counts.get(row.step) ?? 0) + (row.flags.includes(flag) ? 1 : 0));
+      if (row.run === at)
+        counts.set(row.step, (counts.get(row.step) ?? 0) + (row.flags.includes(flag) ? 1 : 0));
     return { name: runName(run, at), points: [...counts].sort((a, b) => a[0] - b[0]) };
   });
+  // Attempts of an evaluation have no steps to run over.
+  return lines.filter((line) => line.points.length > 1);
 }
 
-function Group(props: { flag: string; label: string; rows: Row[]; source: Source; run: Run; open: Open }): JSX.Element {
+function Group(props: {
+  flag: string;
+  label: string;
+  rows: Row[];
+  source: Source;
+  run: Run;
+  open: Open;
+}): JSX.Element {
   const [shown, setShown] = useState(SHOWN);
   const rows = [...props.rows].sort((a, b) => a.mean - b.mean);
   return (
@@ -59,7 +80,15 @@ function Group(props: { flag: string; label: string; rows: Row[]; source: Source
         {props.label} <span class="soft">{plural(rows.length, "tree")}</span>
       </h3>
       {rows.slice(0, shown).map((row, at) => (
-        <Case key={rowKey(row)} first={at < UNFOLDED} row={row} flag={props.flag} source={props.source} run={props.run} open={props.open} />
+        <Case
+          key={rowKey(row)}
+          first={at < UNFOLDED}
+          row={row}
+          flag={props.flag}
+          source={props.source}
+          run={props.run}
+          open={props.open}
+        />
       ))}
       {rows.length > shown && (
         <button class="link" onClick={() => setShown(shown + 5 * SHOWN)}>
@@ -71,7 +100,14 @@ function Group(props: { flag: string; label: string; rows: Row[]; source: Source
 }
 
 /** One tree; its body is read when it is unfolded. */
-function Case(props: { row: Row; flag: string; source: Source; run: Run; open: Open; first: boolean }): JSX.Element {
+function Case(props: {
+  row: Row;
+  flag: string;
+  source: Source;
+  run: Run;
+  open: Open;
+  first: boolean;
+}): JSX.Element {
   const { row, flag, source, run, open } = props;
   const [unfolded, setUnfolded] = useState(props.first);
   return (
@@ -84,7 +120,17 @@ function Case(props: { row: Row; flag: string; source: Source; run: Run; open: O
   );
 }
 
-function Causes({ row, flag, source, open }: { row: Row; flag: string; source: Source; open: Open }): JSX.Element {
+function Causes({
+  row,
+  flag,
+  source,
+  open,
+}: {
+  row: Row;
+  flag: string;
+  source: Source;
+  open: Open;
+}): JSX.Element {
   const [shown, setShown] = useState(CAUSES);
   const { value, error } = useLoaded(() => source.tree(row.source, row.row), [source, row.source, row.row]);
   if (error !== "") return <p class="failure">{error}</p>;
@@ -97,7 +143,8 @@ function Causes({ row, flag, source, open }: { row: Row; flag: string; source: S
           <button class="link" onClick={() => open(row, failure.node)}>
             {failure.node || "prompt"}
           </button>{" "}
-          <Chip tone="bad">{failure.status}</Chip> {failure.wrote !== "" && <code>{clip(failure.wrote, 200)}</code>}
+          <Chip tone="bad">{failure.status}</Chip>{" "}
+          {failure.wrote !== "" && <code>{clip(failure.wrote, 200)}</code>}
           {failure.read !== "" && <pre class="text">{failure.read}</pre>}
         </li>
       ))}

@@ -118,7 +118,8 @@ export function layOut(forest: Forest): { spots: Spot[]; depth: number; rows: nu
 /** Entropy in nats a token of the first policy tokens behind a decision. */
 export function entropyAt(forest: Forest, decision: Decision): number | null {
   const node = forest.byId.get(decision.node);
-  const probe = node?.source === "policy" ? node : forest.children.get(decision.node)?.find((child) => child.entropy);
+  const probe =
+    node?.source === "policy" ? node : forest.children.get(decision.node)?.find((child) => child.entropy);
   const bracket = probe?.entropy ?? null;
   return bracket === null ? null : (bracket.lower + bracket.upper) / 2;
 }

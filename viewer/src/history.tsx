@@ -47,17 +47,29 @@ export function Occurrences(props: {
       <p>
         {plural(seen.length, "tree")} of problem <code>{problem}</code>.
       </p>
-      {lines.some((line) => line.points.length > 1) && <Chart title="Mean reward by step" lines={lines} dots low={0} />}
+      {lines.some((line) => line.points.length > 1) && (
+        <Chart title="Mean reward by step" lines={lines} dots low={0} />
+      )}
       <Table
         label="Trees of this problem"
-        head={[...(run.runs.length > 1 ? ["Run"] : []), hasSteps(run) ? "Step" : "Tree", "Right", "Reward", "Change", "Flip"]}
+        head={[
+          ...(run.runs.length > 1 ? ["Run"] : []),
+          hasSteps(run) ? "Step" : "Tree",
+          "Right",
+          "Reward",
+          "Change",
+          "Flip",
+        ]}
         numbers={run.runs.length > 1 ? [1, 3, 4] : [0, 2, 3]}
         rows={seen.map((each, at) => {
           const before = seen[at - 1];
           const flip = before === undefined ? "" : flipped(before, each);
           return [
             ...(run.runs.length > 1 ? [runName(run, each.run)] : []),
-            <button class={`link ${rowKey(each) === props.here ? "chosen" : ""}`} onClick={() => props.open(each)}>
+            <button
+              class={`link ${rowKey(each) === props.here ? "chosen" : ""}`}
+              onClick={() => props.open(each)}
+            >
               {hasSteps(run) ? short(each.step) : short(each.row)}
             </button>,
             <ShareBar row={each} />,

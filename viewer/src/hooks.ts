@@ -47,10 +47,18 @@ export function useRun(source: Source): Loaded {
     let timer = 0;
     const rows = new Map<string, Row[]>();
     const trees = new Map<string, number>();
+    let last: Run | null = null;
     const refresh = async (): Promise<void> => {
       const run = await source.run();
+      if (stopped) return;
       const show = (): void => {
-        if (!stopped) setLoaded({ run, rows: run.sources.flatMap(({ id }) => rows.get(id) ?? []), read: rows.size, error: "" });
+        if (!stopped)
+          setLoaded({
+            run,
+            rows: run.sources.flatMap(({ id }) => rows.get(id) ?? []),
+            read: rows.size,
+            error: "",
+          });
       };
       const changed = run.sources.filter((file) => trees.get(file.id) !== file.trees);
       for (let at = 0; at < changed.length && !stopped; at += AT_ONCE) {
@@ -60,12 +68,15 @@ export function useRun(source: Source): Loaded {
         indexes.forEach((index) => rows.set(index.source, readRows(run, index)));
         files.forEach((file) => trees.set(file.id, file.trees));
       }
-      show();
+      // Nothing new: what is shown stays as it is.
+      if (run !== last || changed.length > 0) show();
+      last = run;
       if (run.live && !stopped) timer = window.setTimeout(attempt, LIVE_MILLISECONDS);
     };
     const attempt = (): void => {
       refresh().catch((error: unknown) => {
         if (stopped) return;
+        last = null;
         setLoaded((before) => ({ ...before, error: messageOf(error) }));
         timer = window.setTimeout(attempt, 2 * LIVE_MILLISECONDS);
       });
@@ -107,7 +118,13 @@ export function useKeys(keys: Record<string, (event: KeyboardEvent) => unknown>)
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
       const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea") !== null) return;
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        target.closest("input, select, textarea") !== null
+      )
+        return;
       if (event.key.startsWith("Arrow") && target.closest("[role=tablist], .keeps-arrows") !== null) return;
       if (event.key === "Enter" && target.closest("button, a, summary") !== null) return;
       const handler = latest.current[event.key];
@@ -125,7 +142,9 @@ export function useSize<T extends Element>(): [{ current: T | null }, { width: n
   useEffect(() => {
     const element = ref.current;
     if (element === null) return;
-    const observer = new ResizeObserver(() => setSize({ width: element.clientWidth, height: element.clientHeight }));
+    const observer = new ResizeObserver(() =>
+      setSize({ width: element.clientWidth, height: element.clientHeight }),
+    );
     observer.observe(element);
     return () => observer.disconnect();
   }, []);

@@ -33,12 +33,42 @@ interface Column {
 }
 
 const COLUMNS: Column[] = [
-  { key: "problem", label: "Problem", hint: "The last question of the problem", width: "minmax(260px, 1fr)", cell: problemCell },
+  {
+    key: "problem",
+    label: "Problem",
+    hint: "The last question of the problem",
+    width: "minmax(260px, 1fr)",
+    cell: problemCell,
+  },
   { key: "step", label: "Step", hint: "Training step", width: "52px", cell: (row) => short(row.step) },
-  { key: "right", label: "Right", hint: "Right trajectories of all", width: "124px", cell: (row) => <ShareBar row={row} /> },
-  { key: "mean", label: "Reward", hint: "Mean reward of the trajectories that count", width: "72px", cell: (row) => score(row.mean) },
-  { key: "spread", label: "Spread", hint: "Largest minus smallest reward", width: "72px", cell: (row) => score(row.spread) },
-  { key: "written", label: "Tokens", hint: "Tokens that the policy wrote", width: "72px", cell: (row) => short(row.written) },
+  {
+    key: "right",
+    label: "Right",
+    hint: "Right trajectories of all",
+    width: "124px",
+    cell: (row) => <ShareBar row={row} />,
+  },
+  {
+    key: "mean",
+    label: "Reward",
+    hint: "Mean reward of the trajectories that count",
+    width: "72px",
+    cell: (row) => score(row.mean),
+  },
+  {
+    key: "spread",
+    label: "Spread",
+    hint: "Largest minus smallest reward",
+    width: "72px",
+    cell: (row) => score(row.spread),
+  },
+  {
+    key: "written",
+    label: "Tokens",
+    hint: "Tokens that the policy wrote",
+    width: "72px",
+    cell: (row) => short(row.written),
+  },
   {
     key: "calls",
     label: "Calls",
@@ -46,8 +76,20 @@ const COLUMNS: Column[] = [
     width: "76px",
     cell: (row) => `${short(row.calls)}${row.failed_calls > 0 ? ` (${row.failed_calls})` : ""}`,
   },
-  { key: "branches", label: "Branches", hint: "Trajectories that began at a branch", width: "84px", cell: (row) => short(row.branches) },
-  { key: "seconds", label: "Time", hint: "From the tree's first turn or call to its last", width: "84px", cell: (row) => seconds(row.seconds) },
+  {
+    key: "branches",
+    label: "Branches",
+    hint: "Trajectories that began at a branch",
+    width: "84px",
+    cell: (row) => short(row.branches),
+  },
+  {
+    key: "seconds",
+    label: "Time",
+    hint: "From the tree's first turn or call to its last",
+    width: "84px",
+    cell: (row) => seconds(row.seconds),
+  },
 ];
 
 /** The columns that say something about this run. */
@@ -55,16 +97,23 @@ function columnsOf(run: Run, rows: Row[]): Column[] {
   const trees = rows.some((row) => row.n > 1);
   const timed = rows.some((row) => row.seconds !== null);
   return COLUMNS.filter(
-    ({ key }) => (trees || (key !== "spread" && key !== "branches")) && (hasSteps(run) || key !== "step") && (timed || key !== "seconds"),
+    ({ key }) =>
+      (trees || (key !== "spread" && key !== "branches")) &&
+      (hasSteps(run) || key !== "step") &&
+      (timed || key !== "seconds"),
   );
 }
 
 function problemCell(row: Row, run: Run): JSX.Element {
-  const failures = FLAGS.filter(([flag]) => FAILURES.includes(flag) && flag !== "wrong" && row.flags.includes(flag));
+  const failures = FLAGS.filter(
+    ([flag]) => FAILURES.includes(flag) && flag !== "wrong" && row.flags.includes(flag),
+  );
   return (
     <>
       <b title={row.question}>{clip(row.question, 160) || row.problem}</b>
-      <span class="soft">{[row.kind, run.runs.length > 1 ? runName(run, row.run) : ""].filter(Boolean).join(", ")}</span>
+      <span class="soft">
+        {[row.kind, run.runs.length > 1 ? runName(run, row.run) : ""].filter(Boolean).join(", ")}
+      </span>
       {failures.map(([flag, label]) => (
         <Chip key={flag} tone="bad">
           {label}
@@ -103,7 +152,8 @@ export function List(props: Props): JSX.Element {
     const head = narrow ? 0 : ROW;
     const [from, to] = [cursor * height, (cursor + 1) * height];
     if (from < element.scrollTop) element.scrollTop = from;
-    else if (to + head > element.scrollTop + element.clientHeight) element.scrollTop = to + head - element.clientHeight;
+    else if (to + head > element.scrollTop + element.clientHeight)
+      element.scrollTop = to + head - element.clientHeight;
   }, [cursor, height, size.height]);
   useEffect(() => {
     if (cursor >= rows.length) move(rows.length - 1);
@@ -123,8 +173,18 @@ export function List(props: Props): JSX.Element {
     >
       <div class="list-head" role="row" aria-rowindex={1} style={grid}>
         {columns.map(({ key, label, hint }) => (
-          <span key={key} role="columnheader" class={`cell-${key}`} aria-sort={sort.key === key ? (sort.down ? "descending" : "ascending") : "none"}>
-            <button title={hint} onClick={() => setSort({ key, down: sort.key === key ? !sort.down : key !== "problem" && key !== "step" })}>
+          <span
+            key={key}
+            role="columnheader"
+            class={`cell-${key}`}
+            aria-sort={sort.key === key ? (sort.down ? "descending" : "ascending") : "none"}
+          >
+            <button
+              title={hint}
+              onClick={() =>
+                setSort({ key, down: sort.key === key ? !sort.down : key !== "problem" && key !== "step" })
+              }
+            >
               {label}
               <span class="arrow">{sort.key === key ? (sort.down ? "↓" : "↑") : ""}</span>
             </button>
@@ -135,7 +195,15 @@ export function List(props: Props): JSX.Element {
         {rows.slice(first, last).map((row, at) => (
           <Item
             key={rowKey(row)}
-            {...{ row, run: props.run, columns, grid, at: first + at, top: (first + at) * height, chosen: first + at === cursor }}
+            {...{
+              row,
+              run: props.run,
+              columns,
+              grid,
+              at: first + at,
+              top: (first + at) * height,
+              chosen: first + at === cursor,
+            }}
             open={() => (setCursor(first + at), open(row))}
           />
         ))}

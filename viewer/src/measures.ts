@@ -16,7 +16,9 @@ const fill = (node: Node, value: number | null): (number | null)[] => node.ids.m
 
 /** Numbers of the tokens that the policy wrote; null for all others. */
 function written(node: Node, values: number[]): (number | null)[] {
-  return node.source === "policy" && values.length > 0 ? node.ids.map((_, at) => values[at] ?? null) : fill(node, null);
+  return node.source === "policy" && values.length > 0
+    ? node.ids.map((_, at) => values[at] ?? null)
+    : fill(node, null);
 }
 
 function credited(
@@ -30,7 +32,11 @@ function credited(
 }
 
 /** What can be shown for each token of this tree. */
-export function measuresOf(forest: Forest, leaf: string, nodes: Record<string, NodeCredit> | null): Measure[] {
+export function measuresOf(
+  forest: Forest,
+  leaf: string,
+  nodes: Record<string, NodeCredit> | null,
+): Measure[] {
   const trajectory = forest.trajectories.get(leaf);
   const measures: Measure[] = [
     {
@@ -52,7 +58,11 @@ export function measuresOf(forest: Forest, leaf: string, nodes: Record<string, N
       label: "mismatch",
       hint: "Log of the learner's probability of the token against the engine's, in nats",
       signed: true,
-      values: (node) => written(node, (node.old_logprobs ?? []).map((value, at) => value - (node.logprobs[at] ?? value))),
+      values: (node) =>
+        written(
+          node,
+          (node.old_logprobs ?? []).map((value, at) => value - (node.logprobs[at] ?? value)),
+        ),
     },
     {
       key: "mask",
@@ -69,12 +79,16 @@ export function measuresOf(forest: Forest, leaf: string, nodes: Record<string, N
       credited("s_minus", "S−", "Sum of the weighted advantages below 0", true, nodes),
       credited("weight", "W", "Sum of the weights", false, nodes),
     );
-  return measures.filter((measure) => forest.tree.nodes.some((node) => measure.values(node).some((v) => v !== null)));
+  return measures.filter((measure) =>
+    forest.tree.nodes.some((node) => measure.values(node).some((v) => v !== null)),
+  );
 }
 
 /** Smallest and largest value on a path; equal numbers if all are equal, null if there is none. */
 export function range(forest: Forest, leaf: string, measure: Measure): [number, number] | null {
-  const values = pathTo(forest, leaf).flatMap((node) => measure.values(node).filter((value) => value !== null));
+  const values = pathTo(forest, leaf).flatMap((node) =>
+    measure.values(node).filter((value) => value !== null),
+  );
   return values.length === 0 ? null : [Math.min(...values), Math.max(...values)];
 }
 

@@ -6,7 +6,9 @@ export function nodeLabel(node: Node): string {
   if (node.source === "prompt") return "prompt";
   if (node.source === "tool") {
     const failed = node.results.find((result) => result.status !== "ok");
-    return failed === undefined ? clip(node.results.map((result) => result.text).join(" "), 60) || "messages" : failed.status;
+    return failed === undefined
+      ? clip(node.results.map((result) => result.text).join(" "), 60) || "messages"
+      : failed.status;
   }
   const turn = node.turn;
   if (turn === null) return clip(node.text, 60);
@@ -34,7 +36,8 @@ export function argumentsText(value: unknown): string {
 }
 
 export function nodeText(node: Node): string {
-  if (node.source === "prompt" && node.messages.length > 0) return node.messages.map(({ text }) => text).join("\n");
+  if (node.source === "prompt" && node.messages.length > 0)
+    return node.messages.map(({ text }) => text).join("\n");
   return node.text;
 }
 
@@ -65,7 +68,8 @@ export function readTurn(node: Node): TurnText {
     rest = rest.slice(end + "</think>".length);
   }
   if (node.turn?.kind === "calls")
-    for (const name of ["tool_call", ...node.turn.calls.map((call) => call.name)]) rest = withoutElement(rest, name);
+    for (const name of ["tool_call", ...node.turn.calls.map((call) => call.name)])
+      rest = withoutElement(rest, name);
   if (node.turn?.kind === "final") rest = "";
   return { thoughts, rest: rest.trim() };
 }

@@ -20,7 +20,11 @@ export function ShareBar({ row }: { row: Pick<Row, "right" | "n"> }): JSX.Elemen
   );
 }
 
-export function verdict(trajectory: Pick<Trajectory, "right" | "reward">): { mark: string; word: string; tone: string } {
+export function verdict(trajectory: Pick<Trajectory, "right" | "reward">): {
+  mark: string;
+  word: string;
+  tone: string;
+} {
   const right = trajectory.right ?? trajectory.reward > 0;
   if (trajectory.right === null) return { mark: "", word: "not judged", tone: right ? "good" : "soft" };
   return right ? { mark: "✓", word: "right", tone: "good" } : { mark: "✗", word: "wrong", tone: "bad" };
@@ -71,7 +75,12 @@ export function Key({ children }: { children: string }): JSX.Element {
 export type Cell = ComponentChildren;
 
 /** A plain table; columns in `numbers` are right-aligned. A table wider than its room scrolls by itself. */
-export function Table(props: { label: string; head: string[]; rows: Cell[][]; numbers?: number[] }): JSX.Element {
+export function Table(props: {
+  label: string;
+  head: string[];
+  rows: Cell[][];
+  numbers?: number[];
+}): JSX.Element {
   const tone = (at: number): string => (props.numbers?.includes(at) === true ? "number" : "");
   return (
     <div class="scroll" role="group" aria-label={props.label} tabIndex={0}>

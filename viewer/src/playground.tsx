@@ -31,10 +31,24 @@ export function Playground(props: PanelProps): JSX.Element {
     if (other.value === null) return null;
     return change ? difference(own?.nodes ?? {}, other.value.nodes) : other.value.nodes;
   }, [own, other.value, change]);
-  if (own === null && names.length === 0) return <p class="soft">This run has no algorithm that gives credit.</p>;
-  const measures = measuresOf(forest, leaf, nodes)
-    .filter((measure) => ["advantage", "s_plus", "s_minus", "weight"].includes(measure.key))
-    .map((measure) => (change ? { ...measure, signed: true, hint: `Change: ${measure.hint}` } : measure));
+  const measures = useMemo(
+    () =>
+      measuresOf(forest, leaf, nodes)
+        .filter((measure) => ["advantage", "s_plus", "s_minus", "weight"].includes(measure.key))
+        .map((measure) =>
+          change
+            ? {
+                ...measure,
+                signed: true,
+                label: `change of ${measure.label}`,
+                hint: `Change: ${measure.hint}`,
+              }
+            : measure,
+        ),
+    [forest, leaf, nodes, change],
+  );
+  if (own === null && names.length === 0)
+    return <p class="soft">This run has no algorithm that gives credit.</p>;
   const measure = measures.find((measure) => measure.key === key) ?? measures[0];
   const limits = measure === undefined ? null : range(forest, leaf, measure);
   return (
@@ -55,38 +69,57 @@ export function Playground(props: PanelProps): JSX.Element {
           />
         )}
         <label class="switch">
-          <input type="checkbox" checked={change} onChange={(event) => setChange(event.currentTarget.checked)} />
+          <input
+            type="checkbox"
+            checked={change}
+            onChange={(event) => setChange(event.currentTarget.checked)}
+          />
           Show the change against the run's own credit
         </label>
       </div>
-      {other.error !== "" && (picked !== "" || at + 1 >= names.length) && <p class="failure">{other.error}</p>}
-      {other.error === "" && other.value === null && algorithm !== "" && <p class="soft">Working it out ...</p>}
-      {change && limits !== null && limits[0] === 0 && limits[1] === 0 && <p>No token of this trajectory changes in this.</p>}
-      {measure !== undefined && <Shaded forest={forest} leaf={leaf} node={props.node} measure={measure} measures={measures} />}
-      {other.value !== null && <Sums {...props} own={own?.nodes ?? {}} other={other.value.nodes} name={algorithm} />}
+      {other.error !== "" && (picked !== "" || at + 1 >= names.length) && (
+        <p class="failure">{other.error}</p>
+      )}
+      {other.error === "" && other.value === null && algorithm !== "" && (
+        <p class="soft">Working it out ...</p>
+      )}
+      {change && limits !== null && limits[0] === 0 && limits[1] === 0 && (
+        <p>No token of this trajectory changes in this.</p>
+      )}
+      {measure !== undefined && (
+        <Shaded forest={forest} leaf={leaf} node={props.node} measure={measure} measures={measures} />
+      )}
+      {other.value !== null && (
+        <Sums {...props} own={own?.nodes ?? {}} other={other.value.nodes} name={algorithm} />
+      )}
     </section>
   );
 }
 
-function Sums(props: PanelProps & { own: Record<string, NodeCredit>; other: Record<string, NodeCredit>; name: string }): JSX.Element {
+function Sums(
+  props: PanelProps & { own: Record<string, NodeCredit>; other: Record<string, NodeCredit>; name: string },
+): JSX.Element {
   const path = pathTo(props.forest, props.leaf).filter((node) => node.source === "policy");
   const sum = (credit: Record<string, NodeCredit>, id: string, key: keyof NodeCredit): number =>
     (credit[id]?.[key] ?? []).reduce((total, value) => total + value, 0);
   const keys = ["s_plus", "s_minus", "weight"] as const;
   return (
-    <Table
-      label="Sums of each node on this trajectory"
-      head={["Node", "S+", "changes", "S−", "changes", "W", "changes"]}
-      numbers={[1, 2, 3, 4, 5, 6]}
-      rows={path.map((node) => [
-        <button class="link" onClick={() => props.choose(node.id)}>
-          {node.id}
-        </button>,
-        ...keys.flatMap((key) => {
-          const before = sum(props.own, node.id, key);
-          return [short(before), signed(sum(props.other, node.id, key) - before)];
-        }),
-      ])}
-    />
+    <>
+      <h3>Sums over the tokens of each node</h3>
+      <Table
+        label="Sums of each node on this trajectory"
+        head={["Node", "S+", "changes", "S−", "changes", "W", "changes"]}
+        numbers={[1, 2, 3, 4, 5, 6]}
+        rows={path.map((node) => [
+          <button class="link" onClick={() => props.choose(node.id)}>
+            {node.id}
+          </button>,
+          ...keys.flatMap((key) => {
+            const before = sum(props.own, node.id, key);
+            return [short(before), signed(sum(props.other, node.id, key) - before)];
+          }),
+        ])}
+      />
+    </>
   );
 }

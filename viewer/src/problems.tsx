@@ -33,32 +33,51 @@ export function Problems(props: Props): JSX.Element {
   const flips = changes.filter((change) => change.flip !== "");
   const shown = onlyFlips ? flips : changes;
   const worse = changes.filter((change) => change.by < 0).length;
-  const [first, last] = run.runs.length > 1 ? [runName(run, 0), runName(run, run.runs.length - 1)] : ["First", "Last"];
+  const pair = run.runs.length === 2;
+  // Of several runs each cell says which one it is from.
+  const from = (row: Row): string => (run.runs.length > 2 ? runName(run, row.run) : "");
   return (
     <div class="problems">
       <h2>Problems that were tried more than once</h2>
       {changes.length === 0 ? (
-        <p class="soft">{props.reading ? "Reading the index ..." : "Every problem of this run has one tree."}</p>
+        <p class="soft">
+          {props.reading ? "Reading the index ..." : "Every problem of this run has one tree."}
+        </p>
       ) : (
         <>
           <p>
             {plural(changes.length, "problem")}, {worse} got worse, {plural(flips.length, "flip")}.
           </p>
           <label class="switch">
-            <input type="checkbox" checked={onlyFlips} onChange={(event) => setOnlyFlips(event.currentTarget.checked)} />
+            <input
+              type="checkbox"
+              checked={onlyFlips}
+              onChange={(event) => setOnlyFlips(event.currentTarget.checked)}
+            />
             Flips only
           </label>
           <Table
             label="Problems"
-            head={["Problem", "Trees", first, last, "Change", "Flip"]}
+            head={[
+              "Problem",
+              "Trees",
+              pair ? runName(run, 0) : "First",
+              pair ? runName(run, 1) : "Last",
+              "Change",
+              "Flip",
+            ]}
             numbers={[1, 4]}
             rows={shown.slice(0, SHOWN).map((change) => [
               <button class="link" onClick={() => go({ view: "problems", problem: change.last.problem })}>
                 {clip(change.last.question, 80) || change.last.problem}
               </button>,
               short(change.count),
-              <ShareBar row={change.first} />,
-              <ShareBar row={change.last} />,
+              <>
+                <ShareBar row={change.first} /> <span class="soft">{from(change.first)}</span>
+              </>,
+              <>
+                <ShareBar row={change.last} /> <span class="soft">{from(change.last)}</span>
+              </>,
               signed(change.by),
               change.flip,
             ])}
@@ -122,12 +141,23 @@ function OneProblem(props: Props): JSX.Element {
   );
 }
 
-function Attempts({ source, row, open, run }: { source: Source; row: Row; open: Open; run: Run }): JSX.Element {
+function Attempts({
+  source,
+  row,
+  open,
+  run,
+}: {
+  source: Source;
+  row: Row;
+  open: Open;
+  run: Run;
+}): JSX.Element {
   const { value, error } = useLoaded(() => source.tree(row.source, row.row), [source, row.source, row.row]);
   return (
     <article>
       <h4>
-        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}{hasSteps(run) ? `step ${row.step}, ` : ""}
+        {run.runs.length > 1 ? `${runName(run, row.run)}, ` : ""}
+        {hasSteps(run) ? `step ${row.step}, ` : ""}
         {row.right} of {row.n} right
       </h4>
       {error !== "" && <p class="failure">{error}</p>}

@@ -9,7 +9,15 @@ export interface Route {
   problem: string;
 }
 
-export const HOME: Route = { view: "trees", source: "", step: null, row: 0, node: "", panel: "", problem: "" };
+export const HOME: Route = {
+  view: "trees",
+  source: "",
+  step: null,
+  row: 0,
+  node: "",
+  panel: "",
+  problem: "",
+};
 
 const VIEWS = ["failures", "problems", "run"] as const;
 

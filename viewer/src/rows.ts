@@ -25,7 +25,8 @@ export interface Filter {
 
 export const NO_FILTER: Filter = { text: "", flags: [], step: null, run: null, kind: "" };
 
-export type SortKey = "step" | "problem" | "mean" | "spread" | "right" | "written" | "calls" | "branches" | "seconds";
+export type SortKey =
+  "step" | "problem" | "mean" | "spread" | "right" | "written" | "calls" | "branches" | "seconds";
 
 export interface Sort {
   key: SortKey;
@@ -36,7 +37,11 @@ export interface Sort {
 export function readRows(run: Run, index: Index): Row[] {
   const place = run.sources.find((source) => source.id === index.source);
   return index.rows.map((values) => {
-    const row: Record<string, unknown> = { source: index.source, run: place?.run ?? 0, step: place?.step ?? 0 };
+    const row: Record<string, unknown> = {
+      source: index.source,
+      run: place?.run ?? 0,
+      step: place?.step ?? 0,
+    };
     run.columns.forEach((column, at) => {
       if (values[at] !== null || column === "seconds") row[column] = values[at];
     });

@@ -2,12 +2,20 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Chart } from "./chart";
 import { Field, Table } from "./parts";
-import { runName } from "./rows";
 import type { Row, Run } from "./types";
 import { plural } from "./words";
 
 const SHOWN = 12;
-const FIRST = ["reward/mean", "reward/leaf_mean", "calls/ok_rate", "branch/rate", "branch/entropy_acted", "health/entropy", "update/loss", "update/mismatch_mean"];
+const FIRST = [
+  "reward/mean",
+  "reward/leaf_mean",
+  "calls/ok_rate",
+  "branch/rate",
+  "branch/entropy_acted",
+  "health/entropy",
+  "update/loss",
+  "update/mismatch_mean",
+];
 
 /** What the run is and its metrics over steps. */
 export function RunPage({ run, rows }: { run: Run; rows: Row[] }): JSX.Element {
@@ -25,7 +33,6 @@ export function RunPage({ run, rows }: { run: Run; rows: Row[] }): JSX.Element {
         head={[]}
         rows={[
           ...run.about.map(([name, text]) => [<b>{name}</b>, text]),
-          ...(run.runs.length > 1 ? run.runs : []).map((other, at) => [<b>{runName(run, at)}</b>, <code>{other.dir}</code>]),
           [<b>trees</b>, `${plural(rows.length, "tree")} in ${plural(run.sources.length, "file")}`],
         ]}
       />
@@ -40,7 +47,9 @@ export function RunPage({ run, rows }: { run: Run; rows: Row[] }): JSX.Element {
               <Chart key={name} title={name} lines={[{ name, points: run.series[name] ?? [] }]} />
             ))}
           </div>
-          {matching.length > SHOWN && <p class="soft">{matching.length - SHOWN} more: type a part of a name.</p>}
+          {matching.length > SHOWN && (
+            <p class="soft">{matching.length - SHOWN} more: type a part of a name.</p>
+          )}
         </>
       )}
     </div>

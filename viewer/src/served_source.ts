@@ -36,7 +36,9 @@ export class ServedSource implements Source {
 
   async credit(id: string, row: number, algorithm: string): Promise<Credit> {
     const name = encodeURIComponent(algorithm);
-    return (await this.fetch(`api/credit?source=${encodeURIComponent(id)}&row=${row}&algorithm=${name}`)).json();
+    return (
+      await this.fetch(`api/credit?source=${encodeURIComponent(id)}&row=${row}&algorithm=${name}`)
+    ).json();
   }
 
   async problem(id: string): Promise<Occurrence[]> {
@@ -60,13 +62,19 @@ export class ServedSource implements Source {
   ): Promise<Response> {
     const sent = { "x-ramify-token": this.token, ...headers };
     // The tags are ours to compare: the browser's own cache would answer 200 where the server answered 304.
-    const answer = await fetch(address, { headers: sent, signal, cache: "no-store" }).catch((error: unknown) => {
-      if (signal?.aborted === true) throw error;
-      throw new Error("The server does not answer. Start ramify view again and use the address that it prints.");
-    });
+    const answer = await fetch(address, { headers: sent, signal, cache: "no-store" }).catch(
+      (error: unknown) => {
+        if (signal?.aborted === true) throw error;
+        throw new Error(
+          "The server does not answer. Start ramify view again and use the address that it prints.",
+        );
+      },
+    );
     if (answer.ok || answer.status === 304) return answer;
     if (answer.status === 401 || answer.status === 403)
-      throw new Error("The address lacks the server's token. Open the whole address that ramify view printed.");
+      throw new Error(
+        "The address lacks the server's token. Open the whole address that ramify view printed.",
+      );
     throw new Error((await answer.text()).slice(0, 300) || `The server answered ${answer.status}.`);
   }
 }

@@ -66,7 +66,9 @@ export class StaticSource implements Source {
     const tree = await this.tree(id, row);
     const nodes = tree.credits?.[algorithm];
     if (nodes === undefined)
-      throw new Error("This file holds the credit of the run's own algorithm only. Use ramify view RUN --serve.");
+      throw new Error(
+        "This file holds the credit of the run's own algorithm only. Use ramify view RUN --serve.",
+      );
     return { algorithm, nodes };
   }
 

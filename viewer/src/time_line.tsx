@@ -34,7 +34,12 @@ export function TimeLine({ forest, leaf, node, choose }: PanelProps): JSX.Elemen
       </label>
       <Bars events={whole ? events : own} node={node} choose={choose} />
       {(["call", "turn"] as const).map((kind) => (
-        <Slowest key={kind} events={events.filter((event) => event.kind === kind)} kind={kind} choose={choose} />
+        <Slowest
+          key={kind}
+          events={events.filter((event) => event.kind === kind)}
+          kind={kind}
+          choose={choose}
+        />
       ))}
     </section>
   );
@@ -75,7 +80,15 @@ function Notes({ event }: { event: Event }): JSX.Element {
   );
 }
 
-function Bars({ events, node, choose }: { events: Event[]; node: string; choose(node: string): void }): JSX.Element {
+function Bars({
+  events,
+  node,
+  choose,
+}: {
+  events: Event[];
+  node: string;
+  choose(node: string): void;
+}): JSX.Element {
   const [box, size] = useSize<HTMLDivElement>();
   const width = Math.max(280, size.width);
   const timed = events.some(({ time }) => time.begin !== null);
@@ -84,7 +97,12 @@ function Bars({ events, node, choose }: { events: Event[]; node: string; choose(
   const x = (at: number): number => LABEL + ((at - begin) / (end - begin || 1)) * (width - LABEL - 62);
   return (
     <div ref={box} class="bars">
-      <svg width={width} height={events.length * ROW + 22} role="img" aria-label={`Time line of ${events.length} turns and calls, ${seconds(end - begin)} in all`}>
+      <svg
+        width={width}
+        height={events.length * ROW + 22}
+        role="img"
+        aria-label={`Time line of ${events.length} turns and calls, ${seconds(end - begin)} in all`}
+      >
         <text class="grid" x={LABEL} y={12}>
           {seconds(begin)}
         </text>
@@ -97,13 +115,28 @@ function Bars({ events, node, choose }: { events: Event[]; node: string; choose(
           const from = time.begin ?? 0;
           const queued = Math.min(time.queued, time.seconds);
           return (
-            <g key={at} class={`bar ${event.kind} ${event.node.id === node ? "chosen" : ""}`} onClick={() => choose(event.node.id)}>
+            <g
+              key={at}
+              class={`bar ${event.kind} ${event.node.id === node ? "chosen" : ""}`}
+              onClick={() => choose(event.node.id)}
+            >
               <title>{`${event.label}: ${seconds(time.seconds)}, queued ${seconds(time.queued)}, node ${event.node.id}`}</title>
               <text x={0} y={y + 12}>
                 {clip(event.label, 22)}
               </text>
-              <rect class="queue" x={x(from)} y={y + 2} width={Math.max(0, x(from + queued) - x(from))} height={13} />
-              <rect x={x(from + queued)} y={y + 2} width={Math.max(2, x(from + time.seconds) - x(from + queued))} height={13} />
+              <rect
+                class="queue"
+                x={x(from)}
+                y={y + 2}
+                width={Math.max(0, x(from + queued) - x(from))}
+                height={13}
+              />
+              <rect
+                x={x(from + queued)}
+                y={y + 2}
+                width={Math.max(2, x(from + time.seconds) - x(from + queued))}
+                height={13}
+              />
               <text x={x(from + time.seconds) + 5} y={y + 12}>
                 {seconds(time.seconds)}
                 {time.cached === true ? " cache" : ""}
@@ -113,8 +146,10 @@ function Bars({ events, node, choose }: { events: Event[]; node: string; choose(
         })}
       </svg>
       <p class="soft">
-        {timed ? "Counted from the beginning of the step." : "The run recorded lengths only, not when turns and calls began."} The
-        pale part of a bar waits in a queue.
+        {timed
+          ? "Counted from the beginning of the step."
+          : "The run recorded lengths only, not when turns and calls began."}{" "}
+        The pale part of a bar waits in a queue.
       </p>
     </div>
   );
@@ -128,7 +163,9 @@ function eventsOf(forest: Forest, nodes: Node[]): Event[] {
     const calls = node.calls_time.flatMap((time, at): Event[] => {
       const call = above?.turn?.calls[at];
       const label = call === undefined ? "call" : `${call.name} ${clip(argumentsText(call.arguments), 60)}`;
-      return time === null ? [] : [{ node, label, kind: "call", status: node.results[at]?.status ?? "", time }];
+      return time === null
+        ? []
+        : [{ node, label, kind: "call", status: node.results[at]?.status ?? "", time }];
     });
     return [...turn, ...calls];
   });

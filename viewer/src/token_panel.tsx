@@ -27,7 +27,9 @@ export function TokenPanel({ forest, leaf, node }: PanelProps): JSX.Element {
   );
 }
 
-export function Shaded(props: Pick<PanelProps, "forest" | "leaf" | "node"> & { measure: Measure; measures: Measure[] }): JSX.Element {
+export function Shaded(
+  props: Pick<PanelProps, "forest" | "leaf" | "node"> & { measure: Measure; measures: Measure[] },
+): JSX.Element {
   const { forest, leaf, measure, measures } = props;
   const [spot, setSpot] = useState<Spot>({ node: props.node, at: 0 });
   // Another node in the tree takes the cursor along.
@@ -50,8 +52,13 @@ export function Shaded(props: Pick<PanelProps, "forest" | "leaf" | "node"> & { m
         {measure.hint}.{" "}
         {limits !== null && (
           <span class={`scale ${measure.signed ? "signed" : measure.key === "logprob" ? "reversed" : ""}`}>
-            {short(measure.signed ? -Math.max(...limits.map(Math.abs)) : measure.key === "logprob" ? limits[0] : 0)} <i />{" "}
-            {short(measure.signed ? Math.max(...limits.map(Math.abs)) : measure.key === "logprob" ? 0 : limits[1])}
+            {short(
+              measure.signed ? -Math.max(...limits.map(Math.abs)) : measure.key === "logprob" ? limits[0] : 0,
+            )}{" "}
+            <i />{" "}
+            {short(
+              measure.signed ? Math.max(...limits.map(Math.abs)) : measure.key === "logprob" ? 0 : limits[1],
+            )}
           </span>
         )}
       </p>
@@ -62,7 +69,13 @@ export function Shaded(props: Pick<PanelProps, "forest" | "leaf" | "node"> & { m
         tabIndex={0}
         onKeyDown={move}
       >
-        <TokenText nodes={path} measure={measure} range={limits ?? undefined} chosen={spot} choose={setSpot} />
+        <TokenText
+          nodes={path}
+          measure={measure}
+          range={limits ?? undefined}
+          chosen={spot}
+          choose={setSpot}
+        />
       </div>
       {token !== undefined && (
         <dl class="facts" aria-live="polite">

@@ -74,7 +74,10 @@ function Opened(props: Props & { forest: Forest }): JSX.Element {
   // The trajectory stays while one walks up its path: a node of it shows the same leaf.
   const last = useRef<string | null>(null);
   const before = last.current;
-  const leaf = before !== null && forest.trajectories.has(before) && isAbove(forest, node, before) ? before : leafBelow(forest, node);
+  const leaf =
+    before !== null && forest.trajectories.has(before) && isAbove(forest, node, before)
+      ? before
+      : leafBelow(forest, node);
   useEffect(() => {
     last.current = leaf;
   }, [leaf]);
@@ -101,12 +104,20 @@ function Opened(props: Props & { forest: Forest }): JSX.Element {
     <div class="tree-page">
       <div class="tree-head">
         <div>
-        <h2>{row.question || row.problem}</h2>
-        <p class="soft">
-          {[row.problem, row.kind, run.runs.length > 1 ? runName(run, row.run) : "", hasSteps(run) ? `step ${row.step}` : "", plural(row.n, "trajectory", "trajectories"), `${row.right} right`, `mean reward ${short(row.mean)}`]
-            .filter(Boolean)
-            .join(", ")}
-        </p>
+          <h2>{row.question || row.problem}</h2>
+          <p class="soft">
+            {[
+              row.problem,
+              row.kind,
+              run.runs.length > 1 ? runName(run, row.run) : "",
+              hasSteps(run) ? `step ${row.step}` : "",
+              plural(row.n, "trajectory", "trajectories"),
+              `${row.right} right`,
+              `mean reward ${short(row.mean)}`,
+            ]
+              .filter(Boolean)
+              .join(", ")}
+          </p>
         </div>
         <div class="steps">
           <button onClick={() => props.step(-1)} disabled={props.at <= 0}>
@@ -162,7 +173,11 @@ function Tabs({ chosen, choose }: { chosen: string; choose(panel: string): void 
 }
 
 function isAbove(forest: Forest, node: string, leaf: string): boolean {
-  for (let at = forest.byId.get(leaf); at !== undefined; at = at.parent === null ? undefined : forest.byId.get(at.parent))
+  for (
+    let at = forest.byId.get(leaf);
+    at !== undefined;
+    at = at.parent === null ? undefined : forest.byId.get(at.parent)
+  )
     if (at.id === node) return true;
   return false;
 }

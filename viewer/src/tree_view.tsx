@@ -32,7 +32,8 @@ export function TreeView({ forest, node, leaf, choose }: Props): JSX.Element {
   const row = rows > DENSE ? ROW_DENSE : ROW;
   const width = Math.max(size.width, 300);
   const gap = useMemo(
-    () => Math.min(140, ...spots.map((spot) => (width - LEFT - room(forest, spot)) / Math.max(1, spot.depth))),
+    () =>
+      Math.min(140, ...spots.map((spot) => (width - LEFT - room(forest, spot)) / Math.max(1, spot.depth))),
     [forest, spots, width],
   );
   const x = (spot: Spot): number => LEFT + spot.depth * gap;
@@ -75,7 +76,16 @@ export function TreeView({ forest, node, leaf, choose }: Props): JSX.Element {
         {spots.map((spot, at) => (
           <Mark
             key={spot.node.id}
-            {...{ forest, spot, at, gap, x: x(spot), y: y(spot), chosen: spot.node.id === node, onPath: path.has(spot.node.id) }}
+            {...{
+              forest,
+              spot,
+              at,
+              gap,
+              x: x(spot),
+              y: y(spot),
+              chosen: spot.node.id === node,
+              onPath: path.has(spot.node.id),
+            }}
             point={() => setPointed(spot.node.id)}
             choose={() => choose(spot.node.id)}
           />
@@ -118,7 +128,13 @@ function Mark(props: {
         onClick={props.choose}
         onMouseEnter={props.point}
       >
-        <rect class="hit" x={x - left} y={y - 11} width={left + (trajectory === undefined ? 14 : LABEL)} height={22} />
+        <rect
+          class="hit"
+          x={x - left}
+          y={y - 11}
+          width={left + (trajectory === undefined ? 14 : LABEL)}
+          height={22}
+        />
         {props.chosen && <circle class="ring" cx={x} cy={y} r={10} />}
         <Shape node={node} x={x} y={y} />
         {(forest.decisions.get(node.id) ?? []).slice(0, 3).map((decision, at) => (
@@ -134,7 +150,8 @@ function Mark(props: {
         )}
         {trajectory !== undefined && (
           <text class="leaf" x={x + 12} y={y + 4}>
-            <tspan class="score">{leafText(trajectory)[0]}</tspan> <tspan dx={4}>{leafText(trajectory)[1]}</tspan>
+            <tspan class="score">{leafText(trajectory)[0]}</tspan>{" "}
+            <tspan dx={4}>{leafText(trajectory)[1]}</tspan>
           </text>
         )}
       </g>
@@ -145,7 +162,8 @@ function Mark(props: {
 /** Circle: turn. Square: results. Triangle: malformed turn. Cross: a call failed. */
 function Shape({ node, x, y }: { node: Node; x: number; y: number }): JSX.Element {
   const failed = node.results.some((result) => result.status !== "ok" && result.status !== "empty");
-  if (node.source === "prompt") return <rect class="shape prompt" x={x - 6} y={y - 6} width={12} height={12} rx={3} />;
+  if (node.source === "prompt")
+    return <rect class="shape prompt" x={x - 6} y={y - 6} width={12} height={12} rx={3} />;
   if (node.turn?.kind === "malformed") return <path class="shape" d={`M${x},${y - 7}l7,12h-14z`} />;
   if (failed) return <path class="shape failed" d={`M${x - 5},${y - 5}l10,10m0,-10l-10,10`} />;
   if (node.source === "tool") return <rect class="shape" x={x - 4} y={y - 4} width={8} height={8} />;
@@ -153,8 +171,14 @@ function Shape({ node, x, y }: { node: Node; x: number; y: number }): JSX.Elemen
 }
 
 function DecisionMark({ decision, x, y }: { decision: Decision; x: number; y: number }): JSX.Element {
-  const tone = decision.outcome === "granted" ? "granted" : decision.outcome === "no budget" ? "no-budget" : "refused";
-  return <path class={`decision ${tone} ${decision.entropy_acted ? "flipped" : ""}`} d={`M${x},${y - 5}l4,5l-4,5l-4,-5z`} />;
+  const tone =
+    decision.outcome === "granted" ? "granted" : decision.outcome === "no budget" ? "no-budget" : "refused";
+  return (
+    <path
+      class={`decision ${tone} ${decision.entropy_acted ? "flipped" : ""}`}
+      d={`M${x},${y - 5}l4,5l-4,5l-4,-5z`}
+    />
+  );
 }
 
 function Hint(props: { forest: Forest; node: Node; x: number; y: number; width: number }): JSX.Element {
@@ -170,8 +194,8 @@ function Hint(props: { forest: Forest; node: Node; x: number; y: number; width: 
       <p class="text">{nodeText(node).slice(0, 500)}</p>
       {(forest.decisions.get(node.id) ?? []).map((decision, at) => (
         <p key={at}>
-          Branch {decision.outcome}: ΔH {signed(decision.entropy_delta)}, P {short(decision.probability)}, draw{" "}
-          {short(decision.draw)}
+          Branch {decision.outcome}: ΔH {signed(decision.entropy_delta)}, P {short(decision.probability)},
+          draw {short(decision.draw)}
         </p>
       ))}
     </div>
@@ -181,15 +205,16 @@ function Hint(props: { forest: Forest; node: Node; x: number; y: number; width: 
 function Legend(): JSX.Element {
   return (
     <p class="tree-legend soft">
-      <span class="key good">● right, high reward</span>
-      <span class="key bad">● wrong, low reward</span>
+      <span class="key good">● high reward</span>
+      <span class="key bad">● low reward</span>
       <span>width: share of trajectories</span>
       <span>■ result</span>
       <span>▲ malformed turn</span>
       <span>✕ failed call</span>
       <span>◆ branch granted</span>
       <span>◇ refused</span>
-      <span class="dashed">◇ no budget</span>
+      <span>◌ no budget</span>
+      <span class="key flip">◆ flipped by entropy</span>
     </p>
   );
 }
@@ -202,18 +227,21 @@ function toneOf(reward: number | null): string {
 
 /** Verdict and reward; the answer, or why there is none. */
 function leafText(trajectory: Trajectory): [string, string] {
-  const end = trajectory.stop === "answered" || trajectory.stop === "ended" ? trajectory.answer : trajectory.stop;
+  const end =
+    trajectory.stop === "answered" || trajectory.stop === "ended" ? trajectory.answer : trajectory.stop;
   return [`${verdict(trajectory).mark} ${score(trajectory.reward)}`.trim(), clip(end, ANSWER)];
 }
 
 /** Pixels right of a node: of the text behind a leaf, and of a decision's marks. */
 function room(forest: Forest, spot: Spot): number {
   const trajectory = forest.trajectories.get(spot.node.id);
-  return trajectory === undefined ? 40 : 70 + leafText(trajectory)[1].length * 6.8;
+  return trajectory === undefined ? 40 : 86 + leafText(trajectory)[1].length * 6.8;
 }
 
 function spoken(forest: Forest, node: Node, trajectory: Trajectory | undefined): string {
-  const decisions = (forest.decisions.get(node.id) ?? []).map((decision) => `, branch ${decision.outcome}`).join("");
+  const decisions = (forest.decisions.get(node.id) ?? [])
+    .map((decision) => `, branch ${decision.outcome}`)
+    .join("");
   if (trajectory === undefined) return `${nodeLabel(node)}${decisions}`;
   // Begins with the text that stands there, so that one can say it to choose the node.
   return `${leafText(trajectory).join(" ")}: ${verdict(trajectory).word}, ${nodeLabel(node)}${decisions}`;

@@ -31,7 +31,10 @@ export function Trees(props: Props): JSX.Element {
   const search = useRef<HTMLInputElement>(null);
   const counts = useMemo(() => countFlags(rows), [rows]);
   const steps = useMemo(() => [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b), [rows]);
-  const kinds = useMemo(() => [...new Set(rows.map((row) => row.kind))].filter((kind) => kind !== "").sort(), [rows]);
+  const kinds = useMemo(
+    () => [...new Set(rows.map((row) => row.kind))].filter((kind) => kind !== "").sort(),
+    [rows],
+  );
   // How each kind does among the trees that pass the other filters.
   const shares = useMemo(() => {
     const others = filterRows(rows, { ...filter, kind: "" }, props.hits);
@@ -42,7 +45,11 @@ export function Trees(props: Props): JSX.Element {
     props.setCursor(0);
   };
   const toggle = (flag: string): void =>
-    change({ flags: filter.flags.includes(flag) ? filter.flags.filter((other) => other !== flag) : [...filter.flags, flag] });
+    change({
+      flags: filter.flags.includes(flag)
+        ? filter.flags.filter((other) => other !== flag)
+        : [...filter.flags, flag],
+    });
   useKeys({ "/": () => search.current?.focus() });
   return (
     <div class="trees">
@@ -61,7 +68,10 @@ export function Trees(props: Props): JSX.Element {
           <Select
             label="Kind"
             value={filter.kind}
-            options={[["", "all"], ...kinds.map((kind): [string, string] => [kind, `${kind}${shares.get(kind) ?? ""}`])]}
+            options={[
+              ["", "all"],
+              ...kinds.map((kind): [string, string] => [kind, `${kind}${shares.get(kind) ?? ""}`]),
+            ]}
             choose={(kind) => change({ kind })}
           />
         )}
@@ -69,13 +79,21 @@ export function Trees(props: Props): JSX.Element {
           <Select
             label="Run"
             value={String(filter.run ?? "")}
-            options={[["", "all"], ...run.runs.map((_, at): [string, string] => [String(at), runName(run, at)])]}
+            options={[
+              ["", "all"],
+              ...run.runs.map((_, at): [string, string] => [String(at), runName(run, at)]),
+            ]}
             choose={(value) => change({ run: value === "" ? null : Number(value) })}
           />
         )}
         <div class="flags" role="group" aria-label="Show only trees with">
           {FLAGS.filter(([flag]) => (counts[flag] ?? 0) > 0).map(([flag, label]) => (
-            <button key={flag} class="toggle" aria-pressed={filter.flags.includes(flag)} onClick={() => toggle(flag)}>
+            <button
+              key={flag}
+              class="toggle"
+              aria-pressed={filter.flags.includes(flag)}
+              onClick={() => toggle(flag)}
+            >
               {label} <span class="count">{short(counts[flag])}</span>
             </button>
           ))}
@@ -83,7 +101,10 @@ export function Trees(props: Props): JSX.Element {
         <p class="soft" role="status">
           {summary(props.shown, rows)}{" "}
           {filter !== NO_FILTER && (
-            <button class="link" onClick={() => (props.setFilter(NO_FILTER), props.setHits(null), props.setCursor(0))}>
+            <button
+              class="link"
+              onClick={() => (props.setFilter(NO_FILTER), props.setHits(null), props.setCursor(0))}
+            >
               clear filters
             </button>
           )}
@@ -96,7 +117,10 @@ export function Trees(props: Props): JSX.Element {
 
 function summary(shown: Row[], rows: Row[]): string {
   const all = shown.reduce((sum, row) => sum + row.n, 0);
-  const part = shown.length === rows.length ? plural(rows.length, "tree") : `${short(shown.length)} of ${plural(rows.length, "tree")}`;
+  const part =
+    shown.length === rows.length
+      ? plural(rows.length, "tree")
+      : `${short(shown.length)} of ${plural(rows.length, "tree")}`;
   return all === 0 ? part : `${part},${rightOf(shown)} of ${plural(all, "trajectory", "trajectories")} right`;
 }
 
@@ -106,7 +130,9 @@ function rightOf(rows: Row[]): string {
 }
 
 /** Typing searches questions and answers at once; Enter searches the conversations too. */
-function Search(props: Props & { input: { current: HTMLInputElement | null }; change(part: Partial<Filter>): void }): JSX.Element {
+function Search(
+  props: Props & { input: { current: HTMLInputElement | null }; change(part: Partial<Filter>): void },
+): JSX.Element {
   const { source, filter, setHits } = props;
   const [note, setNote] = useState("");
   const running = useRef(new AbortController());
@@ -116,7 +142,11 @@ function Search(props: Props & { input: { current: HTMLInputElement | null }; ch
     if (filter.text.trim() === "") return;
     const { signal } = (running.current = new AbortController());
     try {
-      const found = await source.search(filter.text.trim(), (done) => setNote(`searching, ${percent(done)}`), signal);
+      const found = await source.search(
+        filter.text.trim(),
+        (done) => setNote(`searching, ${percent(done)}`),
+        signal,
+      );
       if (signal.aborted) return;
       setHits(new Set(found.map(([source, row]) => rowKey({ source, row }))));
       setNote(`${plural(found.length, "conversation")} with this text`);

@@ -20,7 +20,9 @@ export function VerdictCard({ forest, leaf, choose }: PanelProps): JSX.Element {
       </h3>
       <dl class="facts">
         <Fact name="answer">{trajectory.answer === "" ? <i>none</i> : clip(trajectory.answer, 300)}</Fact>
-        <Fact name="gold">{forest.tree.problem.answer.map((gold) => clip(gold, 200)).join(" | ") || <i>none</i>}</Fact>
+        <Fact name="gold">
+          {forest.tree.problem.answer.map((gold) => clip(gold, 200)).join(" | ") || <i>none</i>}
+        </Fact>
         <Fact name="ended">{trajectory.stop}</Fact>
         {trajectory.advantage !== null && <Fact name="advantage">{signed(trajectory.advantage)}</Fact>}
         {!trajectory.counts && <Fact name="counts">no: its reward says nothing about the policy</Fact>}

@@ -31,7 +31,10 @@ test("every leaf has a row of its own, an inner node the mean of its children's"
   const { spots, rows, depth } = layOut(growForest(forked()));
   const at = new Map(spots.map((spot) => [spot.node.id, spot.row]));
   assert.deepEqual([rows, depth], [3, 3]);
-  assert.deepEqual(["0.0.0", "0.0.1", "1", "0.0", "0", ""].map((id) => at.get(id)), [0, 1, 2, 0.5, 0.5, 1.25]);
+  assert.deepEqual(
+    ["0.0.0", "0.0.1", "1", "0.0", "0", ""].map((id) => at.get(id)),
+    [0, 1, 2, 0.5, 0.5, 1.25],
+  );
 });
 
 test("a chain of 20,000 nodes is laid out, and a loop of parents ends", () => {

@@ -82,6 +82,18 @@ export function run(names: string[]): Run {
     runs: names.map((name) => ({ name, dir: `/${name}` })),
     series: {},
     algorithms: [],
-    columns: ["row", "problem", "question", "answer", "mean", "right", "n", "flags", "step", "seconds", "kind"],
+    columns: [
+      "row",
+      "problem",
+      "question",
+      "answer",
+      "mean",
+      "right",
+      "n",
+      "flags",
+      "step",
+      "seconds",
+      "kind",
+    ],
   };
 }

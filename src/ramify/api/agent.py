@@ -1,6 +1,7 @@
 """`Agent`: a policy with tools and limits; it grows trees as `ramify train` does, by the same agent loop."""
 
 import asyncio
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +26,14 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_parts import EnvironmentSection, SandboxSection, Section, ToolsSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.closing import close_all
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.core.tree import Tree as CoreTree
 from ramify.core.tree import TreeKey
 from ramify.obs.metrics import TimingLog
 from ramify.runs.configs import RunConfig
 from ramify.sampler.task import BuiltReward, Task
+from ramify.sandbox.kernel import forbid_inspection
 
 if TYPE_CHECKING:
     from ramify.core.protocols import Brancher
@@ -104,6 +106,9 @@ class Agent:
         from ramify.assemble.tools import build_tools
         from ramify.chat.renderers import renderer_for
 
+        if world.tools.python is not None:
+            # As on the command line: no program of the model may read this process, which holds keys and computes rewards.
+            forbid_inspection()
         policy = self.policy
         self._toolbox = await asyncio.to_thread(build_tools, world.tools, world.sandbox, world.environment)
         folder = policy.config.folder
@@ -165,18 +170,17 @@ class Agent:
         section = self._rollout({key: value for key, value in table.items() if value is not None})
         section.refuse_idle_rule()
         requests = self._requests(() if problems is None else as_problems(problems), start, _is_aside)
-        if section.branching.branches and not all(spec.forks for spec in self._toolbox.specs):
-            raise ConfigError(
-                "rollout: a tool has no fork, so no tree branches. Give its class a method fork, or leave m out"
-            )
+        timing = TimingLog()
         parts = replace(
             self._parts,
+            events=timing,
             brancher=self._brancher(section),
             limits=section.of_trees(n),
             branch_at=section.branch_at,
             all_entropies=all_entropies,
         )
         grown = run(self._grow(parts, requests))
+        _report_failures(timing, grown)
         if self.policy.deterministic and (_is_aside or start is not None):
             # The next rollout finds the engine's cache as one without this look aside does: empty.
             self._version = None
@@ -285,6 +289,20 @@ class Agent:
             return tree
 
         return await grow_requests(parts, requests, whole)
+
+
+def _report_failures(timing: TimingLog, grown: Sequence[CoreTree]) -> None:
+    """Warn of problems that failed.
+
+    Raises:
+        DataError: No problem worked.
+    """
+    if timing.failed_problems and all(tree.has_failed for tree in grown):
+        raise DataError(
+            f"rollout: none of {len(grown)} problems worked; the first: {timing.failed_problems[0]}"
+        )
+    for note in timing.failure_notes():
+        warnings.warn(f"rollout: {note}", RuntimeWarning, stacklevel=3)
 
 
 def _rewriter(function: Any) -> Any:  # noqa: ANN401 - a function of the user's own

@@ -167,13 +167,14 @@ class Policy:
             UserError: The trees have no rewards, or the algorithm cannot be used.
             TrainingError: The update cannot be made; the message says why.
         """
+        from ramify.api.trees import as_trees
         from ramify.train.step import update_metrics
 
         if "rate" not in self._settings.table:
             raise ConfigError(
                 "Policy: its learner has no rate. Make it with learner=ramify.Learner(rate=1e-6) or another rate"
             )
-        section = algorithm_section(algorithm)
+        section, trees = algorithm_section(algorithm), as_trees(trees, "update")
         per_step = self._settings.others.get("problems_per_minibatch") or max(len(trees), 1)
         learning = self._learning(section, trees, per_step)
         self._prepare(learning.learner, trees)

@@ -1,6 +1,7 @@
 """The event loop of a Python session: one thread for all agents, so that notebooks, threads and scripts work alike."""
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -30,6 +31,13 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
             return stop.run(work)
         except RunInterruptedError as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
+
+
+@atexit.register
+def _end_with_process() -> None:
+    """Leave the tasks of agents that were not closed to the end of the process; what they started ends with it."""
+    for loop in _loops:
+        loop.end_with_process()
 
 
 async def in_thread(function: Any, *args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - those of the function

@@ -33,6 +33,7 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import RunInterruptedError
 from ramify.files.user_code import needs_process
+from ramify.sandbox.kernel import forbid_inspection
 
 Recipe: TypeAlias = TrainRecipe | SftRecipe
 
@@ -122,6 +123,8 @@ class _Training:
         recipe = check_recipe(self.schema, table, type(self).__name__)
         check_files(recipe)
         check_positions(recipe)
+        # As on the command line: no other program of the user may read a process that holds keys and computes rewards.
+        forbid_inspection()
         with Path(os.devnull).open("w") as nowhere:
             console = RunConsole(None if self.is_shown else nowhere)
             if lost := sorted(_session_functions(table)):

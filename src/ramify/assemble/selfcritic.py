@@ -23,6 +23,7 @@ from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.model_config import is_adapter_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
+from ramify.runs.page import write_run_page
 from ramify.runs.run_folder import claim_run_folder
 from ramify.runs.status import begin_session
 from ramify.runtime.agent_loop import agent_loop
@@ -31,6 +32,7 @@ from ramify.sampler.sampler import sampling
 from ramify.synth.pairs import PairRule
 from ramify.train.rollout import first_step
 from ramify.train.selfcritic import DPO, RL, SAMPLING, Cycle, SelfCritic
+from ramify.train.selfcritic_page import selfcritic_page
 
 
 def run_selfcritic(
@@ -60,7 +62,9 @@ def run_selfcritic(
             PairRule(recipe.selfcritic.pairs_per_question, recipe.dpo.max_tokens),
             merges=recipe.dpo.lora is not None,
         )
-        return loop.run(recipe.model.folder, RecipePhases(recipe, console, ranks, layout), console)
+        model = loop.run(recipe.model.folder, RecipePhases(recipe, console, ranks, layout), console)
+        write_run_page(folder.root, console.note, selfcritic_page)
+        return model
 
 
 def _manifest(recipe: SelfCriticRecipe, console: RunConsole) -> dict[str, Any]:

@@ -229,7 +229,8 @@ def _compare(options: argparse.Namespace) -> None:
         raise ConfigError("--compare: takes folders, --metric and --out only")
     if len(options.compare) < 2:
         raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")
-    from ramify.eval.compare import compare, difference_line, score_line, write_comparison
+    from ramify.eval.compare import compare, difference_line, score_line
+    from ramify.eval.compare_page import write_comparison
     from ramify.files.durable import make_folder
 
     comparison = compare(options.compare, options.metric or "correct")

@@ -122,7 +122,7 @@ def _push(options: argparse.Namespace) -> None:
     from ramify.core.errors import ConfigError, MachineError
     from ramify.modeling.model_path import is_hub_id, local_folder
     from ramify.net.hub import HubSettings
-    from ramify.net.secrets import redact
+    from ramify.net.hub_upload import push_folder
     from ramify.obs.console import RunConsole
 
     if not is_hub_id(Path(options.name)) or "@" in options.name:
@@ -141,26 +141,14 @@ def _push(options: argparse.Namespace) -> None:
         )
     if settings.offline:
         raise MachineError("HF_HUB_OFFLINE is set. Unset it to push")
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-    hub = HfApi(endpoint=settings.endpoint, token=settings.token)
     console = RunConsole()
     console.note(f"pushing {folder} to {options.name}")
-    try:
-        hub.create_repo(options.name, private=not options.public, exist_ok=True)
-        commit = hub.upload_folder(
-            repo_id=options.name,
-            folder_path=folder,
-            revision=options.branch,
-            commit_message=f"ramify model push {folder.name}",
-            ignore_patterns=[*_ONLY_HERE],
-        )
-    # The library and what it stands on raise errors of many kinds, also of a file that changes meanwhile.
-    except Exception as error:  # noqa: BLE001
-        reason = redact(" ".join(f"{type(error).__name__}: {error}".split())[:500])
-        raise MachineError(
-            f"{options.name}: the hub did not take it ({reason}). Repeat the command"
-        ) from None
-    console.note(f"model: {commit.commit_url}")
+    address = push_folder(
+        settings,
+        folder,
+        options.name,
+        branch=options.branch,
+        is_public=options.public,
+        left_out=_ONLY_HERE,
+    )
+    console.note(f"model: {address}")

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, MachineError
@@ -52,8 +52,6 @@ def write_output(option: str, path: Path, content: bytes) -> None:
         else:
             path.write_bytes(content)
     except OSError as error:
-        with suppress(OSError):
-            _unfinished(target).unlink()
         raise MachineError(f"{option} {path}: cannot be written: {error.strerror}") from None
 
 

@@ -55,16 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.runs.recorded_trees import trace_of
     from ramify.synth.pairs import NamedPair, PairRule, choose_pairs, pair_rows, write_pairs
 
     if options.out.exists():
         raise ConfigError(f"--out: {options.out} exists; name a new file")
     rule: PairRule | NamedPair = PairRule(options.per_question, options.max_tokens)
-    files = _files(options.places)
-    trees = partial(_trees, files)
     if _names_leaves(options):
         rule = NamedPair(options.chosen, options.rejected)
-        trees = partial(_one_tree, options)
+        files = [trace_of(options.places[0], options.step)]
+        trees = partial(_one_tree, files[0], options.tree)
+    else:
+        files = _files(options.places)
+        trees = partial(_trees, files)
     decode = ChatTokenizer(options.model or _model_of(options.places[0])).decode
     console = open_console(options)
     with console.phase("trees", 2 * len(files)) as phase:
@@ -101,11 +104,10 @@ def _files(sources: Sequence[Path]) -> list[Path]:
     return list({file.resolve(): file for source in sources for file in trace_files(source)}.values())
 
 
-def _one_tree(options: argparse.Namespace, phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
-    from ramify.runs.recorded_trees import trace_of, tree_at
+def _one_tree(path: Path, number: int, phase: "Phase") -> "Iterator[tuple[str, ScoredTree]]":
+    from ramify.runs.recorded_trees import tree_at
 
-    path = trace_of(options.places[0], options.step)
-    yield f"{path}", tree_at(path, options.tree)
+    yield f"{path}", tree_at(path, number)
     phase.advance()
 
 

@@ -9,7 +9,7 @@ from ramify.commands.parser import add_quiet, open_console
 
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
-    from ramify.obs.report import Estimate
+    from ramify.quickstart.report import Estimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -52,8 +52,10 @@ def run(options: argparse.Namespace) -> None:
         DataError: There is no such folder, or the two runs cannot be compared.
     """
     words: list[Path] = options.words
-    if words[:1] == [Path("compare")] and len(words) != 1:
+    if words[:1] == [Path("compare")] and (len(words) > 1 or not words[0].is_dir()):
         _compare(options, words[1:])
+    elif options.metric is not None:
+        raise DataError("--metric: belongs to ramify runs compare. Remove it.")
     elif len(words) > 1:
         raise DataError(f"expected one folder, got {len(words)}. To compare: ramify runs compare A B.")
     else:

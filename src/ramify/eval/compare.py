@@ -1,7 +1,6 @@
-"""Several evaluations of the same problems, side by side: compare.json and compare.html."""
+"""Several evaluations of the same problems, side by side."""
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from ramify.core.errors import DataError
 from ramify.eval.evaluation import Evaluation, ProblemResult, make_evaluation
 from ramify.eval.results import read_manifest, read_records
 from ramify.eval.statistics import Difference, Interval, holm, mean_interval, paired_difference
-from ramify.files.durable import replace_file
-from ramify.obs.page import Bar, BarGroup, Card, Cell, Section, Table, bar_chart, flat, render_page
+from ramify.obs.page import flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,52 +161,6 @@ def read_side(folder: Path) -> Side:
         )
     attempts = manifest["scores"]["sampling"]["attempts"]
     return Side(folder, manifest, make_evaluation(records, ids, attempts, manifest["scores"]["seed"]))
-
-
-def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write compare.html and compare.json into `folder`."""
-    replace_file(folder / "compare.html", _page(comparison).encode("utf-8", "replace"))
-    replace_file(folder / "compare.json", (json.dumps(comparison.to_json(), indent=2) + "\n").encode())
-
-
-def _page(comparison: Comparison) -> str:
-    scored = list(zip(comparison.names, comparison.scores, strict=True))
-    cards = [
-        Card(name, f"{score.value:.3f}", f"95 % interval {score.low:.3f} to {score.high:.3f}")
-        for name, score in scored
-    ]
-    rows: list[list[Cell]] = [
-        [
-            f"{pair.second} minus {pair.first}",
-            f"{pair.difference.value:+.3f} [{pair.difference.low:+.3f}, {pair.difference.high:+.3f}]",
-            f"{pair.difference.better}, {pair.difference.worse}",
-            pair.difference.p_value,
-            pair.adjusted,
-            pair.difference.method,
-        ]
-        for pair in comparison.pairs
-    ]
-    header = ["pair", "difference, 95 %", "better, worse on", "p", "p among all pairs", "test"]
-    bars = [Bar(comparison.metric, score.value, score.low, score.high, 2) for _, score in scored]
-    groups = [BarGroup(name, (bar,)) for (name, _), bar in zip(scored, bars, strict=True)]
-    in_percent = all(score.low >= 0 and score.high <= 1 for _, score in scored)
-    charts = [bar_chart(f"{comparison.metric}, percent", groups, "percent")] if in_percent else []
-    settings = Table("", ["key", *comparison.names], [[key, *values] for key, values in comparison.settings])
-    return render_page(
-        "Evaluations of the same problems",
-        f"{comparison.metric}, means over {comparison.scores[0].n} problems. {' '.join(comparison.warnings)}",
-        cards,
-        (
-            Section("Scores", charts=charts),
-            Section(
-                "Pairs",
-                "Problems are compared one by one. p is the probability of a difference at least this large between "
-                "models that do not differ.",
-                tables=(Table("", header, rows),),
-            ),
-            Section("Settings that differ", tables=(settings,)),
-        ),
-    )
 
 
 def _by_problem(side: Side, metric: str) -> list[float]:

@@ -19,13 +19,15 @@ from ramify.core.errors import ConfigError, DataError, ServiceDownError
 from ramify.core.json_types import FieldError, optional, part, truth
 from ramify.eval.compare import Side, read_side
 from ramify.eval.evaluation import summarise, to_csv
-from ramify.eval.page import write_page
+from ramify.eval.page import evaluation_page
 from ramify.eval.results import AttemptRecord, results_lines, tree_lines
 from ramify.files.durable import locked_folder, make_folder, read_record, replace_file
 from ramify.obs.console import Phase, RunConsole
+from ramify.obs.page import write_page
 from ramify.obs.trace_fields import read_problem
 from ramify.rewards.judge import Judge, question_of
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
+from ramify.runs.page import REPORT
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.sampler import sampling
 
@@ -258,7 +260,7 @@ def _write_run(side: Side, verdicts: Mapping[Key, bool], judge: Judge) -> dict[s
     results_lines(folder).update({(a.problem, a.attempt): a.to_json() for a in evaluation.attempts})
     replace_file(folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
     replace_file(folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
-    write_page(folder / "report.html", evaluation, summary, times, side.manifest)
+    write_page(folder / REPORT, evaluation_page(folder, evaluation, summary, times, side.manifest))
     replace_file(folder / _SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 

@@ -1,40 +1,57 @@
-"""The HTML page of an evaluation: summary.json in tables and charts."""
+"""The page of an evaluation: summary.json in tables and charts, and attempts."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from ramify.eval.evaluation import Evaluation
-from ramify.files.durable import replace_file
-from ramify.obs.page import (
-    Bar,
-    BarGroup,
-    Card,
-    Line,
-    Section,
-    Table,
-    bar_chart,
-    flat,
-    line_chart,
-    render_page,
+from ramify.core.errors import DataError
+from ramify.core.json_types import Reader, count, each, mapping, number, part, text
+from ramify.core.tree import StopReason
+from ramify.eval.attempts_section import attempts_section
+from ramify.eval.evaluation import (
+    Evaluation,
+    make_evaluation,
+    summarise,
+    summarise_services,
+    summarise_times,
 )
+from ramify.eval.results import answered_by, read_manifest, read_records, read_times
+from ramify.files.durable import read_record
+from ramify.obs.charts import Bar, BarGroup, Chart, Line, bar_chart, line_chart
+from ramify.obs.page import Card, Page, Section, Table
+from ramify.runs.page import origin_sections
+from ramify.runtime.call_clock import EventLoopLag
 
 _GROUP_PARTS = {"em": "em", "f1": "f1", "judge": "judge", "evidence_recall": "evidence recall"}
 """Parts in the tables of groups, with their headings."""
+_MEANINGS = {
+    "correct": "the answer is right",
+    "acc": "the answer contains a gold",
+    "em": "the answer is a gold, letter by letter after normalisation",
+    "f1": "words that the answer shares with a gold",
+    "math_equal": "the answer is mathematically equal to a gold",
+    "lenient": "f1 of the best reading of the answer",
+    "format": "the output has the form that the reward wants",
+    "bonus": "added for right answers that use several tools",
+    "unread": "the answer could not be read as mathematics: it counts as wrong",
+    "timeout": "comparing the answer took too long: it counts as wrong",
+    "judge": "the judge's verdict",
+    "confidence": "how sure the answer says that it is",
+    "evidence_recall": "documents of the evidence that a search showed",
+}
 _MAX_BARS = 15
 """Most groups that fit into one bar chart."""
 
 
-def write_page(
-    path: Path,
+def evaluation_page(
+    folder: Path,
     evaluation: Evaluation,
     summary: Mapping[str, Any],
     times: Mapping[str, Any],
     manifest: Mapping[str, Any],
-) -> None:
-    """Write `report.html`: one file without scripts or external resources."""
+) -> Page:
+    """Return the page of an evaluation in `folder`."""
     scores = manifest["scores"]
     subtitle = (
         f"{_model_name(summary['model'])} on {_datasets(scores['data']['test'])}: {summary['num_problems']} problems, "
@@ -51,14 +68,15 @@ def write_page(
                 *_null_tables(summary),
                 Table(
                     "Parts of the reward, means over problems",
-                    ["part", "mean", "low", "high", "problems"],
+                    ["part", "mean", "low", "high", "problems", "meaning"],
                     [
-                        [name, *(at[key] for key in ("value", "low", "high", "n"))]
+                        [name, *(at[key] for key in ("value", "low", "high", "n")), _MEANINGS.get(name, "")]
                         for name, at in summary["parts"].items()
                     ],
                 ),
             ),
         ),
+        attempts_section(folder, evaluation),
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
@@ -71,15 +89,9 @@ def write_page(
                 Table("Why attempts ended", ["stop", "attempts"], list(summary["stops"].items())),
             ),
         ),
-        Section(
-            "How to reproduce it",
-            "The resolved recipe with checksums of the files that it names, and the versions of the code.",
-            tables=(_settings(scores), *(_settings(session) for session in manifest["made_with"])),
-            folded=True,
-        ),
+        *origin_sections(folder, "eval"),
     )
-    page = render_page("Evaluation of an agent", subtitle, _cards(summary), sections)
-    replace_file(path, page.encode("utf-8", "replace"))
+    return Page("Evaluation of an agent", subtitle, _cards(summary, evaluation), sections)
 
 
 def _null_tables(summary: Mapping[str, Any]) -> list[Table]:
@@ -110,18 +122,30 @@ def shown(interval: Mapping[str, Any]) -> str:
     return f"{100 * interval['value']:.1f} % [{low:.1f}, {high:.1f}]"
 
 
-def _cards(summary: Mapping[str, Any]) -> list[Card]:
+def _cards(summary: Mapping[str, Any], evaluation: Evaluation) -> list[Card]:
+    attempts = evaluation.attempts
+    cut = sum(attempt.stop not in (StopReason.ANSWERED, StopReason.ENDED) for attempt in attempts)
+    calls = [call for attempt in attempts for call in attempt.calls]
+    failed = sum(call.outcome != "executed" for call in calls)
     return [
+        *(
+            Card(
+                f"pass@{k}",
+                f"{100 * at['value']:.1f}\u00a0%",
+                f"95 % interval {100 * at['low']:.1f} to {100 * at['high']:.1f}",
+            )
+            for k, at in summary["pass_at"].items()
+        ),
         Card(
-            f"pass@{k}",
-            f"{100 * at['value']:.1f} %",
-            f"95 % interval {100 * at['low']:.1f} to {100 * at['high']:.1f}",
-        )
-        for k, at in summary["pass_at"].items()
+            "Malformed or cut",
+            f"{100 * cut / len(attempts):.1f}\u00a0%",
+            f"{cut:,} of {len(attempts):,} attempts; {failed:,} of {len(calls):,} calls failed",
+            0,
+        ),
     ]
 
 
-def _charts(evaluation: Evaluation) -> list[Markup]:
+def _charts(evaluation: Evaluation) -> list[Chart]:
     attempts = len(evaluation.results[0].attempts)
     charts = []
     if attempts > 1:
@@ -260,5 +284,53 @@ def _use_table(summary: Mapping[str, Any], times: Mapping[str, Any]) -> Table:
     return Table("", ["", "mean"], rows)
 
 
-def _settings(table: Mapping[str, Any]) -> Table:
-    return Table("", ["key", "value"], [[key, str(value)] for key, value in flat(table)])
+def page_of_run(folder: Path) -> Page:
+    """Return the page of an evaluation from its files; of one that is not finished, with the problems whose attempts are all done.
+
+    Raises:
+        DataError: No problem is done, or a file cannot be read.
+    """
+    manifest = read_manifest(folder)
+    scores = manifest["scores"]
+    attempts = scores["sampling"]["attempts"]
+    records = read_records(folder)
+    done = Counter(record.problem for record in records)
+    ids = [problem for problem, number_done in done.items() if number_done == attempts]
+    if not ids:
+        raise DataError(f"{folder}: nothing to report yet. No problem has all of its {attempts} attempts.")
+    whole = [record for record in records if done[record.problem] == attempts]
+    evaluation = make_evaluation(whole, ids, attempts, scores["seed"])
+    judged = any("judge" in record.parts for record in whole)
+    path = folder / "summary.json"
+    # What the attempts do not say: notes, prices, agents that know nothing.
+    before = read_record(path, _read_summary) if path.is_file() else {}
+    ks = (
+        [int(k) for k in before["pass_at"] if k.isdecimal() and 0 < int(k) <= attempts]
+        if before
+        else sorted({1, attempts})
+    )
+    notes = before.get("notes", (f"{len(ids)} of {scores['problems']['count']} problems are done so far",))
+    measured = read_times(folder)
+    summary = {
+        "model": answered_by(scores),
+        **summarise(evaluation, ks, None, judged=judged, notes=notes),
+        **summarise_services(measured),
+        **{name: before[name] for name in _FROM_SUMMARY if name in before},
+    }
+    return evaluation_page(
+        folder, evaluation, summary, summarise_times(measured, EventLoopLag(0.0, 0.0)), manifest
+    )
+
+
+_FROM_SUMMARY: Mapping[str, Reader[Any]] = {
+    "null": mapping(part(value=number, low=number, high=number, n=count)),
+    "cost": mapping(number),
+    "helper": part(answers=count, prompt_tokens=count, completion_tokens=count),
+}
+
+
+def _read_summary(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+    readers = {
+        name: read for name, read in _FROM_SUMMARY.items() if isinstance(value, dict) and name in value
+    }
+    return part(pass_at=part(), notes=each(text), **readers)(value)

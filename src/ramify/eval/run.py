@@ -22,7 +22,7 @@ from ramify.eval.evaluation import (
     summarise_times,
     to_csv,
 )
-from ramify.eval.page import write_page
+from ramify.eval.page import evaluation_page
 from ramify.eval.results import (
     AttemptRecord,
     answered_by,
@@ -38,12 +38,14 @@ from ramify.eval.statistics import Interval
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.obs.page import write_page
 from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.obs.trace_index import index_path, write_index
 from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, RecipeRecord, note_session, refuse_other, write_manifest
+from ramify.runs.page import REPORT
 from ramify.runs.run_folder import EVALUATION
 from ramify.runs.status import begin_session
 from ramify.runtime.call_clock import EventLoopLag
@@ -311,7 +313,8 @@ class _Run:
             times["judge"] = self.task.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
-        write_page(self.folder / "report.html", evaluation, summary, times, manifest)
+        page = evaluation_page(self.folder, evaluation, summary, times, manifest)
+        write_page(self.folder / REPORT, page)
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 

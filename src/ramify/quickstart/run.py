@@ -1,5 +1,6 @@
 """The quick start, top to bottom: data, cold start, reinforcement learning, evaluation, report."""
 
+import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,25 +12,16 @@ from ramify.assemble.examples import run_sft
 from ramify.assemble.training import run_rl
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.json_types import each, part, text
 from ramify.core.rank import Rank
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.statistics import Interval
+from ramify.files.durable import read_record, replace_file
 from ramify.learner.parallel import Ranks
 from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.console import RunConsole
-from ramify.obs.metrics import MetricsRow, curve, read_metrics
-from ramify.obs.report import (
-    AfterTraining,
-    BranchSummary,
-    ByStage,
-    Curves,
-    Estimate,
-    PhaseSeconds,
-    Report,
-    write_report,
-)
-from ramify.obs.trace import TracedTree, read_trees
-from ramify.obs.trace_index import trace_files
+from ramify.obs.metrics import MetricsRow, read_metrics
+from ramify.obs.page import write_page
 from ramify.quickstart.evaluations import evaluate, peak_memory_bytes
 from ramify.quickstart.example import (
     Clock,
@@ -40,6 +32,16 @@ from ramify.quickstart.example import (
     rl_recipe,
     sft_recipe,
 )
+from ramify.quickstart.report import (
+    AfterTraining,
+    BranchSummary,
+    ByStage,
+    Estimate,
+    PhaseSeconds,
+    Report,
+    quickstart_page,
+)
+from ramify.runs.page import REPORT
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
@@ -80,8 +82,11 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
             models["rl"] = run_rl(rl, console, Ranks(Rank()))
         with clock.phase("eval"):
             evaluations = _evaluate(example, out, seed, models, data, console)
-    report = _make_report(example, seed, clock.seconds, evaluations, (sft, rl), level)
-    write_report(report, _make_curves(sft.run.dir, rl.run.dir), _tree_to_draw(rl.run.dir), out)
+    report = _make_report(
+        example, seed, clock.seconds, evaluations, (sft, rl), level, out / "eval" / "rl-sampled"
+    )
+    replace_file(out / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode("ascii"))
+    write_page(out / REPORT, quickstart_page(report, out))
     return report
 
 
@@ -125,8 +130,9 @@ def _make_report(
     evaluations: Evaluations,
     recipes: tuple[SftRecipe, TrainRecipe],
     sandbox_level: int,
+    eval_folder: Path,
 ) -> Report:
-    """Put the report together."""
+    """Put the report together; `eval_folder` is that of the last model's evaluation."""
     sft, rl = recipes
     rows = read_metrics(rl.run.dir / "metrics.jsonl")
     return Report(
@@ -151,6 +157,7 @@ def _make_report(
         versions=versions(),
         sandbox_level=sandbox_level,
         warnings=entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
+        notes=read_record(eval_folder / "summary.json", part(notes=each(text)))["notes"],
     )
 
 
@@ -166,26 +173,6 @@ def versions() -> dict[str, str]:
 def estimate(interval: Interval) -> Estimate:
     """Return an interval in the form of a report."""
     return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
-
-
-def _make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
-    """Read the curves of the page from the metrics of both runs."""
-    sft, rl = read_metrics(sft_dir / "metrics.jsonl"), read_metrics(rl_dir / "metrics.jsonl")
-    return Curves(
-        sft_loss=curve(sft, "loss"),
-        rl_reward=curve(rl, "reward/mean"),
-        rl_pass_rate=curve(rl, "reward/part/correct"),
-        entropy_root=curve(rl, "entropy/root"),
-        entropy_after_result=curve(rl, "entropy/after_result"),
-    )
-
-
-def _tree_to_draw(rl_dir: Path) -> TracedTree:
-    """Return the tree of the first step with most branches."""
-    first = trace_files(rl_dir / "trees")[0]
-    return max(
-        read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
-    )
 
 
 def _by_stage(evaluations: Mapping[str, Evaluation], kind: str | None) -> ByStage:

@@ -7,11 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from ramify.core.json_types import each, mapping, number, numbers, part, text, whole
 from ramify.eval.evaluation import Evaluation, repair_table
 from ramify.eval.statistics import Difference, paired_difference
-from ramify.files.durable import replace_file
-from ramify.obs.page import Bar, BarGroup, Card, Section, Table, bar_chart, flat, render_page
+from ramify.files.durable import read_record, replace_file
+from ramify.obs.charts import Bar, BarGroup, bar_chart
+from ramify.obs.page import Card, Page, Section, Table, settings_table, write_page
 from ramify.quickstart.run import estimate, versions
+from ramify.runs.page import REPORT, origin_section, versions_of
+from ramify.synth.page import synthesis_section
 
 What: TypeAlias = Literal["sampled", "greedy"]
 WHATS: tuple[What, ...] = ("sampled", "greedy")
@@ -84,7 +88,61 @@ def write_tool_star_report(report: Mapping[str, Any], folder: Path) -> None:
     """Write report.json and report.html into `folder`."""
     text = json.dumps(report, indent=2, allow_nan=False)
     replace_file(folder / "report.json", (text + "\n").encode("ascii"))
-    replace_file(folder / "report.html", _page(report).encode("utf-8", "replace"))
+    write_page(folder / REPORT, tool_star_page(report, folder))
+
+
+def tool_star_page(report: Mapping[str, Any], folder: Path) -> Page:
+    """Return the page of such a report, whose runs are in `folder`."""
+    sampled = report["pass_at_1"]["sampled"]
+    first, last = sampled["weak"]["pass_at_1"], sampled["dpo"]["pass_at_1"]
+    minutes = sum(report["seconds"].values()) / 60
+    cards = [
+        Card("Weak start", _percent(first), "pass@1 at temperature 1, held-out names"),
+        Card("In the end", _percent(last), f"of {last['n']} questions"),
+        Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
+    ]
+    again = f"ramify quickstart --tool-star --seed {report['seed']} --out NEW_FOLDER"
+    sections = [
+        _stage_section(report),
+        synthesis_section(report["synthesis"]),
+        _cycle_section(report["cycle"]),
+        _repair_section(report["repairs"]),
+        origin_section(folder, versions_of(folder / "selfcritic"), again),
+        Section(
+            "Settings",
+            tables=(settings_table({**report["config"], "seconds": report["seconds"]}),),
+            folded=True,
+        ),
+    ]
+    return Page("Tool-Star in the tiny world", "ramify quickstart --tool-star", cards, sections)
+
+
+def read_tool_star_report(path: Path) -> dict[str, Any]:
+    """Read a report.json that `write_tool_star_report` wrote.
+
+    Raises:
+        DataError: It cannot be read, or is something else.
+    """
+    return read_record(path, _READ_REPORT)
+
+
+_SCORES = part(
+    pass_at_1=part(value=number, ci95=numbers),
+    by_kind=mapping(part(value=number, ci95=numbers)),
+    calls=number,
+)
+_CHANGE = part(value=number, ci95=numbers, p_value=number)
+_READ_REPORT = part(
+    seed=whole,
+    seconds=mapping(number),
+    pass_at_1=part(sampled=mapping(_SCORES), greedy=mapping(_SCORES)),
+    added=part(sampled=mapping(_CHANGE), greedy=mapping(_CHANGE)),
+    repairs=each(part(stage=text, what=text, repairs=text, added=_CHANGE, acted=mapping(part(times=number)))),
+    synthesis=part(),
+    cycle=part(rl=part(first=number, last=number), pairs=part(line=text)),
+    versions=mapping(text),
+    config=part(),
+)
 
 
 def _scores(evaluation: Evaluation) -> dict[str, Any]:
@@ -109,27 +167,6 @@ def _added(before: Evaluation, after: Evaluation) -> dict[str, Any]:
         "better": change.better,
         "worse": change.worse,
     }
-
-
-def _page(report: Mapping[str, Any]) -> str:
-    sampled = report["pass_at_1"]["sampled"]
-    first, last = sampled["weak"]["pass_at_1"], sampled["dpo"]["pass_at_1"]
-    minutes = sum(report["seconds"].values()) / 60
-    cards = [
-        Card("Weak start", _percent(first), "pass@1 at temperature 1, held-out names"),
-        Card("In the end", _percent(last), f"of {last['n']} questions"),
-        Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
-    ]
-    table = {**report["config"], "versions": report["versions"], "seconds": report["seconds"]}
-    settings = [(key, f"{value}") for key, value in flat(table)]
-    sections = [
-        _stage_section(report),
-        _synthesis_section(report["synthesis"]),
-        _cycle_section(report["cycle"]),
-        _repair_section(report["repairs"]),
-        Section("Settings", tables=(Table("", ("key", "value"), settings),), folded=True),
-    ]
-    return render_page("Tool-Star in the tiny world", "ramify quickstart --tool-star", cards, sections)
 
 
 def _stage_section(report: Mapping[str, Any]) -> Section:
@@ -162,25 +199,7 @@ def _stage_section(report: Mapping[str, Any]) -> Section:
         header = ("stage", "pass@1 [95 %]", "added [95 %]", "p", "tool calls an answer")
         tables.append(Table(title, header, rows))
     text = f"Each stage starts from the one above it. {_ADDS}"
-    return Section("Gain of each stage", text, charts, tables)
-
-
-def _synthesis_section(summary: Mapping[str, Any]) -> Section:
-    classes = [[name, count, summary["rows"].get(name, 0)] for name, count in summary["classes"].items()]
-    stages = [
-        [stage, total["answers"], round(100 * total["right"], 1), total["calls"], total["tokens"]["written"]]
-        for stage, total in summary["stages"].items()
-    ]
-    hints = [[name, count] for name, count in summary["hints"].items()]
-    return Section(
-        "Results of the synthesis",
-        "Questions by whether the weak start answers them without and with tools; the hard ones go to RL.",
-        tables=(
-            Table("Answers", ("with", "answers", "percent right", "calls", "tokens written"), stages),
-            Table("Questions", ("class", "questions", "rows for SFT"), classes),
-            Table("Rows that continue from a hint", ("hint", "rows"), hints),
-        ),
-    )
+    return Section("Gain of each stage", text, charts=charts, tables=tables)
 
 
 def _cycle_section(cycle: Mapping[str, Any]) -> Section:
@@ -229,7 +248,7 @@ def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:
 
 
 def _percent(scores: Mapping[str, Any]) -> str:
-    return f"{100 * scores['value']:.1f} %"
+    return f"{100 * scores['value']:.1f}\u00a0%"
 
 
 def _interval(scores: Mapping[str, Any]) -> str:

@@ -188,14 +188,15 @@ TRAINING = RunKind(
     what="a run",
     lines=("metrics.jsonl", "cycle-*/rl/metrics.jsonl"),
     results=(*_STEPS, *(f"cycle-*/rl/{steps}" for steps in _STEPS), "cycle-*/done.json"),
-    files=("evals.jsonl",),
-    folders=("checkpoints", "trees", "timing", "evals", "preflight", "tokenizer"),
+    files=("evals.jsonl", "report.html"),
+    folders=("checkpoints", "trees", "timing", "evals", "preflight", "tokenizer", "figures"),
 )
 ROLLOUT = RunKind(
     name="rollout",
     what="trees",
     results=("trees/000001.jsonl",),
-    folders=("trees", "timing", "tokenizer"),
+    files=("report.html",),
+    folders=("trees", "timing", "tokenizer", "figures"),
     can_resume=False,
 )
 EVALUATION = RunKind(
@@ -204,14 +205,15 @@ EVALUATION = RunKind(
     lines=("results.jsonl",),
     results=("summary.json",),
     files=("times.jsonl", "trees.jsonl", "trees.index.jsonl", "times.json", "results.csv", "report.html"),
-    folders=("tokenizer",),
+    folders=("tokenizer", "figures"),
 )
 SYNTHESIS = RunKind(
     name="synthesis",
     what="a synthesis",
     lines=("trees/direct.jsonl", "trees/tools.jsonl", "trees/hints.jsonl"),
     results=("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json"),
-    folders=("trees", "tokenizer"),
+    files=("report.html",),
+    folders=("trees", "tokenizer", "figures"),
 )
 
 RUN_KINDS = (TRAINING, ROLLOUT, EVALUATION, SYNTHESIS)

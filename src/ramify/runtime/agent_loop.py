@@ -125,8 +125,12 @@ class AgentLoop:
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
         else:
-            # asyncio reports tasks that are destroyed unfinished; the policy has long read these calls as timeouts.
-            self._loop.set_exception_handler(lambda _loop, _context: None)
+            # The policy has long read these calls as timeouts.
+            self.end_with_process()
+
+    def end_with_process(self) -> None:
+        """Have asyncio say nothing about tasks that are destroyed unfinished, because the process ends."""
+        self._loop.set_exception_handler(lambda _loop, _context: None)
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=TimedEventLoop) as runner:

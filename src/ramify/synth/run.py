@@ -13,6 +13,7 @@ from ramify.core.messages import Problem
 from ramify.core.tree import TreeKey
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
+from ramify.obs.page import write_page
 from ramify.obs.token_counts import PriceConfig
 from ramify.rollout.plan import TreeRequest
 from ramify.rollout.tool_set import ToolSet
@@ -25,6 +26,7 @@ from ramify.runs.manifest import (
     refuse_other,
     write_manifest,
 )
+from ramify.runs.page import REPORT
 from ramify.runs.recorder import open_loggers
 from ramify.runs.run_folder import SYNTHESIS
 from ramify.runs.status import begin_session
@@ -33,6 +35,7 @@ from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.hints import HintLibrary, hint_positions, planned_hint
+from ramify.synth.page import synthesis_page
 from ramify.synth.results import Sorter, summary_metrics, write_results
 from ramify.synth.rows import is_right, read_stage, stage_file
 
@@ -100,6 +103,7 @@ def synthesize(plan: SynthPlan, console: RunConsole) -> dict[str, Any]:
     summary = write_results(plan.folder, plan.task.problems, sorter, plan.price)
     with open_loggers(plan.folder, name, plan.recipe, plan.log, console.note) as loggers:
         loggers.step(0, summary_metrics(summary))
+    write_page(plan.folder / REPORT, synthesis_page(plan.folder))
     return summary
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from ramify.chat.token_texts import copy_tokenizer
 from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
+from ramify.runs.page import write_run_page
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import take_batch
 from ramify.sampler.sampler import Sampler, SamplingSession, sampling
@@ -43,6 +44,7 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
     saved = run.saver.save(state)
     if run.is_new:
         run.sampler.scoring.require_success()
+    write_run_page(run.folder.root, run.console.note)
     return saved
 
 

@@ -16,6 +16,7 @@ from ramify.obs.trace_index import write_indexed
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
+from ramify.runs.page import write_run_page
 from ramify.runs.recorded_trees import tree_at
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.status import begin_session
@@ -74,6 +75,7 @@ def grow_rollout(
     sampler.scoring.require_success()
     # Last: with its trees a rollout is done.
     write_indexed(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
+    write_run_page(folder.root, console.note)
     return tree_metrics(batch)
 
 

@@ -20,6 +20,7 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
+from ramify.runs.page import write_run_page
 from ramify.runs.recorder import Recorder
 from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
@@ -109,7 +110,9 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
             "no optimizer step changed the weights: every loss or gradient was not finite (see metrics.jsonl); lower "
             "learner.optimizer.rate or check the data"
         )
-    return run.saver.save(state)
+    saved = run.saver.save(state)
+    write_run_page(run.recorder.folder.root, run.console.note)
+    return saved
 
 
 @contextmanager

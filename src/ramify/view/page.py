@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, DataError, MachineError
-from ramify.files.durable import UNFINISHED, replacing
+from ramify.files.durable import replacing
 from ramify.view.payload import RunView
 from ramify.view.safe import dump
 
@@ -63,18 +63,14 @@ def write_page(view: RunView, path: Path, bundle: Bundle, advance: Callable[[], 
     indexes = [view.index(key) for key in view.sources]
     traces = sum(source.path.stat().st_size for source in view.sources.values())
     size = 0
-    try:
-        with replacing(path) as file:
-            for piece in _pieces(view, bundle, indexes, traces <= MAX_WITH_CREDITS, advance):
-                size += file.write(piece)
-                if size > MAX_PAGE:
-                    raise ConfigError(
-                        f"--out {path}: the page would have more than {MAX_PAGE >> 20} MiB. Use --serve, or name the folder "
-                        "of a smaller run."
-                    )
-    except BaseException:
-        path.with_name(path.name + UNFINISHED).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        for piece in _pieces(view, bundle, indexes, traces <= MAX_WITH_CREDITS, advance):
+            size += file.write(piece)
+            if size > MAX_PAGE:
+                raise ConfigError(
+                    f"--out {path}: the page would have more than {MAX_PAGE >> 20} MiB. Use --serve, or name the folder "
+                    "of a smaller run."
+                )
     return size
 
 

@@ -14,7 +14,7 @@ from ramify.runs.actions import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
-from ramify.view.safe import redacted_table, safe, safe_table
+from ramify.view.safe import clean, redacted_table, safe, safe_table
 from ramify.view.summaries import SummaryCache, schema_note
 from ramify.view.texts import TokenTexts, search_trace
 from ramify.view.times import TreeKey, seconds_by_tree, times_of
@@ -60,16 +60,19 @@ class RunView:
     def _look(self) -> None:
         self.runs = find_runs(self._roots)
         sources = sources_of(self.runs, self._roots)
-        notes = {source.id: schema_note(source.path) for source in sources}
-        self.left_out = {key: note for key, note in notes.items() if note}
+        reasons = {source.id: schema_note(source.path) for source in sources}
+        self.left_out = _grouped([(source.path, reasons[source.id]) for source in sources])
+        # The page knows what it shows, and asks by that.
         self.sources: Mapping[str, TraceSource] = {
-            source.id: source for source in sources if source.id not in self.left_out
+            clean(source.id): source for source in sources if not reasons[source.id]
         }
 
     def state(self) -> Iterator[Path | bool]:
         """Yield what the value `run` depends on: files, and whether a process works in a run's folder."""
+        yield from self._roots
         for run in self.runs:
             yield is_locked(run.folder)
+            yield run.folder.parent
             yield from (run.folder / name for name in _RUN_FILES)
         for source in self.sources.values():
             yield source.path
@@ -92,7 +95,7 @@ class RunView:
         self._look()
         runs, sources = self.runs, self.sources
         live = {run.folder: is_locked(run.folder) for run in runs}
-        notes = [*self.left_out.values()]
+        notes = [*self.left_out]
         series = self._series(runs, notes)
         for source in sources.values():
             known = self._summaries.known(source.path)
@@ -231,7 +234,7 @@ class RunView:
         hits: list[list[Any]] = []
         # What a redacted page does not show cannot be searched for either.
         for key, source in {} if self._redact or not text.strip() else self.sources.items():
-            for row, where in search_trace(source.path, text):
+            for row, where in search_trace(source.path, text, self.num_trees(key)):
                 hits.append([key, row, where])
                 if len(hits) == MAX_HITS:
                     return hits
@@ -240,10 +243,10 @@ class RunView:
     def problem(self, problem_id: str) -> list[list[Any]]:
         """Return source, row, mean, right and number of trajectories of all trees of a problem."""
         return [
-            [safe(key), *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
+            [key, *(safe(row[name]) for name in ("row", "mean", "right", "n"))]
             for key, source in self.sources.items()
             for row in self._rows(source, {})
-            if row["problem"] == problem_id
+            if clean(row["problem"]) == problem_id
         ]
 
     def _traced(self, source_id: str, row: int) -> tuple[TraceSource, TracedTree]:
@@ -272,6 +275,18 @@ class RunView:
     def _safe_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
         plain = safe_table(value)
         return redacted_table(plain) if self._redact else plain
+
+
+def _grouped(reasons: Sequence[tuple[Path, str]]) -> tuple[str, ...]:
+    """Return a sentence for each reason to leave a trace out; all traces of an old run have one reason."""
+    paths: dict[str, list[Path]] = {}
+    for path, reason in reasons:
+        if reason:
+            paths.setdefault(reason, []).append(path)
+    return tuple(
+        f"{first}{f' and {len(others)} more' if others else ''}: {reason}"
+        for reason, (first, *others) in paths.items()
+    )
 
 
 def _row(summary: TreeSummary, is_right: bool | None) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _NAMES = frozenset(
     }
 )
 """Keys whose texts are names of ours or of the run, not data."""
+_TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _TABLES = ("info", "arguments")
 """Tables whose keys are data too."""
 
@@ -101,7 +102,9 @@ def redacted_table(table: Mapping[str, Any]) -> dict[str, Any]:
 def _redacted(value: Any, key: str) -> Any:  # noqa: ANN401 - JSON
     match value:
         case str():
-            return value if key in _NAMES or not value else f"[{len(value):,} characters]"
+            # The policy may have written anything for the name of a tool.
+            is_name = key in _NAMES and (key != "name" or _TOOL_NAME.fullmatch(value) is not None)
+            return value if is_name or not value else f"[{len(value):,} characters]"
         case Mapping() if key in _TABLES:
             return {}
         case Mapping():

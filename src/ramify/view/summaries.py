@@ -57,7 +57,7 @@ class SummaryCache:
             try:
                 about = path.stat()
             except OSError as error:
-                note = f"{path}: cannot be read: {error.strerror}. It is left out."
+                note = f"{path}: cannot be read: {error.strerror}. Left out."
                 return Summaries((), note, True, 0, 0, 0)
             before = self._files.get(path)
             if before is not None and (before.inode, before.size) == (about.st_ino, about.st_size):
@@ -98,19 +98,19 @@ class SummaryCache:
 
 
 def schema_note(path: Path) -> str:
-    """Return a sentence if a trace is of another schema and so left out; "" if not, judged by its first bytes."""
+    """Return why a trace is left out if it is of another schema, judged by its first bytes; "" if it is not."""
     try:
         with path.open("rb") as file:
             head = _HEAD.match(file.read(32))
     except OSError as error:
-        return f"{path}: cannot be read: {error.strerror}. It is left out."
+        return f"cannot be read: {error.strerror}. Left out."
     if head is None or int(head[1]) == SCHEMA:
         return ""
     # Its own message names the last version that reads it.
     try:
         parse_tree(path, 1, next(lines_of(path)))
     except DataError as error:
-        return f"{error}. It is left out."
+        return f"{error}. Left out.".removeprefix(f"{path} row 1: ")
     return ""
 
 

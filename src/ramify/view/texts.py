@@ -46,8 +46,8 @@ def _begun(tree: Tree, node: Node) -> tuple[int, ...]:
     return parent.token_ids if parent is not None and is_same else ()
 
 
-def search_trace(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Yield row (from 0) and place of the trees of a trace that hold a text, small and capital letters alike.
+def search_trace(path: Path, text: str, num_trees: int) -> Iterator[tuple[int, str]]:
+    """Yield row (from 0) and place of the first trees of a trace that hold a text, small and capital letters alike.
 
     The place is the id of a node, "problem" or "answer". The file is read line by line; most lines are passed over without being
     parsed, and a line that is cut off or damaged is passed over too.
@@ -56,7 +56,7 @@ def search_trace(path: Path, text: str) -> Iterator[tuple[int, str]]:
     # Letters and digits of ASCII stand in JSON as they are; any other character may be an escape.
     letters = max(_RUN_OF_LETTERS.findall(text.lower()), key=len, default="").encode()
     with suppress(DataError):
-        for row, line in enumerate(lines_of(path)):
+        for row, line in zip(range(num_trees), lines_of(path), strict=False):
             if letters in line.lower():
                 with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     if (where := _where(json.loads(line), wanted)) is not None:

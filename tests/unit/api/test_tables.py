@@ -28,6 +28,9 @@ def test_functions_become_the_tables_that_name_them():
         "own": [{"path": __file__, "function": "price"}],
         "python": {"timeout_seconds": 5.0, "max_output_chars": 4000, "stateful": False},
     }
+    (own,) = tool_tables(rf.tools.Function(price, in_prompt=False, timeout_seconds=3))["tools"]["own"]
+    assert (own["path"], own["function"], own["name"]) == (__file__, "price", "price")
+    assert (own["in_prompt"], own["timeout_seconds"]) == (False, 3)
     assert reward_table([right, (price, 0.2)]) == {
         "name": "parts",
         "own": [

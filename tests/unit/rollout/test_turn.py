@@ -205,3 +205,30 @@ def test_an_engine_that_says_exact_and_returns_brackets_is_refused(tokenizer_fol
     parts = agent(tokenizer_folder, RULE, bracketed(0.1), all_entropies=True)
     with pytest.raises(EngineError, match=r'returned entropies as brackets.* to "annotate"$'):
         grow(parts)
+
+
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+def test_nodes_say_where_their_call_begins_and_decisions_what_was_drawn(tokenizer_folder, branch_at):
+    # So long a probe that a call begins in the tokens that branches share.
+    rule = BernoulliBrancher(m=2, alpha=0.5, beta=0.3, children=1, probe_tokens=9)
+    parts = agent(tokenizer_folder, rule, branch_at=branch_at)
+    tree = grow_one(parts)
+    starts = []
+    for node in tree.nodes:
+        if node.call_from is None:
+            assert not node.calls
+            continue
+        if node.calls[0].malformed:
+            # The script gives a branch the end of another turn, whose tag closes nothing.
+            continue
+        before = tree.by_id[node.parent]
+        shared = before.token_ids if before.source is Source.POLICY else ()
+        ids, start = shared + node.token_ids, node.call_from + len(shared)
+        decode = parts.renderer.decode
+        assert "</think>" in decode(ids[:start])
+        assert decode(ids[start:]).strip().startswith(f"<{node.calls[0].name}>")
+        starts.append(node.call_from)
+    assert starts
+    assert (min(starts) < 0) == (branch_at == "after_probe")
+    assert {decision.planned > 0 for decision in tree.decisions} == {True, False}
+    assert all((each.planned > 0) == (each.draw < each.probability) for each in tree.decisions)

@@ -148,12 +148,13 @@ def test_a_long_text_is_cut(tmp_path):
 
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path):
     trees = [two_calls(words(), f"p{number}", slot=number) for number in range(4)]
-    folder = write_training(tmp_path / "rl", dict.fromkeys((1, 2, 3, 4), trees))
-    cut, damaged, older = ((folder / "trees" / f"00000{step}.jsonl") for step in (2, 3, 4))
+    folder = write_training(tmp_path / "rl", dict.fromkeys((1, 2, 3, 4, 5), trees))
+    cut, damaged, older, other = ((folder / "trees" / f"00000{step}.jsonl") for step in (2, 3, 4, 5))
     cut.write_bytes(cut.read_bytes()[:-20])
     lines = damaged.read_text().splitlines()
     damaged.write_text("\n".join([*lines[:2], lines[2].replace('"nodes"', '"knots"'), lines[3]]) + "\n")
-    older.write_text(older.read_text().replace('{"schema":', '{"schema":5,"was":', 1))
+    for path in (older, other):
+        path.write_text(path.read_text().replace('{"schema":', '{"schema":5,"was":', 1))
     (folder / "metrics.jsonl").write_text('{"step":"one"}\n')
     view = RunView([folder])
     sources = [source["id"] for source in view.run()["sources"]]
@@ -166,10 +167,22 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path):
         "000002",
         "000003",
     ]
-    assert "schema 5" in notes[0]
+    assert "and 1 more: tree trace schema 5 is older" in notes[0]
     assert view.tree("trees/000003", 1)["problem"]["id"] == "p1"
     for row in range(3):
         assert view.tree("trees/000002", row)["problem"]["id"] == f"p{row}"
+    # A search leads to no tree that is left out.
+    assert {where[0] for where in view.search("p3")} == {"trees/000001"}
+
+
+def test_the_page_may_ask_by_the_names_that_it_shows(tmp_path):
+    for folder, problem in (("a\x1b[31m\udcff", "p0"), ("b\u202e <i>", "\u202ep1\ud800")):
+        write_training(tmp_path / folder, {1: [two_calls(words(), problem)]})
+    view = RunView([tmp_path])
+    for source in view.run()["sources"]:
+        (row,) = rows_of(view, source["id"])
+        assert view.tree(source["id"], 0)["source"] == source["id"]
+        assert view.problem(row["problem"]) == [[source["id"], 0, row["mean"], row["right"], row["n"]]]
 
 
 def test_an_evaluation_that_grows_is_followed(tmp_path):
