@@ -124,7 +124,7 @@ def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
         }.values()
     )
     if options.out is not None:
-        require_output("--out", options.out, files)
+        require_output("--out", options.out, [*files, options.reward])
     rows = rescore(options.reward, options.overrides, files, options.tree)
     if options.out is not None:
         write_output("--out", options.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
