@@ -178,8 +178,9 @@ def test_every_command_that_a_page_offers_for_an_attempt_runs(evaluated, tmp_pat
 def test_another_reward_changes_what_a_trace_is_worth(trained, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     capsys.readouterr()
-    words = ["score", trained, "--reward", trained / "recipe.toml", "-s", "reward.name=answer", "--out", out]
-    assert main([*map(str, words)]) == 0
+    # A run that is named twice counts once.
+    words = ["score", trained, f"{trained}/", "--reward", trained / "recipe.toml", "-s", "reward.name=answer"]
+    assert main([*map(str, words), "--out", str(out)]) == 0
     summary, rows = json.loads(capsys.readouterr().out), read_lines(out)
     trees = [traced for step in (1, 2) for traced in read_trees(trained / "trees" / f"{step:06d}.jsonl")]
     assert [row["old"] for row in rows] == [r.value for traced in trees for r in traced.rewards]
@@ -233,6 +234,7 @@ def test_a_case_says_which_call_has_another_result(trained, tmp_path, capsys):
         (["score", "{run}", "--reward", "{run}/recipe.toml", "--task", "qa"], "--reward"),
         (["score", "{run}", "--task", "qa", "--tree", "0"], "--reward"),
         (["score", "{tmp}", "--reward", "{run}/recipe.toml"], "expected a run folder with trees"),
+        (["credit", "{run}", "-s", "rollout.n=3"], "-s rollout.n=3: only keys of algorithm are read"),
     ],
 )
 def test_a_mistake_about_a_recorded_tree_is_one_line(trained, tmp_path, capsys, words, message):

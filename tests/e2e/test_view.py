@@ -146,11 +146,16 @@ def _answers(host, port):
         (["run", "--out", "page.html", "--port", "8000"], "--port: has no effect with --out"),
         (["run", "--out", "run"], "--out run: is a folder"),
         (["run", "--out", "page.html", "--serve"], "not allowed with"),
+        (["run", "--out", "run/results.jsonl"], "run/results.jsonl would be overwritten"),
+        (["run", "--otlp", "run/trees/000001.jsonl"], "run/trees/000001.jsonl would be overwritten"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, words, expected):
     monkeypatch.chdir(tmp_path)
     write_evaluation(tmp_path / "run", [one_path("p0", 0, "41", 1.0)])
+    # A trace of another schema is left out of a page, and no page takes its place.
+    (tmp_path / "run" / "trees").mkdir()
+    (tmp_path / "run" / "trees" / "000001.jsonl").write_text('{"schema":5,"was":0}\n')
     assert main(["view", *words]) == 2
     error = capsys.readouterr().err
     assert expected in error

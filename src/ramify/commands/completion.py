@@ -61,7 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("shell", choices=tuple(_SCRIPTS), help="print the script of this shell")
     parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="instead: the words that can stand for the last of these"
+        "words",
+        # With "*", argparse takes the word -- for its own.
+        nargs=argparse.REMAINDER,
+        metavar="WORD",
+        help="instead: the words that can stand for the last of these",
     )
 
 

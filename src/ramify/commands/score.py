@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,13 +115,16 @@ def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
     from ramify.runs.recorded_trees import trace_files, trace_of
 
     one_step = options.step is not None or options.tree is not None
-    files = [
-        file
-        for source in options.files
-        for file in ([trace_of(source, options.step)] if one_step else trace_files(source))
-    ]
+    # A file that is named twice counts once.
+    files = list(
+        {
+            file.resolve(): file
+            for source in options.files
+            for file in ([trace_of(source, options.step)] if one_step else trace_files(source))
+        }.values()
+    )
     if options.out is not None:
-        require_output("--out", options.out, files)
+        require_output("--out", options.out, [*files, options.reward])
     rows = rescore(options.reward, options.overrides, files, options.tree)
     if options.out is not None:
         write_output("--out", options.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
@@ -130,8 +134,8 @@ def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
         "n": len(rows),
         "counted": len(counted),
         "changed": sum(row["new"] != row["old"] for row in rows),
-        "old": sum(row["old"] for row in counted) / count,
-        "new": sum(row["new"] for row in counted) / count,
+        "old": math.fsum(row["old"] for row in counted) / count,
+        "new": math.fsum(row["new"] for row in counted) / count,
         **({} if options.tree is None else {"trajectories": rows}),
     }
 

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     if path is None:
         _serve(view, bundle, options.port, console)
         return
-    require_output(option, path, [source.path for source in view.sources.values()])
+    require_output(option, path, view.files())
     with console.phase(f"writing {path.name}", sum(map(view.num_trees, view.sources))) as phase:
         if options.out is not None:
             size = write_page(view, path, bundle, phase.advance)

@@ -50,7 +50,11 @@ def load_tables(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> R
     Raises:
         ConfigError: As for `load_recipe`.
     """
-    tables = {name: table for name, table in read_toml(path).items() if name in schema.model_fields}
+    own = schema.model_fields
+    for override in overrides:
+        if override.partition("=")[0].partition(".")[0].strip() not in own:
+            raise ConfigError(f"-s {override}: only keys of {', '.join(own)} are read here. Remove it.")
+    tables = {name: table for name, table in read_toml(path).items() if name in own}
     return override_recipe(schema, tables, overrides, str(path))
 
 

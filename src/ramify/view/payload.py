@@ -11,6 +11,7 @@ from ramify.files.durable import is_locked
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_tree
 from ramify.runs.actions import tree_actions
+from ramify.runs.manifest import MANIFEST
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
@@ -76,6 +77,14 @@ class RunView:
             yield from (run.folder / name for name in _RUN_FILES)
         for source in self.sources.values():
             yield source.path
+
+    def files(self) -> Iterator[Path]:
+        """Yield the files of the runs that a page is made from, also those that are left out of it."""
+        for run in self.runs:
+            yield run.recipe
+            yield from (run.folder / name for name in (MANIFEST, "results.jsonl", *_RUN_FILES))
+        for source in sources_of(self.runs, self._roots):
+            yield from (source.path, source.times)
 
     def index_files(self, source_id: str) -> tuple[Path, ...]:
         """Return the files that the value `index` of a source depends on.

@@ -58,6 +58,13 @@ def test_what_follows(words, expected):
     assert after(*words) == expected
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_two_dashes_begin_an_option(shell, capsys):
+    assert main(["completion", shell, "--", "view", "--"]) == 0
+    assert capsys.readouterr().out.split() == [word for word in after("view", "--") if word.startswith("--")]
+    assert "--redact" in after("view", "--")
+
+
 SHELLS = {
     "bash": "source <(ramify completion bash); COMP_WORDS=(ramify {words}); COMP_CWORD={last}; _ramify; "
     'printf "%s\\n" "${{COMPREPLY[@]}}"',
