@@ -1,11 +1,12 @@
 """Objects are tables of recipes; whatever is wrong is one sentence."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 
 import ramify as rf
-from ramify.api.tables import function_table, reward_table, tool_tables
+from ramify.api.tables import AS_RECIPE, function_table, reward_table, tool_tables
 from ramify.core.errors import ConfigError
 from ramify.files.user_code import WITHOUT_FILE, load_function
 
@@ -49,6 +50,16 @@ def test_what_no_file_has_is_found_in_this_process_only():
         load_function(WITHOUT_FILE, "rule")
 
 
+@pytest.mark.parametrize("kind", [rf.Rollout, rf.Learner, rf.Limits])
+def test_keys_are_parameters_without_values_of_their_own(kind):
+    parameters = inspect.signature(kind).parameters
+    assert set(parameters) == {*kind.keys, "unknown"}
+    assert {parameters[key].default for key in kind.keys} == {AS_RECIPE}
+    assert kind().table == {}
+    key = "max_tokens" if "max_tokens" in kind.keys else "rate"
+    assert kind(**{key: None}).table == {key: None}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -60,6 +71,11 @@ def test_what_no_file_has_is_found_in_this_process_only():
         (lambda: rf.algorithms.ARPO(shared="twice"), "algorithms.arpo: shared: expected 'repeat', 'split' or 'mass', "),
         (lambda: rf.score([], "lenght"), "score: reward.name: expected "),
         (lambda: rf.score([], ["answer", "length"]), "reward: expected one name or object, and functions beside it, "),
+        (lambda: rf.score([], [("answer", 0.5), right]), "reward: a name or an object has no weight. "),
+        (lambda: rf.score([], (right, "2")), "score: reward.own.0.weight: expected "),
+        (lambda: rf.score([], (right, price)), "score: reward.own.0.weight: expected "),
+        (lambda: rf.reward(max), "reward max: its parameters cannot be read. "),
+        (lambda: rf.reward(lambda final_answer: (yield 1.0)), "reward <lambda>: it yields. "),
         (lambda: tool_tables([3]), "tools: expected a function, a class or an object of ramify.tools, got int"),
         (lambda: rf.problems(3), "data: expected a file, or rows as a list of dictionaries, "),
         (lambda: next(rf.problems([{"prompt": "?", "answer": 1}]).batches(2)), "batches: expected a size from 1 to 1, "),
