@@ -320,6 +320,9 @@ def algorithm_table(algorithm: Any) -> Table:  # noqa: ANN401 - a name, an objec
     if isinstance(algorithm, str):
         return dict(paper_recipe(algorithm)["algorithm"])
     table = as_table(algorithm)
+    require(
+        table, dict, "algorithm: expected a name, an object of ramify.algorithms such as ARPO(), or a table"
+    )
     for key in ("estimator", "loss"):
         if key in table:
             table[key] = function_table(table[key])
@@ -335,6 +338,17 @@ def algorithm_section(algorithm: Any) -> AlgorithmSection:  # noqa: ANN401 - a n
     if isinstance(algorithm, AlgorithmSection):
         return algorithm
     return check_recipe(AlgorithmSection, algorithm_table(algorithm), "algorithm")
+
+
+def require(value: object, kind: Any, what: str) -> None:  # noqa: ANN401 - what isinstance takes
+    """Refuse an argument of another type; `what` begins the message and says what is expected.
+
+    Raises:
+        ConfigError: It is no `kind`.
+    """
+    # True is an int of Python, and no number of anything here.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{what}, got {value!r:.60}")
 
 
 def short(text: str, most: int = 190) -> str:
