@@ -93,6 +93,9 @@ class Agent:
         """
         require(policy, Policy, "Agent: policy: expected a ramify.Policy")
         require(limits or Limits(), Limits, "Agent: limits: expected ramify.Limits")
+        require(rewriters, list | tuple, "Agent: rewriters: expected a list of functions")
+        if not isinstance(instructions, bool):
+            require(instructions, str, "Agent: instructions: expected a text, a file, True or False")
         self.policy = policy
         base = base_recipe()
         keys = {"max_prompt_tokens": base["data"]["max_prompt_tokens"], **base["rollout"]}

@@ -134,6 +134,8 @@ def write_rows(rows: Rows, folder: Path, name: str) -> Path:
         raise ConfigError(
             f"data: expected a file, or rows as a list of dictionaries, a datasets.Dataset or a pandas frame ({error})"
         ) from None
+    if not lines:
+        raise DataError("data: empty; expected at least one row with a prompt and an answer")
     path = folder / f"{name}.jsonl"
     replace_lines(path, map(dump_line, lines))
     return path
