@@ -17,6 +17,7 @@ from ramify.api.tables import (
     environment_table,
     function_table,
     merged,
+    require,
     short,
     tool_tables,
 )
@@ -26,6 +27,7 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_parts import EnvironmentSection, SandboxSection, Section, ToolsSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.closing import close_all
+from ramify.core.config import Tokens
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.core.tree import Tree as CoreTree
@@ -48,6 +50,12 @@ class _WorldTables(Section):
     tools: ToolsSection = ToolsSection()
     sandbox: SandboxSection = SandboxSection()
     environment: EnvironmentSection | None = None
+
+
+class _PromptTable(Section):
+    """The limit of a prompt."""
+
+    max_prompt_tokens: Tokens
 
 
 class _RolloutTable(Section):
@@ -83,20 +91,33 @@ class Agent:
         Raises:
             UserError: A tool cannot be used, or the machine lacks what it needs.
         """
+        require(policy, Policy, "Agent: policy: expected a ramify.Policy")
+        require(limits or Limits(), Limits, "Agent: limits: expected ramify.Limits")
+        require(rewriters, list | tuple, "Agent: rewriters: expected a list of functions")
+        if not isinstance(instructions, bool):
+            require(instructions, str, "Agent: instructions: expected a text, a file, True or False")
         self.policy = policy
         base = base_recipe()
         keys = {"max_prompt_tokens": base["data"]["max_prompt_tokens"], **base["rollout"]}
         if policy.deterministic:
             keys |= {"trajectory_seconds": None, "step_seconds": None}
         keys = merged({key: keys[key] for key in Limits.keys & keys.keys()}, limits.table if limits else {})
-        self._prompt_tokens = int(keys.pop("max_prompt_tokens"))
+        prompt = check_recipe(
+            _PromptTable, {"max_prompt_tokens": keys.pop("max_prompt_tokens", None)}, "Agent"
+        )
+        self._prompt_tokens = prompt.max_prompt_tokens
         self._limits: Table = keys
         self._instructions = instructions
         self._branchers: dict[str, Brancher] = {}
         self._publishing = asyncio.Lock()
         self._version: int | None = None
         self._closed = False
-        tables = tool_tables(tools) | {"environment": environment_table(environment)}
+        world = tool_tables(tools)
+        if environment is None and not world["tools"]:
+            raise ConfigError(
+                "Agent: expected tools or an environment. Name one, such as tools=ramify.tools.Python()"
+            )
+        tables = world | {"environment": environment_table(environment)}
         self._parts = run(self._open(check_recipe(_WorldTables, merged({}, tables), "Agent"), rewriters))
 
     async def _open(self, world: _WorldTables, rewriters: Sequence[Any]) -> "AgentParts":
@@ -165,10 +186,14 @@ class Agent:
         """
         if (problems is None) == (start is None):
             raise ConfigError("rollout: expected problems, or start = a node of a tree")
+        require(start, Node | None, 'rollout: start: expected a node of a tree, such as tree["0"]')
         rule = branching if branching is not None else "none" if m is None else "bernoulli"
         table = {"n": n, "m": m, "branching": function_table(rule), "branch_at": branch_at}
         section = self._rollout({key: value for key, value in table.items() if value is not None})
-        section.refuse_idle_rule()
+        try:
+            section.refuse_idle_rule()
+        except ValueError as error:
+            raise ConfigError(f"rollout: {error}") from None
         requests = self._requests(() if problems is None else as_problems(problems), start, _is_aside)
         timing = TimingLog()
         parts = replace(

@@ -2,12 +2,12 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
-from ramify.api.tables import short
-from ramify.core.errors import ConfigError
+from ramify.api.tables import require, short
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.data.problems import load_problems
@@ -48,6 +48,8 @@ class Problems(Sequence[Problem]):
         Raises:
             ConfigError: There are fewer problems than a step takes.
         """
+        for key, value in (("size", size), ("epochs", epochs)):
+            require(value, int, f"batches: {key}: expected a number")
         if not 1 <= size <= len(self):
             raise ConfigError(
                 f"batches: expected a size from 1 to {len(self)}, the number of problems, got {size}"
@@ -80,11 +82,18 @@ def problems(
     Raises:
         DataError: A row cannot be read; names it.
     """
+    require(limit, int | None, "problems: limit: expected a number of rows")
+    require(columns, Mapping | None, "problems: columns: expected a dictionary, by our name that of the data")
+    require(seed, int, "problems: seed: expected a whole number")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"problems: limit: expected a number of rows from 1, got {limit}")
     with tempfile.TemporaryDirectory() as folder:
-        path = data if isinstance(data, str | Path) else write_rows(data, Path(folder), "rows")
-        loaded = load_problems(
-            Path(path) if isinstance(path, str) else path, columns=columns or {}, limit=limit
-        )
+        path = Path(data) if isinstance(data, str | Path) else write_rows(data, Path(folder), "rows")
+        try:
+            loaded = load_problems(path, columns=columns or {}, limit=limit)
+        except DataError as error:
+            # The file of rows that Python has is gone when its name is read.
+            raise DataError(str(error).replace(f"{folder}/rows.jsonl", "data")) from error
     return Problems(loaded.problems, loaded.notes, seed)
 
 
@@ -95,6 +104,8 @@ def as_problems(source: Any) -> tuple[Problem, ...]:  # noqa: ANN401 - whatever 
         ConfigError: It holds something else.
         DataError: A row cannot be read.
     """
+    expected = "problems: expected problems, texts, or rows with a prompt and an answer"
+    require(source, Iterable | Problem, expected)
     listed = [source] if isinstance(source, Problem | str | Mapping) else list(source)
     if all(isinstance(each, Mapping) for each in listed):
         return tuple(problems(listed))
@@ -103,7 +114,7 @@ def as_problems(source: Any) -> tuple[Problem, ...]:  # noqa: ANN401 - whatever 
         for number, each in enumerate(listed, start=1)
     ]
     if not all(isinstance(each, Problem) for each in mixed):
-        raise ConfigError("problems: expected problems, texts, or rows with a prompt and an answer")
+        raise ConfigError(expected)
     return tuple(each for each in mixed if isinstance(each, Problem))
 
 
@@ -123,6 +134,8 @@ def write_rows(rows: Rows, folder: Path, name: str) -> Path:
         raise ConfigError(
             f"data: expected a file, or rows as a list of dictionaries, a datasets.Dataset or a pandas frame ({error})"
         ) from None
+    if not lines:
+        raise DataError("data: empty; expected at least one row with a prompt and an answer")
     path = folder / f"{name}.jsonl"
     replace_lines(path, map(dump_line, lines))
     return path

@@ -1,5 +1,6 @@
 """Optional marks of functions: each checks the form where the function is defined, and returns it as it is."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -74,5 +75,9 @@ def rewriter(function: Own) -> Own:
 
 def _checked(function: Own, kind: str, parameters: tuple[str, ...]) -> Own:
     name = getattr(function, "__name__", type(function).__name__)
+    if inspect.iscoroutinefunction(function) and kind != "rewriter":
+        raise ConfigError(
+            f"{kind} {name}{place_of(function)}: expected a plain function, got an async one. Remove async."
+        )
     check_signature(function, f"{kind} {name}{place_of(function)}", name, parameters, {})
     return function

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ramify.api.session import in_thread
-from ramify.api.tables import Learner, algorithm_section, short
+from ramify.api.tables import Learner, algorithm_section, require, short
+from ramify.config.load import check_recipe
 from ramify.config.other_runs import trained_dialect
 from ramify.config.schema_algorithm import AlgorithmSection
+from ramify.config.schema_parts import Section
 from ramify.config.schema_train import LearnerSection
-from ramify.core.errors import ConfigError
+from ramify.core.config import PositiveInt, Seed, Switch, Threads, Tokens
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Dialect
 from ramify.core.rank import Rank
 from ramify.core.records import TrainingTree
@@ -81,6 +84,23 @@ class _Progress:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+class _LearnerTable(Section):
+    """The keys of `[learner]` that have an effect on a policy."""
+
+    problems_per_minibatch: PositiveInt | None = None
+    token_budget: Tokens | None = None
+
+
+class _PolicyTable(Section):
+    """The numbers of a policy."""
+
+    seed: Seed
+    threads: Threads | None
+    deterministic: Switch
+    total_steps: PositiveInt | None
+    learner: _LearnerTable
+
+
 class Policy:
     """A model that acts and learns in this process.
 
@@ -121,6 +141,8 @@ class Policy:
         Raises:
             UserError: The model cannot be read, or a setting is wrong.
         """
+        require(model, (str, Path), "Policy: model: expected a folder or the id of a model")
+        require(learner or Learner(), Learner, "Policy: learner: expected a ramify.Learner")
         path = Path(model)
         fetch_model(path)
         written: Any = trained_dialect(path) or "tags" if dialect == "auto" else dialect
@@ -128,6 +150,10 @@ class Policy:
         self.engine = _engine(engine)
         self.seed, self.threads, self.deterministic = seed, threads, deterministic
         self._settings = learner or Learner()
+        if idle := sorted(self._settings.others.keys() - _LearnerTable.model_fields.keys()):
+            raise ConfigError(f"Learner.{idle[0]}: has no effect on a Policy. Remove it.")
+        own = {"seed": seed, "threads": threads, "deterministic": deterministic, "total_steps": total_steps}
+        check_recipe(_PolicyTable, {**own, "learner": self._settings.others}, "Policy")
         self._total_steps = total_steps
         self._progress = _Progress()
         self._largest_row = 0
@@ -175,6 +201,8 @@ class Policy:
                 "Policy: its learner has no rate. Make it with learner=ramify.Learner(rate=1e-6) or another rate"
             )
         section, trees = algorithm_section(algorithm), as_trees(trees, "update")
+        if not trees:
+            raise DataError("update: there is no tree. Grow some with agent.rollout")
         per_step = self._settings.others.get("problems_per_minibatch") or max(len(trees), 1)
         learning = self._learning(section, trees, per_step)
         self._prepare(learning.learner, trees)
@@ -212,6 +240,7 @@ class Policy:
         """
         from ramify.runs.checkpoint import companion_files, save_checkpoint
 
+        require(folder, (str, Path), "Policy.save: expected a new folder")
         path = Path(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
         learner = self._learner(None, 1.0)
@@ -228,8 +257,6 @@ class Policy:
         set_numerics(self.threads, self.deterministic)
         # A policy that is only rolled out has no use for a rate; `update` asks for it.
         self._optimizer = OptimizerConfig(**{"rate": 1.0, **self._settings.optimizer})
-        if idle := sorted(self._settings.others.keys() - {"problems_per_minibatch", "token_budget"}):
-            raise ConfigError(f"Learner.{idle[0]}: has no effect on a Policy. Remove it.")
         if (self._optimizer.final_rate < 1 or self._optimizer.warmup_ratio) and self._total_steps is None:
             raise ConfigError("Policy: the rate depends on the length of the loop. Set total_steps.")
         plan = WorkerPlan(

@@ -11,7 +11,7 @@ from ramify.api.data import Problems, problems
 from ramify.api.policy import Policy
 from ramify.api.scoring import reward_section
 from ramify.api.session import in_thread, run
-from ramify.api.tables import Limits, short
+from ramify.api.tables import Limits, require, short
 from ramify.api.trees import Tree, Trees, as_trees
 from ramify.api.views import Table, frame, html_table
 from ramify.core.errors import ConfigError, DataError
@@ -110,6 +110,9 @@ def evaluate(
     Raises:
         UserError: The data, a tool or the reward cannot be used.
     """
+    require(attempts, int, "evaluate: attempts: expected a number from 1")
+    if attempts < 1:
+        raise ConfigError(f"evaluate: attempts: expected a number from 1, got {attempts}")
     if isinstance(agent, Agent):
         if tools or limits is not None:
             raise ConfigError("evaluate: the agent has tools and limits already. Remove tools and limits")
@@ -190,6 +193,8 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:  # noqa
 
 def _summary(name: str, trees: Trees | Tree | Iterable[Tree]) -> dict[str, Any]:
     listed = as_trees(trees, "compare")
+    if not listed:
+        raise DataError("compare: there is no tree. Compare trees with trajectories")
     leaves = [each for tree in listed for each in tree.trajectories]
     return {
         "name": name,

@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ramify.api.tables import short
+from ramify.api.tables import require, short
 from ramify.api.trees import Tree, Trees
 from ramify.api.views import Spell, Table, html_table
 from ramify.config.load import read_toml
@@ -31,6 +31,7 @@ class Run:
         Raises:
             ConfigError: It is no run's.
         """
+        require(folder, (str, Path), "open_run: expected the folder of a run")
         self.dir = Path(folder)
         if not (self.dir / RECIPE).is_file():
             raise ConfigError(f"{self.dir}: expected the folder of a run, {self.dir / RECIPE} is missing")
@@ -64,6 +65,7 @@ class Run:
         Raises:
             DataError: The run has no such step, or its file cannot be read.
         """
+        require(step, int, "run.trees: expected a number of a step")
         recorded = read_trees(self._folder.trees(step))
         temperature = float(self._table.get("rollout", {}).get("temperature", 1.0))
         return Trees(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ramify.api.policy import Policy
 from ramify.api.session import in_thread, run
-from ramify.api.tables import algorithm_section, reward_table
+from ramify.api.tables import algorithm_section, require, reward_table
 from ramify.api.trees import Tree, Trees, as_trees, with_rewards
 from ramify.assemble.recorded_credit import RecordedAlgorithm
 from ramify.config.load import check_recipe
@@ -90,6 +90,7 @@ def credit(
         DataError: The trees have no rewards.
     """
     listed, section = as_trees(trees, "credit"), algorithm_section(algorithm)
+    require(policy, Policy | None, "credit: policy: expected a ramify.Policy")
     if policy is None:
         recorded = [TracedTree(each.tree, each.rewards) for each in listed.scored]
         own = RecordedAlgorithm("credit", section, runs_file=True)

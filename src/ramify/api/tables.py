@@ -7,8 +7,9 @@ A `Rollout` or `Learner` holds the keys that it was called with, and no others: 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, Never, TypeAlias
 
 from pydantic import BaseModel
 
@@ -29,6 +30,18 @@ from ramify.tools.configs import BrowserConfig, CacheConfig, PythonConfig, Searc
 
 Table: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[..., Any]
+
+
+class AsRecipe(Enum):
+    """The default of each key: what the recipe below says."""
+
+    AS_RECIPE = "as the recipe"
+
+    def __repr__(self) -> str:
+        return "AS_RECIPE"
+
+
+AS_RECIPE = AsRecipe.AS_RECIPE
 
 _ONE_GPU = "arpo_qwen2.5_0.5b_24gb"
 """The recipe below every `Trainer`: ARPO on one machine."""
@@ -52,20 +65,22 @@ class Settings:
 
     keys: ClassVar[frozenset[str]]
 
-    def __init__(self, **keys: Any) -> None:  # noqa: ANN401 - values of a recipe
-        """Keep the keys; their values are checked with the whole recipe.
+    def __init__(self, keys: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+        """Keep the keys that were passed; their values are checked with the whole recipe.
 
         Raises:
             ConfigError: There is no such key.
         """
         name = type(self).__name__
-        for key in keys.keys() - self.keys:
+        for key in unknown:
             near = _counterpart(key, self.keys) or get_close_matches(key, self.keys, 1)
             raise ConfigError(
                 f"{name}.{key}: unknown key. "
                 + (f"Use {near[0]}" if near else f"{name} has {', '.join(sorted(self.keys))}")
             )
-        self.table: Table = {key: as_table(value) for key, value in keys.items()}
+        self.table: Table = {
+            key: as_table(value) for key, value in keys.items() if key in self.keys and value is not AS_RECIPE
+        }
 
     def __repr__(self) -> str:
         return short(
@@ -86,10 +101,27 @@ class Rollout(Settings):
 
     keys = _fields(RolloutSection)
 
-    def __init__(self, **keys: Any) -> None:  # noqa: ANN401 - values of a recipe
+    def __init__(
+        self,
+        *,
+        n: int | AsRecipe = AS_RECIPE,
+        m: int | AsRecipe | None = AS_RECIPE,
+        problems_per_step: int | AsRecipe = AS_RECIPE,
+        branching: Any = AS_RECIPE,  # noqa: ANN401 - a name, an object or a function
+        branch_at: Literal["before_probe", "after_probe"] | AsRecipe = AS_RECIPE,
+        dynamic_sampling: Mapping[str, Any] | AsRecipe | None = AS_RECIPE,
+        rewriters: Sequence[Any] | AsRecipe = AS_RECIPE,
+        max_tokens: int | AsRecipe = AS_RECIPE,
+        max_calls: int | AsRecipe = AS_RECIPE,
+        temperature: float | AsRecipe = AS_RECIPE,
+        max_result_chars: int | AsRecipe = AS_RECIPE,
+        trajectory_seconds: float | AsRecipe | None = AS_RECIPE,
+        step_seconds: float | AsRecipe | None = AS_RECIPE,
+        **unknown: Never,
+    ) -> None:
         """Keep the keys."""
-        rule = keys.get("branching")
-        super().__init__(**{**keys, **({} if rule is None else {"branching": function_table(rule)})})
+        branching = function_table(branching)
+        super().__init__(locals(), unknown)
 
 
 class Learner(Settings):
@@ -102,6 +134,31 @@ class Learner(Settings):
         {*LearnerSection.model_fields, *DpoLearnerSection.model_fields, *_fields(OptimizerConfig)}
         - {"optimizer"}
     )
+
+    def __init__(
+        self,
+        *,
+        rate: float | AsRecipe = AS_RECIPE,
+        problems_per_minibatch: int | AsRecipe = AS_RECIPE,
+        batch_size: int | AsRecipe = AS_RECIPE,
+        beta: float | AsRecipe = AS_RECIPE,
+        token_budget: int | AsRecipe = AS_RECIPE,
+        copies: int | AsRecipe = AS_RECIPE,
+        name: Literal["adamw", "muon"] | AsRecipe = AS_RECIPE,
+        warmup_steps: int | AsRecipe = AS_RECIPE,
+        warmup_ratio: float | AsRecipe | None = AS_RECIPE,
+        decay: Literal["linear", "cosine"] | AsRecipe = AS_RECIPE,
+        decay_from: float | AsRecipe = AS_RECIPE,
+        final_rate: float | AsRecipe = AS_RECIPE,
+        vector_rate: float | AsRecipe | None = AS_RECIPE,
+        embedding_rate: float | AsRecipe | None = AS_RECIPE,
+        betas: tuple[float, float] | AsRecipe = AS_RECIPE,
+        weight_decay: float | AsRecipe = AS_RECIPE,
+        max_grad_norm: float | AsRecipe = AS_RECIPE,
+        **unknown: Never,
+    ) -> None:
+        """Keep the keys."""
+        super().__init__(locals(), unknown)
 
     @property
     def optimizer(self) -> Table:
@@ -118,6 +175,21 @@ class Limits(Settings):
     """Limits of a trajectory: max_prompt_tokens, max_tokens, max_calls, temperature, and the others of `[rollout]`."""
 
     keys = _fields(LimitsConfig) | {"max_prompt_tokens"}
+
+    def __init__(
+        self,
+        *,
+        max_prompt_tokens: int | AsRecipe = AS_RECIPE,
+        max_tokens: int | AsRecipe = AS_RECIPE,
+        max_calls: int | AsRecipe = AS_RECIPE,
+        temperature: float | AsRecipe = AS_RECIPE,
+        max_result_chars: int | AsRecipe = AS_RECIPE,
+        trajectory_seconds: float | AsRecipe | None = AS_RECIPE,
+        step_seconds: float | AsRecipe | None = AS_RECIPE,
+        **unknown: Never,
+    ) -> None:
+        """Keep the keys."""
+        super().__init__(locals(), unknown)
 
 
 def as_table(value: Any) -> Any:  # noqa: ANN401 - any value of a recipe
@@ -212,7 +284,11 @@ def reward_table(reward: Any) -> Table:  # noqa: ANN401 - whatever stands for a 
     for each in listed:
         part, weight = each if isinstance(each, tuple) and len(each) == 2 else (each, 1.0)
         if is_function(part):
-            own.append(own_table(part, weight=float(weight)))
+            own.append(own_table(part, weight=as_table(weight)))
+        elif isinstance(each, tuple) and isinstance(part, str | Config | Mapping):
+            raise ConfigError(
+                "reward: a name or an object has no weight. Give weights to the functions beside it"
+            )
         elif isinstance(part, str | Config | Mapping) and base is None:
             base = {"name": part} if isinstance(part, str) else as_table(part)
         else:
@@ -244,6 +320,9 @@ def algorithm_table(algorithm: Any) -> Table:  # noqa: ANN401 - a name, an objec
     if isinstance(algorithm, str):
         return dict(paper_recipe(algorithm)["algorithm"])
     table = as_table(algorithm)
+    require(
+        table, dict, "algorithm: expected a name, an object of ramify.algorithms such as ARPO(), or a table"
+    )
     for key in ("estimator", "loss"):
         if key in table:
             table[key] = function_table(table[key])
@@ -259,6 +338,17 @@ def algorithm_section(algorithm: Any) -> AlgorithmSection:  # noqa: ANN401 - a n
     if isinstance(algorithm, AlgorithmSection):
         return algorithm
     return check_recipe(AlgorithmSection, algorithm_table(algorithm), "algorithm")
+
+
+def require(value: object, kind: Any, what: str) -> None:  # noqa: ANN401 - what isinstance takes
+    """Refuse an argument of another type; `what` begins the message and says what is expected.
+
+    Raises:
+        ConfigError: It is no `kind`.
+    """
+    # True is an int of Python, and no number of anything here.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{what}, got {value!r:.60}")
 
 
 def short(text: str, most: int = 190) -> str:

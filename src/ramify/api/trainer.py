@@ -21,6 +21,7 @@ from ramify.api.tables import (
     function_table,
     merged,
     paper_recipe,
+    require,
     reward_table,
     short,
     tool_tables,
@@ -31,7 +32,7 @@ from ramify.config.load import check_recipe, read_toml, resolved
 from ramify.config.other_runs import trained_dialect
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import RunInterruptedError
+from ramify.core.errors import ConfigError, RunInterruptedError
 from ramify.files.user_code import needs_process
 from ramify.sandbox.kernel import forbid_inspection
 
@@ -49,6 +50,9 @@ class _Training:
     schema: ClassVar[type[Recipe]]
 
     def __init__(self, table: Table, log: Sequence[str]) -> None:
+        require(
+            log, list | tuple, f'{type(self).__name__}: log: expected a list, such as ["console", "wandb"]'
+        )
         loggers = [name for name in log if name != "console"]
         self.is_shown = "console" in log
         self.table = {**table, "log": {**table.get("log", {}), "to": loggers}} if loggers else table
@@ -98,6 +102,10 @@ class _Training:
         """
         from ramify.commands.memory import on_gpus
 
+        for key, value in (("gpu_memory", gpu_memory), ("gpus", gpus)):
+            require(value, int | float, f"estimate: {key}: expected a number")
+            if value < 1:
+                raise ConfigError(f"estimate: {key}: expected a number from 1, got {value}")
         # The first line says which command the recipe is for.
         return "\n".join(list(on_gpus(Path(type(self).__name__), self.config, gpus, gpu_memory))[1:])
 
@@ -295,6 +303,7 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
 
 def _rollout(below: Table, above: Table) -> Table:
     """Return `[rollout]` with other keys: m is half of another n, and goes where the rule computes it."""
+    require(above, Mapping, "rollout: expected a ramify.Rollout or a table")
     if callable(above.get("branching")):
         above = {**above, "branching": function_table(above["branching"])}
     table = merged(below, above)
@@ -328,6 +337,8 @@ def _placed(
     tables: Mapping[str, Any],
 ) -> Table:
     """Return a recipe with its model, data and folder, and with further tables over it."""
+    require(model, str | Path, "model: expected a folder or the id of a model")
+    require(folder, str | Path | None, "dir: expected the run's folder")
     path = Path(model)
     run_dir = Path(folder) if folder is not None else Path("runs") / f"python-{path.name}"
     dialect = {"dialect": known} if (known := trained_dialect(path)) else {}

@@ -9,10 +9,10 @@ from typing import Any, overload
 import numpy as np
 
 from ramify.algos.ops import by_node
-from ramify.api.tables import short
+from ramify.api.tables import require, short
 from ramify.api.views import Node, Spell, Table, Trajectory, frame, html_table, token_rows
 from ramify.assemble.recorded_credit import TreeCredit
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.core.records import Floats, Reward, ScoredTree
 from ramify.core.tree import Node as CoreNode
@@ -281,9 +281,11 @@ def as_trees(trees: "Trees | Tree | Iterable[Tree]", what: str) -> Trees:
     """
     if isinstance(trees, Trees):
         return trees
+    expected = f"{what}: expected trees of agent.rollout or of a run"
+    require(trees, Iterable, expected)
     listed = [trees] if isinstance(trees, Tree) else list(trees)
-    if not all(isinstance(tree, Tree) for tree in listed):
-        raise ConfigError(f"{what}: expected trees of agent.rollout or of a run")
+    for tree in listed:
+        require(tree, Tree, expected)
     return Trees(listed)
 
 

@@ -5,13 +5,14 @@ trains with. Values beyond them would later overflow, hang or fill memory. pydan
 values; nothing here imports it.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
 from urllib.parse import urlsplit
 
 from ramify.core.errors import ConfigError, in_one_line
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 class _ConfigType(type):
     """The type of `Config` and its subclasses: values given in Python are checked and converted as a recipe's are."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The keys with their types and defaults, for `help` and completion, which otherwise read those of `__call__`."""
+        hints = get_type_hints(cls)
+        keys = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+        return inspect.Signature(
+            [key.replace(annotation=hints.get(key.name, key.annotation)) for key in keys]
+        )
 
     def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: ANN401 - as the subclass's constructor
         """Construct it. pydantic itself does not call this.

@@ -199,7 +199,14 @@ class FunctionPart:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigError(f"reward {self.name}: expected a function, got {type(self.function).__name__}")
-        parameters = inspect.signature(self.function).parameters
+        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            raise ConfigError(f"reward {self.name}: it yields. Expected a function that returns its values")
+        try:
+            parameters = inspect.signature(self.function).parameters
+        except ValueError:
+            raise ConfigError(
+                f"reward {self.name}: its parameters cannot be read. Call it in a function of your own"
+            ) from None
         if unknown := [key for key in self.args if key not in parameters and not _takes_all(parameters)]:
             raise ConfigError(f"reward {self.name}: args.{unknown[0]}: the function has no such parameter")
 
@@ -229,16 +236,29 @@ class FunctionPart:
         return self._checked(scores, trajectories)
 
     async def _call(self, offered: dict[str, Any], about: str = "") -> Any:  # noqa: ANN401 - whatever the function returns
-        arguments = self._taken(offered)
+        value, error = await self._outcome(self._taken(offered))
+        if error is None:
+            return value
+        if isinstance(error, DataError):
+            raise error
+        at = place_of(self.function, error)
+        raise DataError(f"reward {self.name}: {about}it raised {one_line(error)}{at}") from error
+
+    async def _outcome(self, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
+        """Return what the function returned or raised: a SystemExit would end the event loop, a StopIteration fits no future."""
+
+        def outcome() -> tuple[Any, BaseException | None]:
+            try:
+                return self.function(**arguments), None
+            except BaseException as error:  # noqa: BLE001 - signals are raised in the main thread only
+                return None, error
+
+        if not inspect.iscoroutinefunction(self.function):
+            return await asyncio.to_thread(outcome)
         try:
-            if inspect.iscoroutinefunction(self.function):
-                return await self.function(**arguments)
-            return await asyncio.to_thread(self.function, **arguments)
-        except DataError:
-            raise
-        except Exception as error:
-            at = place_of(self.function, error)
-            raise DataError(f"reward {self.name}: {about}it raised {one_line(error)}{at}") from error
+            return await self.function(**arguments), None
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
+            return None, error
 
     def _of_single(self, trajectory: Trajectory) -> dict[str, Any]:
         problem = trajectory.problem

@@ -1,6 +1,7 @@
 """The table of public names: each can be imported, says what it is, and stands in all three lists of `ramify/__init__.py`."""
 
 import ast
+import dataclasses
 import inspect
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,15 @@ def test_a_public_name_has_a_docstring_and_types(name):
     if inspect.isfunction(value):
         hints = inspect.get_annotations(value)
         assert hints.keys() == {*inspect.signature(value).parameters, "return"}
+
+
+@pytest.mark.parametrize(
+    "kind", [rf.LoRA, rf.Eval, rf.LocalEngine, rf.tools.Python, rf.rewards.Judge, rf.branching.Bernoulli]
+)
+def test_settings_show_their_keys(kind):
+    keys = inspect.signature(kind).parameters
+    assert keys.keys() == {field.name for field in dataclasses.fields(kind) if field.init}
+    assert "Within" not in str(keys.values())
 
 
 def test_blocking_functions_and_methods_have_twins():

@@ -1,12 +1,13 @@
 """Objects are tables of recipes; whatever is wrong is one sentence."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 
 import ramify as rf
-from ramify.api.tables import function_table, reward_table, tool_tables
-from ramify.core.errors import ConfigError
+from ramify.api.tables import AS_RECIPE, function_table, reward_table, tool_tables
+from ramify.core.errors import ConfigError, DataError
 from ramify.files.user_code import WITHOUT_FILE, load_function
 
 
@@ -52,6 +53,16 @@ def test_what_no_file_has_is_found_in_this_process_only():
         load_function(WITHOUT_FILE, "rule")
 
 
+@pytest.mark.parametrize("kind", [rf.Rollout, rf.Learner, rf.Limits])
+def test_keys_are_parameters_without_values_of_their_own(kind):
+    parameters = inspect.signature(kind).parameters
+    assert set(parameters) == {*kind.keys, "unknown"}
+    assert {parameters[key].default for key in kind.keys} == {AS_RECIPE}
+    assert kind().table == {}
+    key = "max_tokens" if "max_tokens" in kind.keys else "rate"
+    assert kind(**{key: None}).table == {key: None}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -63,10 +74,29 @@ def test_what_no_file_has_is_found_in_this_process_only():
         (lambda: rf.algorithms.ARPO(shared="twice"), "algorithms.arpo: shared: expected 'repeat', 'split' or 'mass', "),
         (lambda: rf.score([], "lenght"), "score: reward.name: expected "),
         (lambda: rf.score([], ["answer", "length"]), "reward: expected one name or object, and functions beside it, "),
+        (lambda: rf.score([], [("answer", 0.5), right]), "reward: a name or an object has no weight. "),
+        (lambda: rf.score([], (right, "2")), "score: reward.own.0.weight: expected "),
+        (lambda: rf.score([], (right, price)), "score: reward.own.0.weight: expected "),
+        (lambda: rf.reward(max), "reward max: its parameters cannot be read. "),
+        (lambda: rf.reward(lambda final_answer: (yield 1.0)), "reward <lambda>: it yields. "),
         (lambda: tool_tables([3]), "tools: expected a function, a class or an object of ramify.tools, got int"),
         (lambda: rf.problems(3), "data: expected a file, or rows as a list of dictionaries, "),
         (lambda: next(rf.problems([{"prompt": "?", "answer": 1}]).batches(2)), "batches: expected a size from 1 to 1, "),
-        (lambda: rf.credit([], rf.algorithms.named("grpo_tis")), "credit: algorithm.correction: its weights need "),
+        (lambda: rf.Policy(3), "Policy: model: expected a folder or the id of a model, got 3"),
+        (lambda: rf.Policy("x", learner={"rate": 1}), "Policy: learner: expected a ramify.Learner, got {'rate': 1}"),
+        (lambda: rf.Agent("x"), "Agent: policy: expected a ramify.Policy, got 'x'"),
+        (lambda: rf.Trainer("x", train="a.jsonl", reward=right, log="wandb"), "Trainer: log: expected a list, "),
+        (lambda: rf.Trainer("x", train="a.jsonl", reward=right, rollout=4), "rollout: expected a ramify.Rollout "),
+        (lambda: rf.Trainer(None, train="a.jsonl", reward=right), "model: expected a folder or the id of a model, "),
+        (lambda: rf.Trainer("x", train="a.jsonl", reward=right, tools=price).estimate(gpus=0), "estimate: gpus: "),
+        (lambda: rf.open_run(None), "open_run: expected the folder of a run, got None"),
+        (lambda: rf.credit([], 3), "algorithm: expected a name, an object of ramify.algorithms such as ARPO(), "),
+        (lambda: rf.credit([], rf.algorithms.ARPO), "algorithm: expected a name, an object of ramify.algorithms "),
+        (lambda: rf.credit([], "arpo", "x"), "credit: policy: expected a ramify.Policy, got 'x'"),
+        (lambda: rf.score(None, "answer"), "score: expected trees of agent.rollout or of a run, got None"),
+        (lambda: rf.evaluate("x", [], attempts=0), "evaluate: attempts: expected a number from 1, got 0"),
+        (lambda: rf.problems("x", limit=-1), "problems: limit: expected a number of rows from 1, got -1"),
+        (lambda: rf.problems("x", columns="q"), "problems: columns: expected a dictionary, "),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(make, message):
@@ -74,3 +104,10 @@ def test_a_mistake_is_one_sentence(make, message):
         make()
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_an_empty_list_is_refused_by_what_it_is():
+    with pytest.raises(DataError, match=r"^data: empty; expected at least one row"):
+        rf.problems([])
+    with pytest.raises(DataError, match=r"^compare: there is no tree"):
+        rf.compare(rf.Trees([]), rf.Trees([]))

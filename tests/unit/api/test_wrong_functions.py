@@ -1,5 +1,6 @@
 """Functions that cannot be used: one sentence that names the function, its file and its line, and the trajectory if there is one."""
 
+import asyncio
 import math
 
 import numpy as np
@@ -55,6 +56,11 @@ def rewards():
     needs.__name__ = "own_function"
     return {
         "raises": (batch(raises(KeyError("level"))), "it raised KeyError: 'level'"),
+        # None of these may end the event loop or leave the caller waiting.
+        "exits": (batch(raises(SystemExit(3))), "it raised SystemExit: 3"),
+        "interrupts": (single(raises(KeyboardInterrupt())), "it raised KeyboardInterrupt"),
+        "stops": (verl(raises(StopIteration())), "it raised StopIteration"),
+        "cancels": (batch(raises(asyncio.CancelledError())), "it raised CancelledError"),
         "none": (batch(lambda c: None), "numbers, got NoneType"),
         "number": (batch(lambda c: 1.0), "numbers, got float"),
         "short": (batch(lambda c: [1.0]), "one for each completion, got 1"),
@@ -158,6 +164,12 @@ def test_a_rule(name):
 def test_marks_refuse_another_form_where_it_is_defined():
     def own_function(anything):
         return anything
+
+    async def never(candidate):
+        return 0.5
+
+    with pytest.raises(ConfigError, match=r"line \d+\): expected a plain function, got an async one"):
+        rf.branching_rule(never)
 
     for mark, form in (
         (rf.advantage, "own_function(rewards, tree)"),
