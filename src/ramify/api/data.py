@@ -14,7 +14,7 @@ from ramify.data.problems import load_problems
 from ramify.files.durable import dump_line, replace_lines
 
 Rows: TypeAlias = Any
-"""A list of dictionaries, a `datasets.Dataset`, or a pandas frame."""
+"""A list of dictionaries or problems, a `datasets.Dataset`, or a pandas frame."""
 
 
 class Problems(Sequence[Problem]):
@@ -118,6 +118,14 @@ def as_problems(source: Any) -> tuple[Problem, ...]:  # noqa: ANN401 - whatever 
     return tuple(each for each in mixed if isinstance(each, Problem))
 
 
+def _row(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a dictionary, a record or a problem
+    """Return a row as the row reader takes it."""
+    if not isinstance(row, Problem):
+        return dict(row)
+    prompt = [{"role": each.role, "content": each.text} for each in row.messages]
+    return {**row.info, "prompt": prompt, "answer": list(row.answer)}
+
+
 def write_rows(rows: Rows, folder: Path, name: str) -> Path:
     """Write rows that Python has as a JSONL file of the folder; returns its path.
 
@@ -128,7 +136,7 @@ def write_rows(rows: Rows, folder: Path, name: str) -> Path:
         rows = rows.to_dict("records")
     try:
         lines = [
-            json.loads(json.dumps(dict(row), default=_plain), parse_constant=lambda _: None) for row in rows
+            json.loads(json.dumps(_row(row), default=_plain), parse_constant=lambda _: None) for row in rows
         ]
     except (TypeError, ValueError) as error:
         raise ConfigError(

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from ramify.api.agent import Agent
 from ramify.api.data import Problems, problems
@@ -161,7 +161,19 @@ def _is_data(data: Any) -> bool:  # noqa: ANN401 - a place, rows or problems
     )
 
 
-def compare(first: Any, second: Any) -> Difference | Comparison | Table:  # noqa: ANN401 - results, folders or trees
+@overload
+def compare(first: Results, second: Results) -> Difference: ...
+
+
+@overload
+def compare(first: str | Path, second: str | Path) -> Comparison: ...
+
+
+@overload
+def compare(first: Trees | Tree, second: Trees | Tree) -> Table: ...
+
+
+def compare(first: Any, second: Any) -> Difference | Comparison | Table:
     """Compare two evaluations problem by problem, or two trees.
 
     Args:

@@ -41,7 +41,13 @@ class Table(Sequence[Row]):
         return len(self._rows)
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of a column."""
+        """Return the values of a column.
+
+        Raises:
+            ConfigError: There is no such column; lists those that there are.
+        """
+        if name not in self.columns:
+            raise ConfigError(f"column: there is no {name!r}. The columns are {', '.join(self.columns)}")
         return [row[name] for row in self._rows]
 
     @property

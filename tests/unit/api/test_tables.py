@@ -7,6 +7,7 @@ import pytest
 
 import ramify as rf
 from ramify.api.tables import AS_RECIPE, function_table, reward_table, tool_tables
+from ramify.api.views import Table
 from ramify.core.errors import ConfigError, DataError
 from ramify.files.user_code import WITHOUT_FILE, load_function
 
@@ -30,7 +31,7 @@ def test_functions_become_the_tables_that_name_them():
         "python": {"timeout_seconds": 5.0, "max_output_chars": 4000, "stateful": False},
     }
     (own,) = tool_tables(rf.tools.Function(price, in_prompt=False, timeout_seconds=3))["tools"]["own"]
-    assert (own["path"], own["function"], own["name"]) == (__file__, "price", "price")
+    assert (own["path"], own["function"]) == (__file__, "price")
     assert (own["in_prompt"], own["timeout_seconds"]) == (False, 3)
     assert reward_table([right, (price, 0.2)]) == {
         "name": "parts",
@@ -111,3 +112,21 @@ def test_an_empty_list_is_refused_by_what_it_is():
         rf.problems([])
     with pytest.raises(DataError, match=r"^compare: there is no tree"):
         rf.compare(rf.Trees([]), rf.Trees([]))
+
+
+def test_problems_are_rows_too(tmp_path):
+    rows = [
+        {"prompt": f"what is {i} plus 1?", "answer": [i + 1, f"{i + 1}.0"], "kind": "sum"} for i in range(3)
+    ]
+    read = rf.problems(rows)
+    again = rf.problems(read)
+    assert [(each.messages, each.answer, each.info) for each in again] == [
+        (each.messages, each.answer, each.info) for each in read
+    ]
+
+
+def test_a_column_that_is_not_there_names_those_that_are():
+    table = Table([{"step": 1, "loss": 0.5}])
+    assert table.column("loss") == [0.5]
+    with pytest.raises(rf.RamifyError, match=r"'los'.*step, loss"):
+        table.column("los")
