@@ -127,7 +127,7 @@ class Rollout(Settings):
 class Learner(Settings):
     """The optimizer and its batches: keys of `[learner]` and `[learner.optimizer]`.
 
-    Such as rate, problems_per_minibatch and token_budget; batch_size for examples, and beta for pairs.
+    Such as rate, problems_per_minibatch and token_budget; batch_size for examples, and loss, beta and margin for pairs.
     """
 
     keys = frozenset(
@@ -142,6 +142,8 @@ class Learner(Settings):
         problems_per_minibatch: int | AsRecipe = AS_RECIPE,
         batch_size: int | AsRecipe = AS_RECIPE,
         beta: float | AsRecipe = AS_RECIPE,
+        loss: Literal["dpo", "simpo", "orpo"] | AsRecipe = AS_RECIPE,
+        margin: float | AsRecipe | None = AS_RECIPE,
         token_budget: int | AsRecipe = AS_RECIPE,
         copies: int | AsRecipe = AS_RECIPE,
         name: Literal["adamw", "muon"] | AsRecipe = AS_RECIPE,
