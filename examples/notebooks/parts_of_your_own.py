@@ -26,6 +26,7 @@ FACTS = {
 }
 
 
+# %%
 @rf.tool
 def search(query: str) -> str:
     """Looks things up.
