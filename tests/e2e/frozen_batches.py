@@ -158,7 +158,9 @@ def of_tree(traced):
     """Return the values of a tree that every schema of the trace has; `results` by what the model was shown."""
     tree = asdict(traced.tree)
     nodes = [{key: node[key] for key in NODE} for node in tree["nodes"]]
-    # Earlier commits call a decision's entropy delta its rise, and record no draws.
+    # Earlier commits call a decision's entropy delta its rise, and record neither draws nor ambiguous results.
+    for result in (result for node in nodes for result in node["results"]):
+        assert not result.pop("ambiguous")
     decisions = [
         {"rise" if k == "entropy_delta" else k: v for k, v in d.items() if k != "draw"}
         for d in tree["decisions"]

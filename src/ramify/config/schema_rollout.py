@@ -25,7 +25,7 @@ def _written_out(value: Any) -> Any:  # noqa: ANN401 - any TOML value
         return _min_entropy_delta(value)
     if value.get("name") == "shuffled" and "rule" in value:
         rule = _written_out(value["rule"])
-        probe = {"probe_tokens": rule["probe_tokens"]} if "probe_tokens" in rule else {}
+        probe = {key: rule[key] for key in ("probe_tokens",) if isinstance(rule, dict) and key in rule}
         return {**probe, **value, "rule": rule}
     is_paper = value.get("name") == "balanced" and value.get("draw", "threshold") == "threshold"
     return {**value, "tau": 0.5} if is_paper and value.get("tau") is None else value
