@@ -155,7 +155,7 @@ def test_a_loss(name):
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule(name):
     function, reason = RULES[name]
-    rule = rf.branching.Function(named(function)).build(RuleSetup(2, 100, float))
+    rule = rf.branching.Function(named(function)).build(RuleSetup(2, 100, float, pytest.fail))
     with pytest.raises(ConfigError) as caught:
         rule.propose(CANDIDATE, ())
     check(str(caught.value), reason, "tree 0 of the step, node '0.0'")
