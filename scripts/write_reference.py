@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import docstring_parser
 from pydantic import TypeAdapter
@@ -155,13 +156,22 @@ def _signature(value: Any) -> str:  # noqa: ANN401 - a class or a function
     except (TypeError, ValueError):
         return ""
     known = [
-        each
+        each.replace(annotation=_plain(each.annotation))
         for each in signature.parameters.values()
         if each.name not in ("self", "cls") and each.name[0] != "_"
     ]
     # Without the modules of types, which are private.
     plain = str(signature.replace(parameters=known)).replace("ramify.", "").replace("~", "")
     return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", plain)
+
+
+def _plain(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
+    """Return a type without the checks of its values, which the page of keys has."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return Union[tuple(_plain(each) for each in get_args(annotation))]  # noqa: UP007 - of a list
+    return annotation
 
 
 def _first_line(text: str | None) -> str:
