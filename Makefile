@@ -78,6 +78,7 @@ check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/python -m mypy --strict examples/typed_run.py
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python scripts/check_words.py
 

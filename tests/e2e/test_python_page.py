@@ -1,6 +1,7 @@
 """The examples of README.md and docs/python.md, as they stand, on a small model in the place of the quick start's."""
 
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -35,3 +36,8 @@ def test_the_examples_run_as_they_stand(tmp_path, caller, monkeypatch):
     assert names["policy"].step == 3
     assert names["run"].steps == (1, 2)
     assert (tmp_path / "runs" / "python_loop" / "model.safetensors").is_file()
+
+
+def test_the_typed_example_runs(caller):
+    module = runpy.run_path(str(ROOT / "examples" / "typed_run.py"))
+    assert module["loop"](str(caller))[0].credit is not None

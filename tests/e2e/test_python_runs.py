@@ -1,5 +1,6 @@
 """`rf.Trainer`: the recipe as an object, which the command line runs and goes on with; runs, evaluations and comparisons."""
 
+import signal
 import threading
 
 import pytest
@@ -60,6 +61,28 @@ def test_a_python_run_goes_on_from_the_command_line_to_the_same_bits(task, tmp_p
         rf.open_run(tmp_path)
     with pytest.raises(DataError, match="no such file"):
         whole.trees(9)
+
+
+def test_a_trainer_in_a_file_that_is_killed_goes_on_to_the_same_bits(task, tmp_path, forked):
+    def write(name):
+        own = {"path": str(tmp_path / "parts.py"), "function": "right"}
+        tables = f"run={{'dir': {str(tmp_path / name)!r}}}, reward={{'name': 'parts', 'own': [{own}]}}"
+        file = tmp_path / f"{name}.py"
+        file.write_text(f"import ramify as rf\n\ntrainer = rf.Trainer.from_recipe({str(task)!r}, {tables})\n")
+        return f"{file}:trainer"
+
+    two = ("-s", "run.steps=2")
+    status, _, message = forked("train", write("whole"), *two)
+    assert status == 0, message
+    killed = write("killed")
+    metrics = f"{tmp_path}/killed/metrics.jsonl"
+    status, _, message = forked("train", killed, *two, when=(metrics, 1, signal.SIGKILL))
+    assert status == -signal.SIGKILL, message
+    status, _, message = forked("train", killed, *two, "--resume")
+    assert status == 0, message
+    runs = [rf.open_run(tmp_path / name) for name in ("whole", "killed")]
+    assert weights(runs[0]) == weights(runs[1])
+    assert runs[0].metrics.column("reward/mean") == runs[1].metrics.column("reward/mean")
 
 
 def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, capsys):
