@@ -17,19 +17,23 @@ def write_figures(page: Page, folder: Path) -> tuple[Path, ...]:
 
     Each is named by its title. Without the extra there are SVG files only.
     """
-    try:
-        from resvg_py import svg_to_bytes
-    except ImportError:
-        svg_to_bytes = None
     paths: list[Path] = []
     for name, chart in _named(page):
         svg = chart.as_file()
-        paths.append(folder / f"{name}.svg")
-        replace_file(paths[-1], svg.encode("utf-8", "replace"))
-        if svg_to_bytes is not None:
-            paths.append(folder / f"{name}.png")
-            replace_file(paths[-1], bytes(svg_to_bytes(svg_string=svg, zoom=_ZOOM)))
+        files = {".svg": svg.encode("utf-8", "replace"), ".png": _as_png(svg)}
+        for suffix, content in files.items():
+            if content is not None:
+                paths.append(folder / f"{name}{suffix}")
+                replace_file(paths[-1], content)
     return tuple(paths)
+
+
+def _as_png(svg: str) -> bytes | None:
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        return None
+    return bytes(svg_to_bytes(svg_string=svg, zoom=_ZOOM))
 
 
 def _named(page: Page) -> Iterator[tuple[str, Chart]]:
