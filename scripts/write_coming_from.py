@@ -11,7 +11,7 @@ INDEX = "others"
 LEGEND = """\
 A key of ours is written with its tables: `rollout.n` is `n` in `[rollout]`, or `-s rollout.n=16`. Without one there is no such
 setting, and the note says why. `critic.**` stands for all keys of a table, `trainer.*` for those that are in no other row.
-[concepts.md](concepts.md#6-recipes) lists all keys of ours."""
+[Keys of recipes](reference/recipe-keys.md) lists all of ours."""
 
 
 def page_name(name: str) -> str:

@@ -115,12 +115,8 @@ def python_page() -> str:
         value = getattr(ramify, name)
         if inspect.ismodule(value):
             lines += [f"## rf.{name}", _first_line(value.__doc__)]
-            lines.append(
-                "\n".join(
-                    f"- `{inner}`: {_first_line(getattr(value, inner).__doc__)}"
-                    for inner in sorted(value.__all__)
-                )
-            )
+            for inner in sorted(value.__all__):
+                lines += _described(f"rf.{name}.{inner}", getattr(value, inner))
         else:
             lines += [f"## rf.{name}", *_described(f"rf.{name}", value)]
             if inspect.isclass(value):
@@ -130,7 +126,13 @@ def python_page() -> str:
 
 def _members(cls: type) -> Iterator[str]:
     """Describe the public methods and properties that a class defines."""
-    for name, member in vars(cls).items():
+    members = {
+        name: each
+        for base in reversed(cls.__mro__)
+        if base.__module__.startswith("ramify.")
+        for name, each in vars(base).items()
+    }
+    for name, member in members.items():
         if name.startswith("_") or not (member.__doc__ or "").strip():
             continue
         if isinstance(member, property):

@@ -138,4 +138,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public object
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({"__version__", *__all__})

@@ -85,6 +85,17 @@ def test_a_trainer_in_a_file_that_is_killed_goes_on_to_the_same_bits(task, tmp_p
     assert runs[0].metrics.column("reward/mean") == runs[1].metrics.column("reward/mean")
 
 
+def test_a_reward_with_an_unknown_parameter_is_refused_before_the_run(task, tmp_path, capsys):
+    (tmp_path / "parts.py").write_text("def right(text, kind):\n    return 1.0\n")
+    trainer = trainer_of(task, tmp_path / "run", rollout={})
+    expected = "reward right: unknown parameter 'text'. Use answer, completions, "
+    with pytest.raises(DataError, match=expected):
+        trainer.check(rows=True)
+    with pytest.raises(DataError, match=expected):
+        trainer.train(steps=1)
+    assert not (tmp_path / "run" / "trees").exists()
+
+
 def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, capsys):
     def right(completions):
         return [float(len(text)) for text in completions]

@@ -245,7 +245,12 @@ def _fitting(
         least = min(map(renderer.tokenizer.fewest_tokens, texts))
         raise DataError(
             f"{source}: no problem is left, all prompts have more than max_prompt_tokens = {max_prompt_tokens} tokens "
-            f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
+            f"(the shortest has at least {max(least, max_prompt_tokens + 1)}"
+            + (
+                ", with the descriptions of the tools: in_prompt = false leaves out a tool's)"
+                if tools
+                else ")"
+            )
         )
     notes = []
     if len(fitting) < len(problems):

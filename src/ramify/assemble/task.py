@@ -25,6 +25,7 @@ from ramify.engines.configs import EngineConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.rewards.parts import PartsReward, check_own_columns
 from ramify.rollout.rewriting import load_rewriter
 from ramify.runs.configs import RunConfig
 from ramify.runs.manifest import file_sha256, made_with, model_files, problems_sha256, text_sha256
@@ -156,6 +157,8 @@ def open_task(
     toolbox = build_tools(recipe.tools, recipe.sandbox, recipe.environment, console.note, several)
     repairs = None if recipe.repair is None else open_repairs(recipe.repair)
     files = read_task(recipe, toolbox.shown, read, console.note, computes=computes)
+    if isinstance(reward.fn, PartsReward) and recipe.environment is None and not several:
+        check_own_columns([each.part for each in reward.fn.parts], files.problems)
     for note in (*toolbox.notes, *reward.notes, *files.notes, *files.problem_notes):
         console.note(note)
     return Task(

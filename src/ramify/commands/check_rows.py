@@ -26,6 +26,8 @@ from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnviro
 
 if TYPE_CHECKING:
     from ramify.assemble.task import ProblemReader
+    from ramify.config.schema_parts import RewardSection
+    from ramify.rewards.parts import FunctionPart
 
 
 def check_rows(recipe: AnyRecipe, note: Callable[[str], None], *, trains: bool = True) -> Iterator[str]:
@@ -81,19 +83,27 @@ def _count_examples(recipe: SftRecipe | DpoRecipe, note: Callable[[str], None]) 
     return count
 
 
+def _check_reward(section: "RewardSection") -> "list[FunctionPart]":
+    """Check the files that a reward names; returns the functions of the user's own."""
+    from ramify.assemble.reward import build_own_parts
+
+    own_parts = [part for _, part, _ in build_own_parts(section)]
+    judge = None if isinstance(section, LengthRewardConfig) else section.judge
+    if judge is not None and judge.cache is not None:
+        _check_cache(judge.cache)
+    return own_parts
+
+
 def _read_problems(
     recipe: TrainRecipe | EvalRecipe | SynthRecipe, note: Callable[[str], None], notes: list[str]
 ) -> tuple[Problem, ...]:
     from ramify.assemble.dev_evaluation import read_dev_problems
-    from ramify.assemble.reward import build_own_parts
     from ramify.assemble.task import read_task
     from ramify.assemble.tools import show_tools
+    from ramify.rewards.parts import check_own_columns
     from ramify.sampler.task import ShownTools
 
-    build_own_parts(recipe.reward)
-    judge = recipe.reward.judge if not isinstance(recipe.reward, LengthRewardConfig) else None
-    if judge is not None and judge.cache is not None:
-        _check_cache(judge.cache)
+    own_parts = _check_reward(recipe.reward)
     several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
     worlds = [*several.values(), *([] if recipe.environment is None else [recipe.environment])]
     if all(isinstance(world, OwnEnvironmentConfig) for world in worlds):
@@ -104,6 +114,8 @@ def _read_problems(
     _check_tools(recipe)
     computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
     files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
+    if not worlds:
+        check_own_columns(own_parts, files.problems)
     for line in files.problem_notes:
         note(line)
     if isinstance(recipe, TrainRecipe) and isinstance(recipe.algorithm.loss, FileLoss):

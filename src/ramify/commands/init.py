@@ -4,6 +4,8 @@ import argparse
 import json
 import re
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 from ramify.commands.parser import add_quiet, open_console
@@ -45,6 +47,9 @@ def run(options: argparse.Namespace) -> None:
         (folder / "notebook.ipynb").write_text(json.dumps(notebook, indent=1) + "\n", encoding="utf-8")
     console = open_console(options)
     steps = (folder / "README.md").read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
+    activate = Path(sys.prefix, "bin", "activate")
+    if shutil.which("ramify") is None and activate.is_file():
+        console.note(f"ramify is not on the PATH of this shell. First: . {shlex.quote(str(activate))}")
     console.note(f"{folder} holds a project. Next:")
     console.result(f"cd {shlex.quote(str(folder))}\n{steps.rstrip()}")
 

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Protocol, TypeAlias
@@ -34,6 +34,8 @@ JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 _CONTROL_TOKEN = re.compile(r"<\|\w{1,40}\|>")
 """Such as <|im_end|>, which verl leaves out of a text."""
 
+_ONE = frozenset({"solution_str", "ground_truth"})
+"""Parameters of verl's `compute_score`."""
 _SINGLE = frozenset({"completion", "final_answer", "trajectory"})
 """Parameters of a function that is called for one answer at a time."""
 _BATCH = frozenset({"completions", "prompts", "trajectories"})
@@ -215,6 +217,21 @@ class FunctionPart:
         """False: a function may be for problems of one kind, as in TRL."""
         return False
 
+    def check_columns(self, columns: Iterable[str]) -> None:
+        """Check that problems with these columns have all that the function needs.
+
+        Raises:
+            DataError: It needs another parameter; lists those that there are.
+        """
+        names = inspect.signature(self.function).parameters.keys()
+        if names >= _ONE:
+            offered: Iterable[str] = (*_ONE, "data_source", "extra_info")
+        elif names & _SINGLE and not names & _BATCH:
+            offered = (*columns, *_SINGLE, "prompt", "answer")
+        else:
+            offered = (*columns, *_BATCH, "answer")
+        self._taken(dict.fromkeys((*offered, *self.args)))
+
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
         """Return the values that the function returned, checked.
 
@@ -225,7 +242,7 @@ class FunctionPart:
         if not trajectories:
             return []
         names = inspect.signature(self.function).parameters.keys()
-        if names >= {"solution_str", "ground_truth"}:
+        if names >= _ONE:
             offer = self._of_one
         elif names & _SINGLE and not names & _BATCH:
             offer = self._of_single
@@ -338,6 +355,18 @@ class FunctionPart:
                 f"{place_of(self.function)}"
             )
         return number
+
+
+def check_own_columns(parts: Iterable[RewardPart], problems: Sequence[Problem]) -> None:
+    """Check that the problems of a run have the columns that functions of the user's own need.
+
+    Raises:
+        DataError: A function needs a parameter that no problem has.
+    """
+    columns = {key for problem in problems for key in problem.info}
+    for part in parts:
+        if isinstance(part, FunctionPart):
+            part.check_columns(columns)
 
 
 def load_reward(config: OwnPartConfig) -> tuple[FunctionPart, str]:
