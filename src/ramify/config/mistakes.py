@@ -176,7 +176,11 @@ def _near_keys(keys: Collection[str], table: Schemas, path: Sequence[str]) -> Se
     near = [".".join([*path[:-1], name]) for name in difflib.get_close_matches(path[-1], known, n=1)]
     namesakes = {key for key in keys if key.rpartition(".")[2] == path[-1]} - {".".join(path)}
     # Keys below the user's table come first, then those of the outermost tables. [environments.NAME] has the keys of [environment].
-    below = {key for key in namesakes if key.startswith(".".join([*path[:-1], ""]))}
+    inside = ".".join([*path[:-1], ""])
+    below = {key for key in namesakes if key.startswith(inside)}
+    # Another form of the table has tables that this one lacks.
+    absent = {key for key in below if key[len(inside) :].partition(".")[0] not in known}
+    namesakes, below = namesakes - absent, below - absent
     others = (below if path[:-1] and below else namesakes) - {
         k for k in namesakes if k.startswith("environments.")
     }

@@ -64,7 +64,7 @@ script = "turns.jsonl"
 [reward]
 name = "hierarchical"
 """
-RULES = "none, threshold, bernoulli, balanced, random, seed_compat_arpo, seed_compat_aepo, file"
+RULES = "none, threshold, bernoulli, balanced, random, yoked, shuffled, oracle, quantile, seed_compat_arpo, seed_compat_aepo, file"
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 
 
