@@ -115,16 +115,16 @@ def test_a_server_of_another_model_is_refused_by_name_before_the_first_attempt(t
 @pytest.mark.parametrize(
     ("urls", "message"),
     [
-        ([], "an address such as http://127.0.0.1:8000, or a list of them"),
-        (["http://a", "http://a/"], "each address once, got http://a twice"),
-        (["http://a", "a"], "an address such as http://127.0.0.1:8000"),
-        (["http://a", 3], "an address such as http://127.0.0.1:8000, or a list of them"),
+        ([], "expected an address such as http://127.0.0.1:8000, or a list of them"),
+        (["http://a", "http://a/"], "expected each address once, got http://a twice"),
+        (["http://a", "a"], "entry 2 of the list: expected an address such as http://127.0.0.1:8000"),
+        (["http://a", 3], "entry 2 of the list: expected an address such as http://127.0.0.1:8000"),
     ],
 )
 def test_a_list_that_cannot_be_used_is_one_line(task, capsys, urls, message):
     assert evaluate(task, "run", urls) == 2
     error = capsys.readouterr().err
-    assert f"engine.url: expected {message}" in error
+    assert f"engine.url: {message}" in error
     assert error.count("\n") == 1
 
 

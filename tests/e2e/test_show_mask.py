@@ -72,7 +72,7 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
         *[
             (
                 ["--show-mask", *more],
-                "--show-mask trains nothing; leave out --dry-run, --rows, --resume and --max-steps",
+                "--show-mask trains nothing; leave out --dry-run, --rows, --resume, --json and --max-steps",
             )
             for more in (["--dry-run"], ["--resume"], ["--max-steps", "3"])
         ],

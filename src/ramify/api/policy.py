@@ -101,6 +101,12 @@ class _PolicyTable(Section):
     learner: _LearnerTable
 
 
+class _EngineTable(Section):
+    """The engine of a policy."""
+
+    engine: TrainingEngineConfig
+
+
 class Policy:
     """A model that acts and learns in this process.
 
@@ -334,10 +340,13 @@ class Policy:
 
 
 def _engine(engine: str | EngineConfig) -> TrainingEngineConfig:
-    config = TrainingEngineConfig() if engine == "local" else engine
-    if not isinstance(config, TrainingEngineConfig) or config.weights == "copy":
-        raise ConfigError(
-            'Policy: engine: expected "local" or a LocalEngine that shares the learner\'s weights. Train with other engines '
-            "by ramify.Trainer"
-        )
-    return config
+    try:
+        config = check_recipe(_EngineTable, {"engine": {} if engine == "local" else engine}, "Policy").engine
+        if config.weights != "copy":
+            return config
+    except ConfigError:
+        pass
+    raise ConfigError(
+        'Policy: engine: expected "local" or a LocalEngine that shares the learner\'s weights. Train with other engines '
+        "by ramify.Trainer"
+    )

@@ -127,7 +127,9 @@ def test_what_lies_above_is_not_trained(tokenizer_folder, shared, aggregation):
         tree.problem,
         tree.key,
         [
-            replace(node, source=Source.TOOL, behavior_logprobs=(), entropy=None, turn=None)
+            replace(
+                node, source=Source.TOOL, behavior_logprobs=(), entropy=None, token_entropies=(), turn=None
+            )
             if node.id in above and node.source is Source.POLICY
             else node
             for node in tree.nodes

@@ -118,7 +118,9 @@ def test_baselines_do_not_leak_between_problems_or_batches(tokenizer_folder):
     assert any(tree.decisions for tree in first)
     assert len({tree.decisions for tree in first}) == 5
     for slot, i in enumerate(order):
-        assert second[slot].decisions == first[i].decisions
+        # The draws are those of another step, which a threshold does not look at.
+        drawn = [replace(each, draw=0.0) for each in second[slot].decisions]
+        assert drawn == [replace(each, draw=0.0) for each in first[i].decisions]
         assert second[slot].nodes == first[i].nodes
 
 
