@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class _WorldTables(Section):
-    """What an agent acts in: the tables of a recipe that say it."""
+    """The tables of a recipe that say what an agent acts in."""
 
     tools: ToolsSection = ToolsSection()
     sandbox: SandboxSection = SandboxSection()

@@ -59,7 +59,7 @@ def fold_question(question: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a row asks its question about, and its accepted answers if it says so; () and none if the question says it all."""
+    """The subject of a row's question, and its accepted answers if it says so; () and none if the question says it all."""
 
     world: tuple[str, ...] = ()
     golds: frozenset[str] = frozenset()

@@ -27,7 +27,7 @@ class Message(Protocol):
 
 
 class Rollout(Protocol):
-    """What is read of prime-rl's rollouts, which are traces of verifiers."""
+    """The part of prime-rl's rollouts, which are traces of verifiers, that is read here."""
 
     @property
     def nodes(self) -> Sequence[Message]:

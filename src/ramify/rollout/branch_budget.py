@@ -33,7 +33,7 @@ class BranchAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What can be decided now: grants and refusals in order, and the number of top-ups to start."""
+    """The decisions that can be made now: grants and refusals in order, and the number of top-ups to start."""
 
     branches: tuple[BranchAllocation, ...]
     top_ups: int

@@ -15,7 +15,7 @@ from ramify.view.verdicts import Verdict, reasons
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """What is known about a tree beside its trace.
+    """Facts about a tree beside its trace.
 
     Attributes:
         times: Its times.

@@ -32,7 +32,7 @@ _ENDS: Mapping[StopReason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an evaluation says about an attempt beside its tree.
+    """The judgement of an evaluation on an attempt beside its tree.
 
     Attributes:
         is_right: Whether the attempt counts as correct; None if there is no result of it.
