@@ -43,6 +43,8 @@ def fetch_model(path: Path, *, weights: bool = True, note: Callable[[str], None]
         DataError: The hub has no such model or does not give it.
         MachineError: The hub cannot be reached or is out of order, and the model was not fetched before.
     """
+    # A program may train, and load what its run made since, or change its folder.
+    local_folder.cache_clear()
     if not is_hub_id(path):
         return
     folder = _fetched(path, (*_TEXTS, _WEIGHTS) if weights else _TEXTS, weights=weights, note=note)
@@ -69,7 +71,7 @@ def is_fetched(path: Path, *, weights: bool = True) -> bool:
 def local_folder(path: Path) -> Path:
     """Return the folder of a model: `path` itself, or what a run of that folder made, or for an id of the hub the one in the cache.
 
-    It asks no network, and gives the same answer for the rest of the process.
+    It asks no network, and gives the same answer until `fetch_model`, with which every use of a model begins.
 
     Raises:
         MachineError: The model is not in the cache.

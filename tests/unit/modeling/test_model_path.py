@@ -1,9 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from ramify.core.errors import DataError
-from ramify.modeling.model_path import model_of
+from ramify.modeling.model_path import fetch_model, local_folder, model_of
 from ramify.runs.checkpoint_files import latest_checkpoint
 
 
@@ -47,3 +48,18 @@ def test_any_other_folder_is_the_model(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
     assert model_of(tmp_path) == tmp_path
+
+
+def test_a_use_begins_with_the_newest_model_and_the_folder_of_the_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Path("run")
+    for step in (1, 2):
+        folder = run / "checkpoints" / f"step-{step:06d}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+        fetch_model(run)
+        assert local_folder(run) == folder
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fetch_model(run)
+    assert local_folder(run) == run
