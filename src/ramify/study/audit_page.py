@@ -85,7 +85,7 @@ def _auroc_chart(rankings: Sequence[Ranking]) -> Chart:
 def _effects_chart(intervals: Sequence[Interval]) -> Chart:
     ends = (("effect", "value"), ("low", "low"), ("high", "high"))
     lines = [
-        Line(name, [(float(rank), getattr(each, end)) for rank, each in enumerate(intervals, 1)], colour)
+        Line(name, tuple((float(rank), getattr(each, end)) for rank, each in enumerate(intervals, 1)), colour)
         for colour, (name, end) in enumerate(ends)
     ]
     return line_chart("Effects in order", lines, "decisions", "effect")
@@ -95,7 +95,7 @@ def _turns_chart(audit: Audit) -> Chart:
     sizes: dict[int, list[float]] = {}
     for effect, interval in zip(audit.known, audit.intervals, strict=True):
         sizes.setdefault(effect.turn, []).append(abs(interval.value))
-    points = [(float(turn), sum(each) / len(each)) for turn, each in sorted(sizes.items())]
+    points = tuple((float(turn), sum(each) / len(each)) for turn, each in sorted(sizes.items()))
     return line_chart("Size of effects by turn", [Line("mean size", points, 0)], "turn", "size of effect")
 
 

@@ -259,7 +259,7 @@ def turn_node(turn: AssistantTurn, path: NodePath, *, is_last: bool) -> Node:
 
 def reply_node(path: NodePath, results: Sequence[ToolResult], messages: Sequence[Message] = ()) -> Node:
     """Return results, or what the user said, as a node."""
-    text = "\n".join(each.text for each in (*results, *messages))
+    text = "\n".join([*(each.text for each in results), *(each.text for each in messages)])
     return Node(
         node_id(path),
         path,
