@@ -133,7 +133,6 @@ def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason, 
 @pytest.mark.parametrize(
     ("rewriter", "message"),
     [
-        ("{path='none.py', function='halfway'}", "rollout.rewriters.path: expected a file, found none at none.py"),
         ("{path='rewriters.py', function='other'}", "rewriters.py: no function or class 'other'"),
         ("{path='rewriters.py', function='takes_none'}", "rewriters.py: rewriter takes_none: expected"),
         ("{path='rewriters.py', function='yields'}", "got a class or a generator"),
