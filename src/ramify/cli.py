@@ -29,6 +29,7 @@ COMMANDS = {
     "view": "look at what agents did: the trees of a run in a browser, or as one file",
     "runs": "the runs in a folder, and what differs between two of them",
     "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
+    "audit": "decisions of recorded runs resampled on both sides: their effects, and estimators' credit against them",
     "case": "a recorded trajectory as a test of the tools and the reward",
     "report": "one page about any run, with its figures",
     "card": "what a run was made from and what it scored, as JSON to send to others",

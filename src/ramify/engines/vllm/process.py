@@ -28,6 +28,12 @@ _PATIENCE_SECONDS = 10.0
 """How long a server may take to end before it is killed."""
 _MAX_CHARACTERS = 300
 _MIDDLEWARE = Path(__file__).parent / "middleware"
+_WEIGHT_ENGINES: Mapping[str, tuple[str, ...]] = {
+    "folder": (),
+    "gloo": ("--weight-transfer-config", '{"backend": "ramify"}'),
+    "nccl": ("--weight-transfer-config", '{"backend": "nccl"}'),
+}
+"""Flags by `engine.weights`; the engine "ramify" lies beside the middleware."""
 _TRAINERS = ("RANK", "WORLD_SIZE")
 _TRAINERS_PREFIXES = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "RAMIFY_")
 """Variables of torchrun and ramify: a server that read them would join the trainer's processes."""
@@ -74,6 +80,7 @@ class Command:
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--enable-prefix-caching", "--enable-scale-out"),
             *(("--enable-sleep-mode",) if self.config.sleep else ()),
+            *_WEIGHT_ENGINES[self.config.weights],
             *self.config.flags,
             # The last one is asked first.
             *("--middleware", "ramify_auth.RequireKey"),
