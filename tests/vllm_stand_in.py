@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 from safetensors.torch import load_file
 
+import cards
 from loopback import HttpRequest, Loopback, Reply, as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.engines.vllm.middleware.ramify_weights import Delivery, Meeting, Receiver
@@ -315,12 +316,38 @@ def install(folder: Path) -> tuple[str, Path]:
     ), log
 
 
+class ServerMemory:
+    """What a server takes of its card, in the order of vLLM: it measures as it starts, and is awake until it is put to sleep."""
+
+    def __init__(self, folder: Path) -> None:
+        number = os.environ["CUDA_VISIBLE_DEVICES"]
+        self.card = cards.Card(Path(os.environ[cards.FOLDER]), number, f"server-{number}")
+        self._wakes, self._crash = 0, folder / f"crash-{number}.txt"
+        self.card.book(cards.AWAKE, "starts", measures=True)
+
+    def changed(self, request: HttpRequest) -> Reply | None:
+        path = urlsplit(request.path).path
+        if path == "/inference/v1/generate":
+            if self._wakes == 2 and self._crash.exists():
+                self._crash.unlink()
+                os._exit(9)
+            return None
+        wakes = path == "/wake_up"
+        self._wakes += wakes
+        try:
+            self.card.book(cards.AWAKE if wakes else cards.ASLEEP, "awake" if wakes else "asleep")
+        except cards.OverlapError as error:
+            return _error(str(error), 500)
+        return None
+
+
 def run(arguments: list[str], log: str) -> None:
     """Serve as the package's server does, until it is killed."""
     options = dict(pairwise(arguments))
     with Path(log).open("a") as file:
         file.write(options["--model"] + "\n")
     torch.set_num_threads(1)
+    memory = ServerMemory(Path(log).parent) if cards.FOLDER in os.environ else None
     here = StandIn(Path(options["--model"]))
     here.served = options["--served-model-name"]
     # A test writes the paths there that this server fails at.
@@ -333,5 +360,8 @@ def run(arguments: list[str], log: str) -> None:
 
     assert options["--middleware"] == "ramify_auth.RequireKey"
     here.key = os.environ["RAMIFY_SERVER_KEY"]
+    if memory is not None:
+        here.faults = dict.fromkeys(("/sleep", "/wake_up", "/inference/v1/generate"), memory.changed)
+        memory.card.book(cards.AWAKE, "awake")
     with serve(answer, socket=Path(options["--uds"])):
         threading.Event().wait()

@@ -52,7 +52,10 @@ class Engine(Protocol):
         """Load the weights of `version`, and clear every cache computed with older ones."""
 
     async def sleep(self) -> None:
-        """Release memory until the next `load_weights`. Never raises: what was sampled is in the caller's hands."""
+        """Release memory until the next `load_weights`. Never raises once it was used: what was sampled is in the caller's hands.
+
+        Servers that share the learner's GPUs and have not started yet do so first, and measure the memory that is free.
+        """
 
     def info(self) -> EngineInfo:
         """Return the capabilities of the engine and the version of its weights."""

@@ -32,7 +32,7 @@ from ramify.learner.sharding import (
     whole,
 )
 from ramify.modeling.load import load_model
-from ramify.modeling.numerics import compute_device, compute_dtype
+from ramify.modeling.numerics import compute_device, compute_dtype, release_cached
 from ramify.modeling.recompute import set_checkpointing
 from ramify.modeling.tensor_files import all_finite
 
@@ -142,6 +142,10 @@ class Worker:
     def drop(self) -> None:
         """Drop the gradients."""
         self.optimizers.zero_grad()
+
+    def release_memory(self) -> None:
+        """Give back the GPU's memory that nothing uses: another program on it comes next."""
+        release_cached(compute_device(self.model))
 
     def whole_parameters(
         self, names: tuple[str, ...], dtypes: tuple[str | None, ...], keep: bool, on_cpu: bool

@@ -90,6 +90,18 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     return report
 
 
+def run_cold_start(example: Example, out: Path, seed: int, console: RunConsole) -> Path:
+    """Make the data in `out` and train the cold start; returns the model.
+
+    Raises:
+        UserError: The machine cannot run it.
+        RunInterruptedError: Ctrl-C.
+    """
+    with emptied_on_error(out):
+        data = example.make_data(out, seed, console)
+    return run_sft(sft_recipe(example, out, seed, data), console, Ranks(Rank()))
+
+
 def _evaluate(
     example: Example,
     out: Path,

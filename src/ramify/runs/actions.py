@@ -43,7 +43,7 @@ def tree_actions(trace: Path, tree: int) -> tuple[Action, ...]:
         actions.append(Action("turn into a test", f"ramify case {at} --leaf {{leaf}} --out case-{name}"))
     if "rollout" in table:
         start = shlex.quote(f"{trace}:{tree}/")
-        weights = _weights_of(trace)
+        weights = weights_of(trace)
         model = "" if weights is None else f" -s model.path={shlex.quote(f'{weights}')}"
         grow = (
             f"ramify rollout {shlex.quote(f'{recipe}')} --from {start}{{node}} -s run.dir=again-{name}{model}"
@@ -62,7 +62,7 @@ def _tables(recipe: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _weights_of(trace: Path) -> Path | None:
+def weights_of(trace: Path) -> Path | None:
     """Return the last checkpoint at or before the weights that a step's trees were sampled from; None: the recipe's model."""
     if not trace.stem.isdigit():
         return None

@@ -20,6 +20,7 @@ from ramify.core.errors import EngineError
 from ramify.core.protocols import BucketEngine, Engine, Publisher
 from ramify.core.records import Floats, version_folder
 from ramify.learner.update import Learner
+from ramify.sampler.memory_phases import MemoryPhases
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.served_weights import LearnerBuckets, write_weights
 
@@ -81,14 +82,17 @@ class Probe:
         if info.logprob_tolerance is None:
             raise EngineError(f"engine {info.name!r} cannot score tokens, so weights in it cannot be checked")
 
-    async def compare(self, version: int, advice: str) -> None:
-        """Compare after the weights of `version` were handed over; `advice` ends the message.
+    async def expect(self) -> Floats:
+        """Return the learner's logprobs of the prompt. [T - 1]"""
+        return await asyncio.to_thread(self.learner.score, self.token_ids)
+
+    async def compare(self, ours: Floats, version: int, advice: str) -> None:
+        """Compare with the learner's logprobs after the weights of `version` were handed over; `advice` ends the message.
 
         Raises:
             EngineError: The engine's logprobs differ from the learner's by more than it states.
         """
         theirs = await self.engine.score(self.token_ids)
-        ours = await asyncio.to_thread(self.learner.score, self.token_ids)
         difference, tolerance = float(np.abs(theirs - ours).max()), self.engine.info().logprob_tolerance
         # Not `difference > tolerance`, which is false for NaN.
         if not (tolerance is not None and difference <= tolerance):
@@ -140,7 +144,9 @@ class CopyPublisher:
         await self._engine.load_weights(version)
         if self._has_published:
             await self._probe.compare(
-                version, 'go on from the last checkpoint with --resume, or set engine.weights = "shared"'
+                await self._probe.expect(),
+                version,
+                'go on from the last checkpoint with --resume, or set engine.weights = "shared"',
             )
         self._has_published = True
 
@@ -170,9 +176,12 @@ class FolderPublisher:
         self._engine, self._folder, self._dtype, self._learner = engine, folder, dtype, learner
         self._probe = Probe(engine, learner, tuple(probe))
         self._published: Path | None = None
+        self._phases = MemoryPhases(engine, learner.ranks)
 
     async def publish(self, version: int) -> None:
         """Write the weights as they are now, have them loaded under this version number, and compare.
+
+        Where servers share the learner's GPUs, theirs is the memory afterwards.
 
         Raises:
             EngineError: The weights cannot be written or loaded, or the engine's logprobs differ from the learner's. In the
@@ -186,11 +195,14 @@ class FolderPublisher:
                 f"step {version}: the weights cannot be written for the engine: {error.filename or target}: "
                 f"{error.strerror}; make room there, or name another folder as engine.weights_dir"
             ) from None
+        # While the servers sleep: the learner gathers its weights for the probe.
+        expected = await self._probe.expect()
+        await self._phases.to_servers()
         await self._engine.load_weights(version)
         before, self._published = self._published, target
         if before not in (None, target):
             await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
-        await self._probe.compare(version, _GO_ON)
+        await self._probe.compare(expected, version, _GO_ON)
 
 
 class BucketPublisher:
@@ -210,6 +222,7 @@ class BucketPublisher:
         """
         self._engine, self._weights = engine, LearnerBuckets(learner, dtype)
         self._probe = Probe(engine, learner, tuple(probe))
+        self._phases = MemoryPhases(engine, learner.ranks)
         engine.read_from(self._weights)
 
     async def publish(self, version: int) -> None:
@@ -220,8 +233,11 @@ class BucketPublisher:
             DataError: A weight is NaN or infinite.
         """
         self._weights.take_current()
+        # While the servers sleep, as in `FolderPublisher`.
+        expected = await self._probe.expect()
+        await self._phases.to_servers()
         await self._engine.load_weights(version)
-        await self._probe.compare(version, _GO_ON)
+        await self._probe.compare(expected, version, _GO_ON)
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ class VllmEngine:
         route: Callable[[Sequence[Replica], Sequence[int]], Replica] = least_work,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Start the processes of servers that ramify starts; open no connection yet.
+        """Start the processes of servers that ramify starts, unless they share the learner's GPUs; open no connection yet.
 
         Args:
             replicas: The servers; all serve the same model.
@@ -84,8 +84,9 @@ class VllmEngine:
             tokenizer=tokenizer.fingerprint,
             logprob_tolerance=TOLERANCE if config.dtype == "float32" else TOLERANCE_16_BITS,
             weights_folder=weights.path if isinstance(weights, WeightsFolder) else None,
+            shares_gpus=config.sleep and weights is not None,
         )
-        self._weights, self._sleeps = weights, config.sleep and weights is not None
+        self._weights, self._sleeps = weights, self._info.shares_gpus
         carrier = FolderCarrier(weights.path) if isinstance(weights, WeightsFolder) else weights
         fit = Fit(
             config.model,
@@ -103,7 +104,9 @@ class VllmEngine:
         self._news = asyncio.Event()
         # Set when all servers were up for the first time: until then one that is given up ends the run.
         self._has_opened = self._closed = False
-        self._start_processes()
+        # A server measures the free memory as it starts: where the learner may be computing, it waits for the first use.
+        if not self._sleeps:
+            self._start_processes()
 
     def _start_processes(self) -> None:
         processes = [replica.process for replica in self._replicas if replica.process is not None]
@@ -245,8 +248,14 @@ class VllmEngine:
             )
 
     async def sleep(self) -> None:
-        """Have the servers release their memory until the next `load_weights`, if the recipe says so."""
+        """Have the servers release their memory until the next `load_weights`, if the recipe says so.
+
+        Raises:
+            RamifyError: They were to start for the first time, and one of them never came up.
+        """
         if self._sleeps:
+            if not self._has_opened:
+                await self._open()
             await self._stop_keeping()
             living = [replica for replica in self._replicas if replica.failed is None]
             await asyncio.gather(*(replica.sleep() for replica in living))

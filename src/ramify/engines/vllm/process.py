@@ -22,17 +22,7 @@ from ramify.core.config import may_hold_key
 from ramify.core.errors import MachineError
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm.folder import SocketFolder
-
-_GUARD = """
-import ctypes, os, signal, sys
-parent = int(sys.argv[1])
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit("ramify is gone")
-os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
-"""
-"""Runs in the server's own Python, before vLLM: a signal when the parent ends (PR_SET_PDEATHSIG), kept through exec."""
+from ramify.runtime.bound_process import bound_command
 
 _PATIENCE_SECONDS = 10.0
 """How long a server may take to end before it is killed."""
@@ -156,11 +146,10 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # A server that was killed leaves its socket, and no other can bind to that.
         self.socket.unlink(missing_ok=True)
-        arguments = ["-c", _GUARD, str(os.getpid()), *self._command.arguments(self.socket)]
         try:
             with self.log.open("ab") as log:
                 self._running = subprocess.Popen(
-                    [str(self._command.python), *arguments],
+                    bound_command(self._command.python, self._command.arguments(self.socket)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
