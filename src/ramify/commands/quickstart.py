@@ -3,13 +3,12 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.commands.parser import add_quiet, open_console
 
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
-    from ramify.quickstart.report import Estimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,22 +83,22 @@ def run(options: argparse.Namespace) -> None:
     console.note(f"report: {out / 'report.html'}")
 
 
-def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, Any]:
     """Cold start and ARPO; returns pass@1 by stage."""
-    from ramify.quickstart import language_model, world
+    from ramify.quickstart import word_problems, world
     from ramify.quickstart.run import run_quickstart
 
     if options.lm:
-        example = language_model.make_example(smoke=options.smoke)
+        example = word_problems.make_example(smoke=options.smoke)
     else:
         example = world.make_example(
             options.difficulty or 1, smoke=options.smoke, ambiguous=options.ambiguous
         )
-    measured = run_quickstart(example, out, options.seed, console)["pass_at_1"]
-    return {"base": measured["base"], "sft": measured["sft"], "rl": measured["rl"]}
+    scores: Mapping[str, Any] = run_quickstart(example, out, options.seed, console)["pass_at_1"]
+    return scores
 
 
-def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, Any]:
     """Synthesis, SFT, GRPO, DPO and repair tools; returns pass@1 by stage."""
     from ramify.quickstart.tool_star import run_tool_star
 
