@@ -239,7 +239,7 @@ CALLERS = {
     ),
     "ramify.tools.pages": (
         pages(lambda url: GuardedPages(BrowserConfig(networks=HERE, page_seconds=SECONDS))),
-        pages(lambda url: JinaPages(client(), base_url=f"{url}/jina")),
+        pages(lambda url: JinaPages(client(), BrowserConfig(source="jina", url=f"{url}/jina"))),
     ),
     "ramify.tools.python": (sandbox,),
     "ramify.tools.openenv_environment": (openenv_schema, openenv_socket) if OPENENV else (),
