@@ -120,7 +120,7 @@ from safetensors.numpy import load_file
 from ramify.cli import main
 for command in ("train", "rollout"):
     assert main([command, {str(recipe)!r}, "--dry-run"]) == 0
-unused = {{"torch", "transformers", "pyarrow", "httpx", "tenacity", "rich", "asyncio"}} & sys.modules.keys()
+unused = {{"torch", "transformers", "pyarrow", "aiohttp", "httpx", "rich", "asyncio"}} & sys.modules.keys()
 assert not unused, unused
 """
     done = python(code)

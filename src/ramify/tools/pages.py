@@ -23,7 +23,8 @@ from typing import Final, Protocol
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.addresses import GuardedTransport, check_url, join_url
-from ramify.net.client import Answer, HttpClient, HttpSettings
+from ramify.net.client import HttpClient, HttpSettings
+from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import Transport
 from ramify.runtime.call_clock import slot_of

@@ -28,7 +28,8 @@ from ramify.tools.configs import PythonConfig
 from ramify.tools.stateless import StatelessSession
 
 if TYPE_CHECKING:
-    from ramify.net.client import Answer, HttpClient
+    from ramify.net.client import HttpClient
+    from ramify.net.exchange import Answer
     from ramify.sandbox.program_setup import ProgramSetup
 
 MARGIN_SECONDS = 10.0
