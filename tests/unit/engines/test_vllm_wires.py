@@ -3,6 +3,8 @@
 import pickle
 import sys
 import threading
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +14,7 @@ import torch
 from vllm_engines import IDS, engine_of, plain_scores, play, request_of
 
 import build
+from loopback import as_json
 from ramify.algos.sft import demonstrated
 from ramify.core.errors import ConfigError, DataError, EngineError
 from ramify.engines.vllm.middleware.ramify_weights import Delivery, opened, seal
@@ -298,3 +301,23 @@ def test_over_nccl_servers_are_told_what_vllm_asks_for_and_buckets_are_cut_as_vl
     assert torch.equal(whole, plain)
     wire.stop()
     assert communicator.aborted
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_server_with_old_weights_is_caught_within_any_tolerance(folder, servers):
+    """As in bfloat16, where a nat passes: it takes the label and loads nothing, and has no route for checksums."""
+    learner = learner_of(folder)
+
+    async def work(publisher, engine):
+        engine._info = replace(engine.info(), logprob_tolerance=100.0)
+        await publisher.publish(0)
+        old.forgets = set(dict(old.model.named_parameters()))
+        step(learner)
+        await publisher.publish(1)
+
+    with ExitStack() as stack:
+        running = [stack.enter_context(stand_in(folder)) for _ in range(servers)]
+        old = running[-1][0]
+        old.faults["/weight_checker"] = lambda _: as_json({"detail": "Not Found"}, 404)
+        with pytest.raises(EngineError, match="has old weights"):
+            publishing(on_wire(folder, *(server for _, server in running)), learner, work)

@@ -12,7 +12,7 @@ A server that cannot be brought back, or answers wrongly, is given up. The other
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -98,6 +98,7 @@ class VllmEngine:
             self._sleeps,
         )
         self._sync = WeightSync(fit, carrier, self._wake_waiters, note)
+        self._scores: dict[Replica, tuple[tuple[int, ...], str | None, Floats]] = {}
         self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
         self._keepers: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -177,7 +178,24 @@ class VllmEngine:
                 first = first or (replica, logprobs)
                 self._compare(replica, logprobs, *first)
         assert first is not None  # `_until` raises when no server is left
+        self._refuse_unmoved(tuple(token_ids), dict(zip(living, scores, strict=True)))
         return first[1]
+
+    def _refuse_unmoved(self, ids: tuple[int, ...], scores: Mapping[Replica, Floats | None]) -> None:
+        """Raise EngineError if a hand-over changed the logprobs of some servers, and of others not one bit."""
+        moved, unmoved = [], []
+        for replica, logprobs in scores.items():
+            before = self._scores.get(replica)
+            if logprobs is None or (before is not None and before[:2] == (ids, replica.label)):
+                continue
+            if before is not None and before[0] == ids:
+                (unmoved if np.array_equal(logprobs, before[2]) else moved).append(replica)
+            self._scores[replica] = (ids, replica.label, logprobs)
+        if moved and unmoved:
+            raise EngineError(
+                f"{unmoved[0].url} computes a fixed prompt as before the hand-over, {moved[0].url} does not: the first has "
+                "old weights"
+            )
 
     def _compare(self, replica: Replica, logprobs: Floats, other: Replica, expected: Floats) -> None:
         tolerance = self._info.logprob_tolerance

@@ -134,6 +134,7 @@ class WeightSync:
         self.version = 0
         # Labels of weights whose answers count, and their versions; empty before the first server was asked.
         self._versions: dict[str, int] = {}
+        self._reasons: dict[Replica, str] = {}
         self._name, self._handed_over = f"ramify-{secrets.token_hex(4)}", 0
 
     def knows(self, label: str) -> bool:
@@ -162,7 +163,8 @@ class WeightSync:
             for replica in replicas:
                 await held.enter_async_context(replica.handing_over)
             late = [replica for replica in replicas if replica.is_up and not self.is_current(replica)]
-            for replica in await self._load(late):
+            for replica, failure in (await self._load(late)).items():
+                self._reasons[replica] = failure.detail
                 replica.suspect()
 
     async def _load(self, replicas: Sequence[Replica]) -> Failures:
@@ -223,9 +225,11 @@ class WeightSync:
         """
         await replica.server.health()
         label = await replica.server.label()
+        if (reason := self._reasons.pop(replica, None)) is not None:
+            raise RequestFailedError(FailureKind.SERVER, f"a hand-over of weights to it failed: {reason}")
         if not self.knows(label) or (self.current is not None and label != self.current):
             raise RequestFailedError(FailureKind.SERVER, f"its weights are {label!r}, so it started again")
         if self.current is not None and not self.is_current(replica):
-            raise RequestFailedError(FailureKind.SERVER, "a hand-over of weights to it failed")
+            raise RequestFailedError(FailureKind.SERVER, "a hand-over of weights to it was cut off")
         if self._fit.sleeps and await replica.server.is_asleep():
             raise RequestFailedError(FailureKind.SERVER, "it sleeps, or was paused")
