@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
@@ -67,10 +66,6 @@ class RunComparison:
     step: int | None = None
     metrics: Mapping[str, tuple[float, float]] | None = None
     warnings: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as a JSON object."""
-        return asdict(self)
 
 
 def compare_evaluations(first: Path, second: Path, metric: str) -> RunComparison:

@@ -32,10 +32,8 @@ def answer_in(response: str) -> str:
     return read_answer(final_answer(written) or "", written)
 
 
-def text_reward(
-    response: str, gold: object, *, trained: AnswerScore = SCORES["answer"], bonus: float = 0.1
-) -> Reward:
-    """Return the hierarchical reward: -1 if not well formed, else the trained score, plus `bonus`.
+def text_reward(response: str, gold: object, *, trained: AnswerScore = SCORES["answer"]) -> Reward:
+    """Return the hierarchical reward: -1 if not well formed, else the trained score, plus a bonus of 0.1.
 
     The bonus requires a score above 0 and results of both search and Python.
     """
@@ -43,7 +41,7 @@ def text_reward(
     if read.fault or not has_closed_box(read.answer):
         return Reward(-1.0, {"correct": 0.0, "format": 0.0, "bonus": 0.0})
     correct = trained(read_answer(read.answer, read.written), accepted_answers(gold))
-    earned = bonus if correct > 0 and set(read.calls) >= set(TOOLS) else 0.0
+    earned = 0.1 if correct > 0 and set(read.calls) >= set(TOOLS) else 0.0
     return Reward(correct + earned, {"correct": correct, "format": 1.0, "bonus": earned})
 
 
