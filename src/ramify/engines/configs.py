@@ -301,9 +301,9 @@ class VllmEngineConfig(EngineConfig):
             raise ValueError(
                 f'weights: "gloo" reaches this machine alone. {self._away[0]} needs "nccl" or "folder".'
             )
-        if self.weights == "nccl" and self.sleep:
+        if self.weights != "folder" and self.sleep:
             raise ValueError(
-                'weights: "nccl" cannot join a server and a learner on one GPU, which sleep = true is for. Choose "folder".'
+                f'weights: "{self.weights}" has learner and servers at work at once, which sleep = true is to prevent. Choose "folder".'
             )
         if self.weights != "folder" and self.weights_dir is not None:
             raise ValueError(f'weights_dir: has no effect with weights = "{self.weights}". Remove it.')

@@ -222,7 +222,6 @@ class BucketPublisher:
         """
         self._engine, self._weights = engine, LearnerBuckets(learner, dtype)
         self._probe = Probe(engine, learner, tuple(probe))
-        self._phases = MemoryPhases(engine, learner.ranks)
         engine.read_from(self._weights)
 
     async def publish(self, version: int) -> None:
@@ -233,11 +232,8 @@ class BucketPublisher:
             DataError: A weight is NaN or infinite.
         """
         self._weights.take_current()
-        # While the servers sleep, as in `FolderPublisher`.
-        expected = await self._probe.expect()
-        await self._phases.to_servers()
         await self._engine.load_weights(version)
-        await self._probe.compare(expected, version, _GO_ON)
+        await self._probe.compare(await self._probe.expect(), version, _GO_ON)
 
 
 @torch.no_grad()

@@ -7,13 +7,15 @@ a float32 copy of the whole model is nowhere.
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 
 import torch
 
 from ramify.core.errors import DataError
 from ramify.files.durable import sync_folder
+from ramify.learner.sharding import is_sharded
 from ramify.learner.update import Learner
 from ramify.modeling import plain_folder
 from ramify.modeling.lora import adapted_parts, adapter_scaling, merged
@@ -94,18 +96,9 @@ class LearnerBuckets:
         """The weights of `learner` as `dtype`, in the order of its model."""
         self._learner, self._weights, self.dtype = learner, ServedWeights(learner), dtype
         self.shapes: Mapping[str, tuple[int, ...]] = self._weights.shapes
-        buckets: list[Sequence[str]] = []
-        names: list[str] = []
-        size = 0
-        for name, shape in self.shapes.items():
-            names.append(name)
-            size += torch.Size(shape).numel() * _DTYPES[dtype].itemsize
-            if size > self.bucket_bytes:
-                buckets.append(tuple(names))
-                names, size = [], 0
-        if names:
-            buckets.append(tuple(names))
-        self.buckets: Sequence[Sequence[str]] = buckets
+        self.buckets: Sequence[Sequence[str]] = _buckets(
+            self.shapes, self.shapes, _DTYPES[dtype], self.bucket_bytes
+        )
         self._step = learner.step
 
     def take_current(self) -> None:
@@ -127,6 +120,41 @@ class LearnerBuckets:
         return tensors if self._learner.step == self._step else None
 
 
+class _ByBuckets:
+    """Served weights that ranks gather a bucket at a time, for threads that ask for each tensor once, in the order of `names`."""
+
+    def __init__(self, weights: ServedWeights, names: Sequence[str], dtype: torch.dtype) -> None:
+        self._weights, self.shapes = weights, weights.shapes
+        buckets = _buckets(names, weights.shapes, dtype, BUCKET_BYTES)
+        self._bucket_of = {name: bucket for bucket in buckets for name in bucket}
+        self._gathered: dict[str, torch.Tensor] = {}
+        self._lock = Lock()
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor as `dtype`, on a CPU."""
+        with self._lock:
+            if name not in self._gathered:
+                bucket = self._bucket_of[name]
+                tensors = self._weights.tensors(bucket, dtype)
+                self._gathered.update(zip(bucket, tensors, strict=True))
+            return self._gathered.pop(name)
+
+
+def _buckets(
+    names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, most: int
+) -> list[Sequence[str]]:
+    """Return the names in groups, each of which ends with the tensor that makes it larger than `most` bytes."""
+    buckets: list[list[str]] = []
+    size = most + 1
+    for name in names:
+        if size > most:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(name)
+        size += torch.Size(shapes[name]).numel() * dtype.itemsize
+    return list(buckets)
+
+
 def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
     """Write all parameters in `dtype` into a new folder, which is complete or absent.
 
@@ -143,7 +171,10 @@ def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
             part, sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * kind.itemsize
         )
         threads = min(_MOST_THREADS, os.cpu_count() or 1)
-        plain_folder.write_weights(part, weights, weights.shapes, kind, lambda: None, threads=threads)
+        # Files hold their tensors in the order of the names.
+        names = sorted(weights.shapes)
+        source = _ByBuckets(weights, names, kind) if is_sharded(learner.model) else weights
+        plain_folder.write_weights(part, source, names, kind, lambda: None, threads=threads)
         sync_folder(part)
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)

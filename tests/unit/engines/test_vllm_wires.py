@@ -246,7 +246,7 @@ def test_a_message_of_another_hand_over_is_no_message_of_this_one():
     ("settings", "expected"),
     [
         ({"urls": ("http://node-7:8000",), "weights": "gloo"}, "reaches this machine alone"),
-        ({"launch": True, "urls": (), "weights": "nccl", "sleep": True}, "on one GPU"),
+        ({"launch": True, "urls": (), "weights": "nccl", "sleep": True}, "sleep = true is to prevent"),
         ({"launch": True, "urls": (), "weights": "gloo", "weights_dir": "w"}, "weights_dir: has no effect"),
     ],
 )
