@@ -80,7 +80,8 @@ class ForkedRuns:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # The second as ramify sets it before it imports torch.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
         )
 
     def __call__(self, *arguments, at=None, seconds=None, when=None, **environment) -> tuple[int, str, str]:

@@ -9,11 +9,18 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+PRELOADED = ["torch.distributed.fsdp", "transformers", "pytest", "watched", "ramify.learner.parallel"]
+
+
+def start_processes(work, arguments, size):
+    """Run `work(number, *arguments)` in `size` forks of a process that has imported what they need, until all have ended."""
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    mp.start_processes(work, arguments, size, start_method="forkserver")
+
 
 def on_ranks(num_ranks, work, scratch, *arguments):
     """Return the results of `work(rank, *arguments)` on each rank; `scratch` is an empty folder."""
-    multiprocessing.set_forkserver_preload(["torch.distributed.fsdp", "transformers", "pytest"])
-    mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="forkserver")
+    start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks)
     return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(num_ranks)]
 
 

@@ -1,4 +1,4 @@
-"""Processes that work as the ranks of one learner, as under torchrun on one machine: fresh interpreters, on loopback."""
+"""Processes that work as the ranks of one learner, as under torchrun on one machine, on loopback."""
 
 import os
 import pickle
@@ -6,8 +6,8 @@ import sys
 import uuid
 
 import torch
-import torch.multiprocessing as mp
 
+from group_of_processes import start_processes
 from ramify.core.rank import Rank
 from ramify.learner.parallel import Ranks, connect_ranks, serve
 from watched import WorkerPlan
@@ -18,7 +18,7 @@ def with_ranks(size, work, scratch, *arguments):
     if size == 1:
         return work(Ranks(Rank()), *arguments)
     result = scratch / f"of_{size}"
-    mp.start_processes(_rank, (size, uuid.uuid4().hex, work, result, arguments), size, start_method="spawn")
+    start_processes(_rank, (size, uuid.uuid4().hex, work, result, arguments), size)
     return pickle.loads(result.read_bytes())
 
 

@@ -39,10 +39,21 @@ def taught(tmp_path_factory, model_folder):
     return max((folder / "run" / "checkpoints").iterdir())
 
 
+PROBLEMS = [{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
+
+
 @pytest.fixture
 def task(tmp_path, taught):
-    problems = [{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
-    return write_task(tmp_path / "task", taught, TWO_CYCLES, problems=problems)
+    return write_task(tmp_path / "task", taught, TWO_CYCLES, problems=PROBLEMS)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, taught, forked):
+    """A run of two cycles that nobody stopped: its recipe, and what it said."""
+    recipe = write_task(tmp_path_factory.mktemp("finished"), taught, TWO_CYCLES, problems=PROBLEMS)
+    status, out, err = forked("selfcritic", recipe)
+    assert status == 0, err
+    return recipe, out
 
 
 def cycles_of(run):
@@ -53,10 +64,9 @@ def recipe_in(run, name):
     return tomllib.loads((run / name / "recipe.toml").read_text())
 
 
-def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_it(task, taught, capsys):
-    assert main(["selfcritic", str(task)]) == 0
+def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_it(finished, taught, capsys):
+    task, out = finished
     run = task.parent / "run"
-    out = capsys.readouterr().out
     first, second = cycles_of(run)
     assert first["pairs"]["pairs"] >= 1
     assert first["model"].startswith("dpo/checkpoints/")
@@ -92,9 +102,12 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
     assert main(["selfcritic", str(task), "--resume"]) == 0
     assert f"model written to {run / 'cycle-02' / second['model']}" in capsys.readouterr().out
     # The passages that the tools search are part of what all cycles are made from.
-    write_lines(task.parent / "passages.jsonl", [{"text": "Berlin is the capital of Germany."}])
+    passages = task.parent / "passages.jsonl"
+    before = passages.read_bytes()
+    write_lines(passages, [{"text": "Berlin is the capital of Germany."}])
     assert main(["selfcritic", str(task), "--resume"]) == 2
     assert "holds a run with tools.search." in capsys.readouterr().err
+    passages.write_bytes(before)
 
 
 def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
@@ -201,9 +214,7 @@ def weights_and_files(run):
 
 
 @pytest.mark.integration
-def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path, forked):
-    status, _, err = forked("selfcritic", task, "-s", f"run.dir='{tmp_path / 'quiet'}'")
-    assert status == 0, err
+def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(finished, task, tmp_path, forked):
     run = tmp_path / "killed"
     places = [
         ("cycle-01/rl/checkpoints/step-000001", signal.SIGKILL),
@@ -218,7 +229,7 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path, 
         forked("selfcritic", task, "-s", f"run.dir='{run}'", *resume, when=(f"{run / position}", 0, sign))
     status, _, err = forked("selfcritic", task, "-s", f"run.dir='{run}'", "--resume")
     assert status == 0, err
-    assert weights_and_files(run) == weights_and_files(tmp_path / "quiet")
+    assert weights_and_files(run) == weights_and_files(finished[0].parent / "run")
 
 
 @pytest.mark.parametrize(
@@ -244,13 +255,10 @@ def test_mistakes_are_one_line(task, capsys, settings, message):
     assert not (task.parent / "run").exists()
 
 
-def test_pairs_from_a_training_run_by_the_command(task, tmp_path, capsys):
-    assert main(["selfcritic", str(task)]) == 0
-    rl, pairs = task.parent / "run" / "cycle-01" / "rl", tmp_path / "pairs.jsonl"
-    assert (
-        main(["pairs", str(rl), str(task.parent / "run" / "cycle-01" / "trees.jsonl"), "--out", str(pairs)])
-        == 0
-    )
+def test_pairs_from_a_training_run_by_the_command(finished, tmp_path, capsys):
+    cycle = finished[0].parent / "run" / "cycle-01"
+    rl, pairs = cycle / "rl", tmp_path / "pairs.jsonl"
+    assert main(["pairs", str(rl), str(cycle / "trees.jsonl"), "--out", str(pairs)]) == 0
     assert "pairs from" in capsys.readouterr().out
     examples = [example for _, example in read_examples(pairs, PAIR)]
     assert examples

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 SECONDS = 150.0
@@ -48,14 +49,10 @@ def start_by_hand(recipe, port, size, command="sft", **environment):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={
-                **os.environ, "OMP_NUM_THREADS": "1", "RANK": f"{number}", "WORLD_SIZE": f"{size}",
-                "LOCAL_RANK": f"{number}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
-                "GLOO_SOCKET_IFNAME": "lo", **environment,
-            },
+            env={**os.environ, "OMP_NUM_THREADS": "1", **by_hand(number, size, port, **environment)},
         )
         for number in range(size)
-    ]  # fmt: skip
+    ]
 
 
 def finish(process, seconds=SECONDS):
@@ -71,6 +68,22 @@ def finish(process, seconds=SECONDS):
 
 def ramify(size, *arguments, **settings):
     return finish(start(size, *arguments, **settings))
+
+
+def by_hand(number, size, port, **environment):
+    """The environment of a rank that a person starts; it cannot know that the others are on this machine."""
+    return {
+        "RANK": f"{number}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{number}", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": f"{port}", "GLOO_SOCKET_IFNAME": "lo", **environment,
+    }  # fmt: skip
+
+
+def forked_ramify(forked, size, *arguments):
+    """`ramify` in the environment of torchrun, without torchrun and without the seconds of importing torch."""
+    port = free_port()
+    torchrun = {"LOCAL_WORLD_SIZE": f"{size}", "TORCHELASTIC_RUN_ID": uuid.uuid4().hex}
+    done = forked.ranks(*((arguments, by_hand(number, size, port, **torchrun)) for number in range(size)))
+    return max((abs(status) for status, *_ in done)), "".join(out + err for _, out, err in done)
 
 
 def ours(output):

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from launched import finish, free_port, ours, ramify, ranks_of, start, wait_until
+from launched import finish, forked_ramify, free_port, ours, ramify, ranks_of, start, wait_until
 from test_runs import last_checkpoint, trees, weights
 
 from e2e_runs import TRAIN, write_task
@@ -54,7 +54,7 @@ def test_ten_kills_change_nothing(tmp_path, model_folder):
     assert not list((run / "checkpoints").glob(".*"))
 
 
-def test_ctrl_c_saves_and_ends_without_a_restart(tmp_path, model_folder):
+def test_ctrl_c_saves_and_ends_without_a_restart(tmp_path, model_folder, forked):
     recipe = write_task(tmp_path / "task", model_folder, COPY)
     run = recipe.parent / "run"
     process = start(2, "train", recipe, restarts=3)
@@ -63,7 +63,7 @@ def test_ctrl_c_saves_and_ends_without_a_restart(tmp_path, model_folder):
     _, output = finish(process)
     assert sum("state saved in" in line for line in ours(output)) == 1, output
     assert len(read_metrics(run / "metrics.jsonl")) == int(last_checkpoint(run).name[-6:])
-    status, output = ramify(2, "train", recipe, "--resume", "--max-steps", 4)
+    status, output = forked_ramify(forked, 2, "train", recipe, "--resume", "--max-steps", 4)
     assert status == 0, output
 
 
@@ -89,9 +89,9 @@ def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_fold
     assert len(read_metrics(run / "metrics.jsonl")) == 4
 
 
-def test_a_restart_does_not_go_on_with_a_run_of_somebody_else(tmp_path, model_folder):
+def test_a_restart_does_not_go_on_with_a_run_of_somebody_else(tmp_path, model_folder, forked):
     recipe = write_task(tmp_path / "task", model_folder, COPY)
-    status, output = ramify(2, "train", recipe, "--max-steps", 1)
+    status, output = forked_ramify(forked, 2, "train", recipe, "--max-steps", 1)
     assert status == 0, output
     status, output = ramify(2, "train", recipe, restarts=1)
     assert status != 0

@@ -1,13 +1,10 @@
 """What can be wrong with several processes: one line from rank 0, all ranks end, nothing is lost."""
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from launched import finish, free_port, ours, ramify
+from launched import by_hand, forked_ramify, free_port, ours, ramify
 from torch.distributed import HashStore
 
 from e2e_runs import SFT, write_task
@@ -30,30 +27,25 @@ def recipe(tmp_path, model_folder):
 SECRET = "1f" * 32
 
 
-def by_hand(recipes, port, *, size=None, wait=60, secrets=(SECRET, SECRET)):
-    """Ranks that a person starts one by one, each with a recipe and a secret of its own; what each did."""
-    size = size or len(recipes)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "ramify", "sft", str(recipe)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={
-                **os.environ, "OMP_NUM_THREADS": "1", "RANK": f"{number}", "WORLD_SIZE": f"{size}",
-                "LOCAL_RANK": f"{number}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
-                "GLOO_SOCKET_IFNAME": "lo",
-                **({"RAMIFY_SECRET": secret} if secret is not None else {}),
-            },
+@pytest.fixture
+def start_by_hand(forked):
+    """Run ranks that a person starts one by one, each with a recipe and a secret of its own; what each did."""
+
+    def run(recipes, port, *, size=None, secrets=(SECRET, SECRET)):
+        ranks = (
+            (
+                ("sft", recipe),
+                by_hand(number, size or len(recipes), port, **({"RAMIFY_SECRET": s} if s else {})),
+            )
+            for number, (recipe, s) in enumerate(zip(recipes, secrets, strict=False))
         )
-        for number, (recipe, secret) in enumerate(zip(recipes, secrets, strict=False))
-    ]  # fmt: skip
-    return [finish(process, wait) for process in ranks]
+        return [(status, out + err) for status, out, err in forked.ranks(*ranks)]
+
+    return run
 
 
-def test_a_world_size_that_does_not_divide(recipe):
-    status, output = ramify(3, "sft", recipe, "-s", "learner.copies=2")
+def test_a_world_size_that_does_not_divide(recipe, forked):
+    status, output = forked_ramify(forked, 3, "sft", recipe, "-s", "learner.copies=2")
     assert status != 0
     assert [line for line in ours(output) if "learner.copies" in line] == [
         "ramify sft: learner.copies: expected a divisor of the number of processes, 3, got 2"
@@ -69,12 +61,12 @@ def test_a_world_size_that_does_not_divide(recipe):
         (lambda text: text.replace("demonstrations.jsonl", "nowhere.jsonl"), "rank 1: data.train: "),
     ],
 )
-def test_ranks_with_other_recipes(recipe, change, message):
+def test_ranks_with_other_recipes(recipe, start_by_hand, change, message):
     folder = recipe.parent
     (folder / "other.jsonl").write_text((folder / "demonstrations.jsonl").read_text())
     other = folder / "other.toml"
     other.write_text(change(recipe.read_text()))
-    (status, output), (served, silence) = by_hand([recipe, other], free_port())
+    (status, output), (served, silence) = start_by_hand([recipe, other], free_port())
     assert (status, served) == (2, 1)
     (line,) = ours(output)
     assert message in line
@@ -83,8 +75,10 @@ def test_ranks_with_other_recipes(recipe, change, message):
 
 
 @pytest.mark.parametrize("secret", [None, "a1" * 15])
-def test_ranks_that_torchrun_did_not_start_here_need_a_secret(recipe, secret):
-    (status, output), (served, silence) = by_hand([recipe, recipe], free_port(), secrets=(secret, secret))
+def test_ranks_that_torchrun_did_not_start_here_need_a_secret(recipe, start_by_hand, secret):
+    (status, output), (served, silence) = start_by_hand(
+        [recipe, recipe], free_port(), secrets=(secret, secret)
+    )
     assert (status, served) == (2, 2)
     (line,) = output.splitlines()
     assert line.startswith("ramify sft: RAMIFY_SECRET: ")
@@ -120,35 +114,34 @@ def test_a_rank_with_another_secret():
         Post(channel, Seal(b"secret", "run")).meet_all(Rank(0, 2), {}, 0.5)
 
 
-def test_a_port_in_use(recipe):
+def test_a_port_in_use(recipe, start_by_hand):
     with socket.socket() as held:
         held.bind(("", 0))
         held.listen()
         port = held.getsockname()[1]
-        ((status, output),) = by_hand([recipe], port, size=2)
+        ((status, output),) = start_by_hand([recipe], port, size=2)
     assert status == 2
     (line,) = ours(output)
     assert f"127.0.0.1:{port} is in use" in line
 
 
-def test_a_truncated_shard_of_a_checkpoint(tmp_path, model_folder):
-    recipe = write_task(tmp_path / "task", model_folder, LONG)
-    status, output = ramify(2, "sft", recipe, "-s", "run.save_every=1", "--max-steps", 2)
+def test_a_truncated_shard_of_a_checkpoint(recipe, forked):
+    saving = ("sft", recipe, "-s", "run.save_every=1")
+    status, output = forked_ramify(forked, 2, *saving, "--max-steps", 2)
     assert status == 0, output
     checkpoints = recipe.parent / "run" / "checkpoints"
     shard = checkpoints / "step-000002" / "state" / "optimizer-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
-    status, output = ramify(3, "sft", recipe, "-s", "run.save_every=1", "--resume")
+    status, output = forked_ramify(forked, 3, *saving, "--resume")
     assert status != 0
     (line,) = [line for line in ours(output) if line.startswith("ramify")]
     assert "optimizer-00002-of-00002.safetensors has " in line
     assert "delete this folder to go on from step-000001" in line
 
 
-def test_a_disk_that_is_full_at_rank_0_alone(tmp_path, model_folder):
-    recipe = write_task(tmp_path / "task", model_folder, LONG)
+def test_a_disk_that_is_full_at_rank_0_alone(recipe, forked):
     saving = ("sft", recipe, "-s", "run.save_every=1")
-    status, output = ramify(2, *saving, "--max-steps", 1)
+    status, output = forked_ramify(forked, 2, *saving, "--max-steps", 1)
     assert status == 0, output
     checkpoints = recipe.parent / "run" / "checkpoints"
     status, output = ramify(2, *saving, "--resume", program=[SMALL_FILES])
@@ -157,6 +150,6 @@ def test_a_disk_that_is_full_at_rank_0_alone(tmp_path, model_folder):
     assert "step-000002: cannot be written (" in line
     assert "Earlier checkpoints are whole" in line
     assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
-    status, output = ramify(2, *saving, "--resume")
+    status, output = forked_ramify(forked, 2, *saving, "--resume")
     assert status == 0, output
     assert "going on from" in output

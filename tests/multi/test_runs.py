@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from launched import ramify
+from launched import forked_ramify, ramify
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -92,9 +92,11 @@ def alone(tmp_path_factory, model_folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
+def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder, forked):
+    """The first kind is started by torchrun itself."""
     recipe = write_task(tmp_path / "task", model_folder, KINDS[kind])
-    status, output = ramify(2, command(kind), recipe)
+    words = (2, command(kind), recipe)
+    status, output = ramify(*words) if kind == "copy" else forked_ramify(forked, *words)
     assert status == 0, output
     run, expected = recipe.parent / "run", alone[kind]
     assert apart(last_checkpoint(run), last_checkpoint(expected)) <= 1e-5
@@ -115,13 +117,13 @@ def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
     assert output.count("model written to") == 1
 
 
-def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_folder):
+def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_folder, forked):
     recipes = {size: write_task(tmp_path / f"at_{size}", model_folder, CYCLES) for size in (1, 2)}
     for recipe in recipes.values():
         rows = [{"prompt": "what is 12 plus 30 ?", "answer": 42} for _ in range(8)]
         write_lines(recipe.parent / "problems.jsonl", rows)
     assert main(["selfcritic", str(recipes[1])]) == 0
-    status, output = ramify(2, "selfcritic", recipes[2])
+    status, output = forked_ramify(forked, 2, "selfcritic", recipes[2])
     assert status == 0, output
     expected, actual = (recipes[size].parent / "run" / "cycle-02" for size in (1, 2))
     evaluated = [read_metrics(cycle / "rl" / "evals.jsonl") for cycle in (expected, actual)]
@@ -134,11 +136,11 @@ def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_fold
     assert output.count("model written to") == 1
 
 
-def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, model_folder):
+def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, model_folder, forked):
     expected = last_checkpoint(alone["copy"])
     for size in (1, 3):
         recipe = write_task(tmp_path / f"at_{size}", model_folder, COPY)
-        status, output = ramify(2, "train", recipe, "--max-steps", 2)
+        status, output = forked_ramify(forked, 2, "train", recipe, "--max-steps", 2)
         assert status == 0, output
         run = recipe.parent / "run"
         saved = last_checkpoint(run)
@@ -148,7 +150,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, 
             opens_elsewhere(saved)
             assert main(["train", str(recipe), "--resume"]) == 0
         else:
-            status, output = ramify(3, "train", recipe, "--resume")
+            status, output = forked_ramify(forked, 3, "train", recipe, "--resume")
             assert status == 0, output
         assert apart(last_checkpoint(run), expected) <= 1e-5
         assert trees(run) == trees(alone["copy"])
@@ -168,10 +170,10 @@ def opens_elsewhere(checkpoint):
     assert math.isfinite(theirs.sum())
 
 
-def test_an_adapter_of_two_ranks_is_a_peft_folder(tmp_path, model_folder):
+def test_an_adapter_of_two_ranks_is_a_peft_folder(tmp_path, model_folder, forked):
     recipe = write_task(tmp_path / "task", model_folder, DEMONSTRATIONS)
     settings = ("-s", "model.lora.rank=4", "-s", "model.lora.alpha=8")
-    status, output = ramify(2, "sft", recipe, *settings)
+    status, output = forked_ramify(forked, 2, "sft", recipe, *settings)
     assert status == 0, output
     again = write_task(tmp_path / "again", model_folder, DEMONSTRATIONS)
     assert main(["sft", str(again), *settings]) == 0
