@@ -18,6 +18,7 @@ COMMANDS = {
     "sft": "supervised training on demonstrations",
     "dpo": "training on preference pairs",
     "train": "reinforcement learning with branching rollouts",
+    "ablate": "does branching help on a task: flat, matched and the recipe's rule at equal sampled tokens, over paired seeds",
     "selfcritic": "reinforcement learning and DPO on the policy's own answers, in turn (Tool-Star)",
     "rollout": "grow trees with any engine and write their trace",
     "synth": "data for supervised training and RL from questions, as Tool-Star makes it",

@@ -15,6 +15,7 @@ RECIPES = {path.stem: path for path in sorted(shipped_recipes().glob("*.toml")) 
 SIZES = {
     "Qwen/Qwen2.5-0.5B-Instruct": (896, 24, 14, 2, 4864, 151936, True, 494_032_768),
     "Qwen/Qwen2.5-1.5B-Instruct": (1536, 28, 12, 2, 8960, 151936, True, 1_543_714_304),
+    "Qwen/Qwen2.5-3B-Instruct": (2048, 36, 16, 2, 11008, 151936, True, 3_085_938_688),
     "Qwen/Qwen2.5-7B-Instruct": (3584, 28, 28, 4, 18944, 152064, False, 7_615_616_512),
 }
 KEYS = (

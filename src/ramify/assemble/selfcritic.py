@@ -104,6 +104,8 @@ class RecipePhases:
         recipe = self._train_recipe(cycle, model, SAMPLING, {})
         set_numerics(recipe.run.threads, recipe.run.deterministic)
         task = build_task(recipe, self.console)
+        # Servers start beside the learner of the cycle's RL, which computes nothing until they are gone.
+        self.ranks.all("release_memory")
         sampler = build_sampler(
             recipe, task, lambda: build_model(recipe.model, task.context_tokens), self.console
         )

@@ -28,12 +28,12 @@ from ramify.runs.resume import TrainingSetup, begin_run, make_manifest, restore,
 from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.runs.trained_prompts import TrainingStage, training_stage
+from ramify.sampler.memory_phases import MemoryPhases
 from ramify.sampler.publisher import build_publisher
 from ramify.sampler.task import Task
 from ramify.train.loop import TrainingEvaluation
 from ramify.train.rl import run_to_end
 from ramify.train.rollout import Place, first_step, grow_rollout, recorded_start
-from ramify.train.row_memory import prepare_rows
 from ramify.train.step import RlRun
 
 
@@ -213,16 +213,16 @@ def build_rl(
         sampler=sampler,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
         publisher=publisher,
+        phases=MemoryPhases(sampler.agent.engine, ranks),
         learning=build_learning(recipe, learner, minibatches),
         saver=saver,
         guard=guard,
         total_steps=steps,
         problems_per_step=rollout.problems_per_step,
+        row_tokens=largest_row(recipe),
         dynamic_sampling=rollout.dynamic_sampling,
         preflight=recipe.preflight,
         evaluation=evaluation,
         is_new=start.record is None,
     )
-    # Now that the engine's slots and a reference model have their memory.
-    prepare_rows(learner, largest_row(recipe), task.context_tokens, console)
     return run, state

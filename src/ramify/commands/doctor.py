@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import platform
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ _WIDTH = 14
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
+_NO_COMPILER = "Triton, which compiles kernels for GPUs, needs one. Install gcc, or set CC."
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -160,6 +162,7 @@ def _this_machine(level: int) -> dict[str, Any]:
             "not_reached": {str(higher): why_not(higher) for higher in range(level + 1, MAX_LEVEL + 1)},
         },
         "gpus": _gpus(),
+        "c_compiler": _c_compiler(),
         "keys": {name: bool(os.environ.get(name, "").strip()) for name in _KEYS},
     }
 
@@ -182,6 +185,8 @@ def _in_words(machine: Mapping[str, Any]) -> Iterator[Row]:
         yield "gpu", "none, models run on the CPU in float32"
     for gpu in machine["gpus"] or ():
         yield "gpu", f"{gpu['name']}, {gpu['memory_bytes'] / _GIB:.1f} GiB"
+    if machine["gpus"]:
+        yield "compiler", machine["c_compiler"] or f"none; {_NO_COMPILER}"
     is_set = machine["keys"]
     keys = {word: [name for name in is_set if is_set[name] == (word == "set")] for word in ("set", "not set")}
     yield "keys", "; ".join(f"{', '.join(names)} {word}" for word, names in keys.items() if names)
@@ -252,6 +257,8 @@ def _model_rows(path: Path, recipe: "AnyRecipe") -> Iterator[Row]:
     from ramify.config.sizes import loads_weights
 
     device, why = device_of(recipe.model)
+    if device == "cuda" and loads_weights(recipe) and _c_compiler() is None:
+        raise MachineError(f"{path}: this machine has no C compiler; {_NO_COMPILER}")
     if (job := job_here(recipe, device)) is not None:
         yield "model", f"on {device} ({why})"
         yield from (("", line) for line in memory_fit(path, recipe, job, _memory_of(device)))
@@ -287,6 +294,11 @@ async def _open(recipe: "TrainRecipe | EvalRecipe | SynthRecipe") -> None:
         await build_tools(tools, recipe.sandbox, recipe.environment, environments=environments).close()
     finally:
         await scoring.close()
+
+
+def _c_compiler() -> str | None:
+    """Return the C compiler that Triton would take to build its driver, if there is one."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
 def _gpus() -> list[dict[str, Any]] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+from ramify.commands.update_time import update_time
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
@@ -31,6 +32,10 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 _GIB = 1 << 30
 _ASLEEP = 2 * _GIB
 """Assumed of a vLLM server that sleeps: CUDA itself and captured graphs stay on the GPU. Measured on no GPU."""
+_CONTEXT = 6 * _GIB // 10
+"""Assumed of a server that is awake, beside its share of the GPU: CUDA's second context. Measured on no GPU."""
+_NCCL = _GIB
+"""Assumed of the buffers that a rank among several takes for NCCL. Measured on no GPU."""
 _FLOAT = 4
 _DRIVER = Path("/proc/driver/nvidia/version")
 _USABLE = 0.92
@@ -110,6 +115,8 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
         yield f"{recipe.model.path} is not here: these are the published sizes of a model of this name"
     job = job_of(recipe, shapes, config, processes=gpus)
     yield from memory_fit(path, recipe, job, room)
+    if isinstance(recipe, TrainRecipe):
+        yield update_time(recipe, job, choose(job, room), gigabytes)
     engine = recipe.engine
     if job.trains and engine is not None and engine.gpu_turns is not None:
         number = _number_bytes(engine.served_dtype or recipe.model.dtype)
@@ -150,6 +157,7 @@ def job_of(
         DataError: The folder of an adapter cannot be read.
     """
     number, copies, row_tokens, adapter, has_reference = _number_bytes(recipe.model.dtype), 1, 0, 0, False
+    stored = _FLOAT if device == "cpu" else number
     if trains and isinstance(recipe, TrainRecipe | SftRecipe):
         copies, row_tokens, model = recipe.learner.copies, largest_row(recipe), recipe.model
         is_adapter = is_fetched(model.path, weights=False) and is_adapter_folder(model.folder)
@@ -167,10 +175,11 @@ def job_of(
         processes=processes,
         copies=copies,
         has_reference=has_reference,
-        sequence_bytes=0 if config is None else store_bytes(config, 1, longest_sequence(recipe), number),
+        sequence_bytes=0 if config is None else store_bytes(config, 1, longest_sequence(recipe), stored),
         device=device,
     )
-    return replace(job, beside=_engine_parts(recipe, job))
+    buffers = {"NCCL's buffers (assumed)": _NCCL} if job.trains and processes > 1 and device == "cuda" else {}
+    return replace(job, beside=_engine_parts(recipe, job) | buffers)
 
 
 def adapter_parameters(section: AdapterConfig, shapes: Shapes) -> int:
@@ -207,10 +216,9 @@ def _engine_parts(recipe: AnyRecipe, job: Job) -> dict[str, int]:
         return {}
     weights = job.number_bytes * (job.size.base + job.size.adapter)
     copies = job.trains and (job.is_split or engine.learner_weights == "copy")
-    is_ordered = job.device == "cpu" and job.number_bytes == _FLOAT
     return {
         "the engine's copy of the weights": weights * copies,
-        "weights in the engine's order": job.number_bytes * job.size.base * is_ordered,
+        "weights in the engine's order": job.number_bytes * job.size.base * (job.device == "cpu"),
         f"keys and values of {engine.local_slots} slots": job.sequence_bytes * engine.local_slots,
     }
 
@@ -309,11 +317,13 @@ def _while_servers_write(
     Raises:
         MachineError: They ask for more than is left, or their weights and one sequence do not fit into what they ask for.
     """
-    share, most = turns.share, _USABLE - plan.resident / (gigabytes * _GIB)
+    buffers = _NCCL * (job.processes > 1)
+    # The learner's weights are gathered for the probe before servers wake, so these are not beside them.
+    share, most = turns.share, _USABLE - (plan.resident + buffers + _CONTEXT) / (gigabytes * _GIB)
     if share > most:
         raise MachineError(
-            f"{path}: engine.flags: the servers take {share:.2f} of each GPU and the learner keeps {in_bytes(plan.resident)} "
-            f"there; set --gpu-memory-utilization to {floor(100 * most) / 100:.2f} at most, or take more GPUs"
+            f"{path}: engine.flags: the servers take {share:.2f} of each GPU, the learner keeps {in_bytes(plan.resident)} "
+            f"there, CUDA's second context and NCCL {in_bytes(buffers + _CONTEXT)}; set --gpu-memory-utilization to {floor(100 * most) / 100:.2f} at most, or take more GPUs"
         )
     weights = number * (job.size.base + job.size.adapter) // turns.gpus
     sequence = job.sequence_bytes // turns.gpus
@@ -325,6 +335,7 @@ def _while_servers_write(
             "take more for the learner"
         )
     return (
-        f"while the servers write: {in_bytes(plan.resident)} of the learner's, {in_bytes(weights)} of a server's weights, and "
+        f"while the servers write: {in_bytes(plan.resident)} of the learner's, {in_bytes(buffers + _CONTEXT)} of CUDA's second "
+        f"context and NCCL (assumed), {in_bytes(weights)} of a server's weights, and "
         f"keys and values of {fitting:,} of the longest sequences at --gpu-memory-utilization {share:.2f} ({most:.2f} at most)"
     )

@@ -157,6 +157,7 @@ class EngineInfo:
     are an encoding of the returned text. They need not be the sampled ones, and the logprobs mean nothing.
     `logprob_tolerance` is the most that a token's logprob may differ from that of another exact pass over the same
     weights, nats; None: the engine cannot `score`. `weights_folder`: it reads new weights from there (`version_folder`).
+    `shares_gpus`: its servers and the learner take turns on the same GPUs; they are asleep while the learner computes.
     """
 
     name: str
@@ -169,6 +170,7 @@ class EngineInfo:
     exact_ids: bool = True
     logprob_tolerance: float | None = None
     weights_folder: Path | None = None
+    shares_gpus: bool = False
 
 
 def version_folder(folder: Path, version: int) -> Path:

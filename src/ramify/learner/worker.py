@@ -31,10 +31,10 @@ from ramify.learner.sharding import (
     reduced,
     whole,
 )
-from ramify.modeling.load import load_model
-from ramify.modeling.numerics import compute_device, compute_dtype
+from ramify.modeling.load import load_model, load_unfilled
+from ramify.modeling.numerics import compute_device, compute_dtype, release_cached
 from ramify.modeling.recompute import set_checkpointing
-from ramify.modeling.tensor_files import all_finite
+from ramify.modeling.tensor_files import all_finite, read_rows
 
 Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
 """Opens the reference model: a frozen copy, or the trained one with its adapters off."""
@@ -143,13 +143,28 @@ class Worker:
         """Drop the gradients."""
         self.optimizers.zero_grad()
 
-    def whole_parameter(self, name: str, keep: bool) -> torch.Tensor | None:
-        """Return a parameter with the parts of all ranks, on a CPU if it is split; None on ranks that do not `keep` it."""
-        parameter = self.model.get_parameter(name).detach()
-        tensor = whole(parameter)
-        if not keep:
-            return None
-        return tensor if tensor is parameter else tensor.cpu()
+    def release_memory(self) -> None:
+        """Give back the GPU's memory that nothing uses: another program on it comes next."""
+        release_cached(compute_device(self.model))
+
+    def whole_parameters(
+        self, names: tuple[str, ...], dtypes: tuple[str | None, ...], keep: bool, on_cpu: bool
+    ) -> list[torch.Tensor] | None:
+        """Return parameters with the parts of all ranks; None on ranks that do not `keep` them.
+
+        Args:
+            names: Their names.
+            dtypes: In which each travels from rank to rank, and is returned; None: its own.
+            keep: This rank gets them.
+            on_cpu: What was split is returned on a CPU.
+        """
+        tensors = []
+        for name, dtype in zip(names, dtypes, strict=True):
+            parameter = self.model.get_parameter(name).detach()
+            tensor = whole(parameter if dtype is None else parameter.to(getattr(torch, dtype)))
+            if keep:
+                tensors.append(tensor.cpu() if on_cpu and is_sharded(self.model) else tensor)
+        return tensors if keep else None
 
     def not_finite(self) -> str | None:
         """Return the name of the first tensor with a non-finite number in this rank's weights or optimizer state, or None."""
@@ -204,7 +219,15 @@ class Worker:
         Raises:
             DataError: The weights cannot be read, or belong to another model.
         """
-        saved = dict(load_model(folder).named_parameters())
+        read: Callable[[str, slice], torch.Tensor]
+        # A rank that keeps a part of the weights reads no more of them.
+        unfilled = load_unfilled(folder, "float32") if is_sharded(self.model) else None
+        if unfilled is None:
+            saved = dict(load_model(folder).named_parameters())
+            read = lambda name, rows: saved[name][rows]  # noqa: E731
+        else:
+            saved, stored = dict(unfilled[0].named_parameters()), unfilled[1]
+            read = lambda name, rows: read_rows(stored[name].file, name, rows)  # noqa: E731
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if not parameter.requires_grad:
@@ -214,7 +237,10 @@ class Worker:
                     raise DataError(
                         f"checkpoint {folder}: {name} is {shape}, expected {list(parameter.shape)}"
                     )
-                own_part(parameter).copy_(saved[name][own_rows(parameter)])
+                try:
+                    own_part(parameter).copy_(read(name, own_rows(parameter)))
+                except ValueError as error:
+                    raise DataError(f"checkpoint {folder}: {error}") from error
 
     def _head(self) -> torch.Tensor:
         """Return the head's weight: its part while it is split, which is another tensor than the whole one."""

@@ -1,6 +1,7 @@
 """Threads, determinism, memory and the device of torch, for the whole process; and the type that a model computes in."""
 
 import ctypes
+import gc
 import os
 import sys
 from pathlib import Path
@@ -56,6 +57,13 @@ def available_bytes(device: torch.device) -> int:
                 return int(line.split()[1]) * 1024
     # A system that does not report free memory (macOS) at least reports the total.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def release_cached(device: torch.device) -> None:
+    """Give back the memory of a GPU that torch's allocator keeps and no tensor uses; on a CPU there is nothing to do."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def compute_device(model: PreTrainedModel) -> torch.device:

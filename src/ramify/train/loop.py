@@ -157,8 +157,11 @@ def run_steps(
     last: int,
     stop: StopOnSignal,
     take_step: Callable[[LoopState], LoopState],
+    take_memory: Callable[[], None],
 ) -> LoopState:
     """Take steps up to and including `last`, and evaluate before each of them and after the last where it is due.
+
+    `take_memory` makes sure that the learner has the memory of its GPUs; it is called before a stopped run is saved.
 
     Raises:
         TrainingError: Training cannot go on.
@@ -175,6 +178,7 @@ def run_steps(
                 break
             state = saver.keep(take_step(state))
     except RunInterruptedError as stopped:
+        take_memory()
         saved = saver.save(state)
         raise RunInterruptedError(stopped.number, f"state saved in {saved}, go on with --resume") from None
     # The scores of steps say nothing of the checkpoint behind the last one; an evaluation does.

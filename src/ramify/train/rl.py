@@ -1,4 +1,7 @@
-"""The training loop: publish the weights, grow and score trees, learn from them, record the step."""
+"""The training loop: publish the weights, grow and score trees, learn from them, record the step.
+
+Publishing gives the memory of shared GPUs to the engine's servers; `phases.to_learner` takes it back.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from ramify.sampler.batch import take_batch
 from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.train.loop import run_steps
 from ramify.train.preflight import run_preflight
+from ramify.train.row_memory import prepare_rows
 from ramify.train.step import (
     RlRun,
     after_step,
@@ -33,6 +37,8 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
     """
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
     with sampling(run.sampler, lambda: run.sampler) as session:
+        if state.step < last:
+            prepare(run, session)
         if run.is_new:
             state = start_new(run, state, session)
         copy_tokenizer(run.sampler.task.renderer.tokenizer, run.folder.root)
@@ -48,6 +54,18 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
     return saved
 
 
+def prepare(run: RlRun, session: SamplingSession[Sampler]) -> None:
+    """Start servers that share the learner's GPUs and put them to sleep, then try the largest row beside them.
+
+    Raises:
+        UserError: A server does not come up, or the row does not fit.
+        RunInterruptedError: A stop was asked for.
+    """
+    session.stop.run(run.phases.begin())
+    context_tokens = run.sampler.task.context_tokens
+    prepare_rows(run.learning.learner, run.row_tokens, context_tokens, run.console)
+
+
 def start_new(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -> LoopState:
     """Run the preflight, then save the checkpoint of step 0 that a guard can always fall back to.
 
@@ -60,6 +78,7 @@ def start_new(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -
     if run.preflight.enabled:
         session.stop.run(run.publisher.publish(state.step))
         run_preflight(session, run.order, run.preflight, run.folder, run.console)
+        session.stop.run(run.phases.to_learner())
     if run.guard is None:
         return state
     guarded = replace(state, guard=run.guard.start())
@@ -80,6 +99,7 @@ def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Samp
             last,
             session.stop,
             lambda before: rl_step(run, before, session, phase),
+            lambda: session.loop.run(run.phases.to_learner()),
         )
 
 
@@ -95,7 +115,7 @@ def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], pha
         stop.run(run.publisher.publish(state.step))
     size, dynamic = run.problems_per_step, run.dynamic_sampling
     batch = stop.run(take_batch(run.sampler, run.order, size, dynamic, state.cursor, state.step, phase))
-    stop.run(run.sampler.agent.engine.sleep())
+    stop.run(run.phases.to_learner())
     state, rollout_metrics = update_guard_state(state, batch, tree_metrics(batch.trees))
     outcome = learn(run, state, batch, rollout_metrics)
     state, action = after_step(run, state, batch, rollout_metrics, outcome)

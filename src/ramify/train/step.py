@@ -23,6 +23,7 @@ from ramify.runs.state import LoopState, Saver
 from ramify.runtime.call_clock import EventLoopLag
 from ramify.sampler.batch import Batch
 from ramify.sampler.configs import DynamicSamplingConfig
+from ramify.sampler.memory_phases import MemoryPhases
 from ramify.sampler.sampler import Sampler
 from ramify.train.configs import PreflightConfig
 from ramify.train.loop import TrainingEvaluation
@@ -39,11 +40,13 @@ class RlRun:
         sampler: Grows and scores trees.
         order: The order of its problems.
         publisher: Hands the learner's weights to the sampler's engine.
+        phases: Says whose the memory of GPUs is that the engine's servers share with the learner.
         learning: The algorithm and the learner.
         saver: Writes checkpoints.
         guard: The collapse detector, if there is one.
         total_steps: Steps of the whole run.
         problems_per_step: Problems that a step learns from.
+        row_tokens: Unique tokens of the largest row that an update computes.
         dynamic_sampling: Which of them are refused, if any are.
         preflight: What is tried before the first step.
         evaluation: What is evaluated during training, if anything is.
@@ -56,11 +59,13 @@ class RlRun:
     sampler: Sampler
     order: ProblemOrder
     publisher: Publisher
+    phases: MemoryPhases
     learning: Learning
     saver: Saver
     guard: Guard | None
     total_steps: int
     problems_per_step: int
+    row_tokens: int
     dynamic_sampling: DynamicSamplingConfig | None
     preflight: PreflightConfig
     evaluation: TrainingEvaluation | None

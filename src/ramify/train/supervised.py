@@ -102,7 +102,8 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
             phase.advance(loss=report.loss)
             return state
 
-        state = run_steps(run.saver, run.evaluation, state, last, stop, take_step)
+        # The engine of its evaluations computes in this process.
+        state = run_steps(run.saver, run.evaluation, state, last, stop, take_step, lambda: None)
     if best := run.saver.best_note(state):
         run.recorder.loggers.note(best)
     if state.step > first and "stepped" not in outcomes:
