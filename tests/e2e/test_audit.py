@@ -124,6 +124,9 @@ def test_estimators_are_ranked_and_the_page_shows_them(audited):
     assert summary["entropy"]["spearman"]["low"] < 0.1
     page = (out / "AUDIT.html").read_text()
     assert all(f"<td>{name}</td>" in page for name in names)
+    helped, harmed = page.partition("Turns that helped")[2].split("Turns that harmed")
+    assert "<td>-" not in helped
+    assert harmed.count("<td>-") >= 15
 
 
 def test_the_draw_and_the_samples_are_the_same_whatever_was_done_before(world, tmp_path, capsys):
