@@ -112,7 +112,8 @@ def verifiers_file(folder):
         }
         rows.append({"env": {"id": "doors"}, "task": trace["task"], "traces": [trace], "ok": True})
     unscored = {**rows[0], "traces": [{**rows[0]["traces"][0], "rewards": {"right": None}}]}
-    return write_lines(folder / "traces.jsonl", [*rows, unscored])
+    write_lines(folder / "traces.jsonl", [*rows, unscored])
+    return folder
 
 
 @pytest.fixture
