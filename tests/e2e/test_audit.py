@@ -124,6 +124,9 @@ def test_estimators_are_ranked_and_the_page_shows_them(audited):
     assert summary["entropy"]["spearman"]["low"] < 0.1
     page = (out / "AUDIT.html").read_text()
     assert all(f"<td>{name}</td>" in page for name in names)
+    helped, harmed = page.partition("Turns that helped")[2].split("Turns that harmed")
+    assert "<td>-" not in helped
+    assert harmed.count("<td>-") >= 15
 
 
 def test_the_draw_and_the_samples_are_the_same_whatever_was_done_before(world, tmp_path, capsys):
@@ -173,3 +176,25 @@ def test_a_folder_holds_one_audit(world, tmp_path, capsys):
     (tmp_path / "other" / "x").write_text("")
     assert main(["audit", str(world), "--out", str(tmp_path / "other")]) == 2
     assert "holds no audit" in capsys.readouterr().err
+
+
+def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, capsys):
+    recipe = write_task(tmp_path / "task", caller, TRAIN)
+    assert main(["train", str(recipe), "--max-steps", "2", *overrides("run.save_every=1")]) == 0
+    run, words = recipe.parent / "run", ("--samples", 4, "--decisions", 5, "--step", 2)
+    _, lines = audit(capsys, run, tmp_path / "audit", *words)
+    trace = tmp_path / "audit" / "trees" / "000001.jsonl"
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[:-30])
+    assert audit(capsys, run, tmp_path / "audit", *words)[1] == lines
+    assert trace.read_bytes() == whole
+    capsys.readouterr()
+    (run / "checkpoints" / "step-000001").rename(tmp_path / "gone")
+    out = ["--out", str(tmp_path / "before")]
+    assert main(["audit", str(run), *map(str, words), *out]) == 0
+    assert "the weights of step 1 were not saved" in capsys.readouterr().out
+    own, before = (
+        [node.behavior_logprobs for traced in read_trees(path) for node in traced.tree.nodes]
+        for path in (trace, tmp_path / "before" / "trees" / "000001.jsonl")
+    )
+    assert own != before

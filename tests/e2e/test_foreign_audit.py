@@ -112,7 +112,8 @@ def verifiers_file(folder):
         }
         rows.append({"env": {"id": "doors"}, "task": trace["task"], "traces": [trace], "ok": True})
     unscored = {**rows[0], "traces": [{**rows[0]["traces"][0], "rewards": {"right": None}}]}
-    return write_lines(folder / "traces.jsonl", [*rows, unscored])
+    write_lines(folder / "traces.jsonl", [*rows, unscored])
+    return folder
 
 
 @pytest.fixture
@@ -234,3 +235,35 @@ def test_an_audit_that_cannot_be_is_one_line(task, capsys, rows, words, message)
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_command_goes_on(task, capsys):
+    folder, recipe = task
+    path, model = messages_file(folder), Model()
+
+    def down(request):
+        return as_json({"error": "no"}, status=401)
+
+    words = [
+        "audit",
+        path,
+        "--recipe",
+        recipe,
+        "--model",
+        "m",
+        "--out",
+        folder / "audit",
+        "--samples",
+        3,
+        "--url",
+    ]
+    with serve(lambda request: down(request) if len(model.sent) >= 5 else model(request)) as server:
+        capsys.readouterr()
+        assert main([*map(str, words), server.url]) == 2
+        err = capsys.readouterr().err
+        assert "Traceback" not in err
+        assert "401" in err
+        port = int(server.url.rpartition(":")[2])
+    with serve(model, port) as server:
+        assert main([*map(str, words), server.url]) == 0
+    assert len(read_lines(folder / "audit" / "effects.jsonl")) == 8

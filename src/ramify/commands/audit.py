@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
     from ramify.study.audit import Audit, AuditSettings
 
+_VERIFIERS = "traces.jsonl"
+"""The file that verifiers writes in the folder of a run."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
@@ -100,7 +103,11 @@ def _settings(options: argparse.Namespace) -> "AuditSettings":
     from ramify.runs.recorded_trees import trace_of
     from ramify.study.audit import AuditSettings
 
-    files = [f"{trace_of(source, options.step)}" for source in options.sources]
+    saved = [source / _VERIFIERS for source in options.sources]
+    files = [
+        f"{trace if trace.is_file() else trace_of(source, options.step)}"
+        for source, trace in zip(options.sources, saved, strict=True)
+    ]
     if len(set(files)) < len(files):
         raise ConfigError("a file of trees is named twice. Name each once")
     recipe = "" if options.recipe is None else f"{options.recipe}"

@@ -17,7 +17,8 @@ _SHOWN = 15
 def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
     """Return the page of an audit."""
     pairs = sorted(zip(audit.known, audit.intervals, strict=True), key=lambda pair: pair[1].value)
-    sure = [pair for pair in pairs if pair[1].low > 0 or pair[1].high < 0]
+    helped = [pair for pair in pairs if pair[1].low > 0]
+    harmed = [pair for pair in pairs if pair[1].high < 0]
     sections = [
         Section(
             "Estimators against executed effects",
@@ -31,15 +32,15 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
             "Entropy against the size of effects",
             "Rank correlation of the entropy at the decision with the size of its effect, and the AUROC of effects whose "
             "interval excludes 0.",
-            tables=(Table("", HEADER[:4], [ranking_row(audit.entropy)[:4]]),),
+            tables=(Table("", (*HEADER[:3], "AUROC of sure effects"), [ranking_row(audit.entropy)[:4]]),),
         ),
         Section(
             "Effects",
             f"Those of {len(audit.known)} decisions in order, with their 95 % intervals, and their mean size by turn.",
             charts=(_effects_chart([interval for _, interval in pairs]), _turns_chart(audit)),
         ),
-        Section("Turns that helped", tables=(_decisions_table(reversed(sure[-_SHOWN:])),)),
-        Section("Turns that harmed", tables=(_decisions_table(sure[:_SHOWN]),)),
+        Section("Turns that helped", tables=(_decisions_table(reversed(helped[-_SHOWN:])),)),
+        Section("Turns that harmed", tables=(_decisions_table(harmed[:_SHOWN]),)),
     ]
     return Page(
         f"Audit: {folder.absolute().name}",
@@ -61,7 +62,8 @@ def _cards(audit: Audit) -> list[Card]:
         Card("Sure effects", f"{sum(audit.is_sure)}", "whose interval excludes 0", 2),
     ]
     if best is not None and best.spearman is not None:
-        cards.append(Card("Best rank correlation", interval_text(best.spearman), best.name))
+        text = interval_text(best.spearman)
+        cards.append(Card("Best rank correlation", f"{best.spearman.value:.2f}", f"{best.name}: {text}"))
     if audit.ceiling is not None:
         cards.append(
             Card("Ceiling", f"{audit.ceiling:.2f}", "correlation of the true effects with the measured ones")

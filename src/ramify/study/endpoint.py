@@ -20,6 +20,7 @@ from ramify.net.client import HttpClient
 from ramify.net.failures import RequestFailedError
 from ramify.net.servers import Servers
 from ramify.obs.console import Phase
+from ramify.rollout.grow import first_failure
 from ramify.runs.keyed_lines import KeyedLines, key_of
 from ramify.study.conversations import ForeignRun, reply_node, turn_node
 from ramify.study.effects import Side
@@ -117,9 +118,12 @@ class EndpointForks:
             lines.append({"state": _name(state), "sample": sample, "reward": reward, "reason": reason})
             phase.advance(1)
 
-        async with asyncio.TaskGroup() as group:
-            for state, sample in missing:
-                group.create_task(record(state, sample))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for state, sample in missing:
+                    group.create_task(record(state, sample))
+        except BaseExceptionGroup as failures:
+            raise first_failure(failures) from failures
 
     def sides(self, states: Sequence[State]) -> dict[State, Side]:
         """Return what was sampled from each state."""
