@@ -15,6 +15,7 @@ if limit := os.environ.get("ATEN_CPU_CAPABILITY"):
 
 import pytest
 
+from forked_runs import ForkedRuns
 from model_folders import write_model, write_tokenizer
 
 
@@ -29,6 +30,14 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tokenizer"
     write_tokenizer(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory):
+    """Run the command line in forks of one process, and kill them where a test says so."""
+    runs = ForkedRuns(tmp_path_factory.mktemp("forked"))
+    yield runs
+    runs.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """A stand-in for a vLLM server: its routes and answers (0.32), with a small model behind them, and faults on demand."""
 
+import hashlib
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 import cards
 from loopback import HttpRequest, Loopback, Reply, as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
+from ramify.engines.vllm.middleware.ramify_weights import Delivery, Meeting, Receiver
 from ramify.modeling.load import load_model
 
 START = "default"
@@ -44,12 +46,16 @@ class StandIn:
         self.version = "0.32.0"
         self._lock = threading.Lock()
         self.loads = self.loads_asleep = 0
+        # What a wire brings, and tensors that it then leaves as they were.
+        self.receiver, self.is_open, self._brought = Receiver(), False, {}
+        self.forgets: set[str] = set()
 
     def restart(self) -> None:
         """As after kill -9 and a start: the first weights, and their label."""
         with self._lock:
             self.model, self.label = deepcopy(self._first), START
-            self.is_dead = self.paused = self.asleep = False
+            self.is_dead = self.paused = self.asleep = self.is_open = False
+            self.receiver = Receiver()
 
     def answer(self, request: HttpRequest) -> Reply:
         path = urlsplit(request.path).path
@@ -152,6 +158,61 @@ class StandIn:
             self.loads += 1
         return as_json({"results": [None]})
 
+    def _meet(self, request: HttpRequest) -> Reply:
+        return self._worker(lambda: self.receiver.join(Meeting(**request.json()["init_info"]), 0))
+
+    def _begin(self, request: HttpRequest) -> Reply:
+        if self.is_open:
+            return _error("start_weight_update called while a weight update is already active.", 500)
+        self.receiver.begin()
+        self.is_open, self._brought = True, {}
+        return as_json({})
+
+    def _receive(self, request: HttpRequest) -> Reply:
+        if not self.is_open:
+            return _error("start_weight_update must be called before update_weights.", 500)
+
+        def receive() -> None:
+            self.receiver.receive(Delivery(**request.json()["update_info"]), self._take)
+
+        reply = self._worker(receive)
+        self.is_open = reply.status == 200
+        return reply
+
+    def _take(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        self._brought.update(tensors)
+
+    def _put(self, request: HttpRequest) -> Reply:
+        def put() -> None:
+            self.receiver.require_whole()
+            with self._lock, torch.no_grad():
+                for name, parameter in self.model.named_parameters():
+                    if name not in self.forgets:
+                        parameter.copy_(self._brought.pop(name))
+            self.loads += 1
+            self.is_open = False
+
+        return self._worker(put)
+
+    def _worker(self, work: Callable[[], None]) -> Reply:
+        try:
+            work()
+        except (RuntimeError, ValueError, TypeError) as error:
+            return _error(str(error), 500)
+        return as_json({})
+
+    def _checksums(self, request: HttpRequest) -> Reply:
+        assert request.json() == {"action": "checksum"}
+        sums = {
+            f"dp0:pp0:pcp0:tp0:{name}": hashlib.sha256(parameter.detach().numpy().tobytes()).hexdigest()
+            for name, parameter in self.model.named_parameters()
+        }
+        return as_json({"checksums": sums})
+
+    def _leave(self, request: HttpRequest) -> Reply:
+        self.receiver.leave()
+        return as_json({})
+
     def _label(self, request: HttpRequest) -> Reply:
         self.label = request.json()["new_version"]
         return as_json({"success": True})
@@ -204,6 +265,13 @@ _ROUTES = {
     ("POST", "/collective_rpc"): StandIn._rpc,
     ("POST", "/reset_prefix_cache"): lambda here, request: as_json({"success": True}),
     ("POST", "/update_weight_version"): StandIn._label,
+    ("GET", "/get_world_size"): lambda here, request: as_json({"world_size": 1}),
+    ("POST", "/init_weight_transfer_engine"): StandIn._meet,
+    ("POST", "/shutdown_weight_transfer_engine"): StandIn._leave,
+    ("POST", "/start_weight_update"): StandIn._begin,
+    ("POST", "/update_weights"): StandIn._receive,
+    ("POST", "/finish_weight_update"): StandIn._put,
+    ("POST", "/weight_checker"): StandIn._checksums,
     ("POST", "/sleep"): StandIn._sleep,
     ("POST", "/wake_up"): StandIn._wake,
     ("GET", "/is_sleeping"): lambda here, request: as_json({"is_sleeping": here.asleep or here.paused}),

@@ -3,7 +3,6 @@ import os
 import signal
 
 import pytest
-from forked_runs import ForkedRuns
 
 from e2e_runs import SFT, overrides, write_task
 from ramify.cli import main
@@ -44,14 +43,6 @@ def caller(tmp_path_factory, model_folder):
         assert main(["sft", str(recipe), *overrides(*settings)]) == 0
 
     return write_once(tmp_path_factory, "caller", write) / "run" / "checkpoints" / "step-000060"
-
-
-@pytest.fixture(scope="session")
-def forked(tmp_path_factory):
-    """Run the command line in forks of one process, and kill them where a test says so."""
-    runs = ForkedRuns(tmp_path_factory.mktemp("forked"))
-    yield runs
-    runs.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,15 @@
 """`ramify eval` as people run it: killed and resumed, refused, compared, without a recipe."""
 
 import json
-import os
 import random
 import shutil
 import signal
-import time
 import tomllib
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from e2e_runs import EVAL, overrides, python, ramify, start, write_task
+from e2e_runs import EVAL, overrides, python, write_task
 from loopback import as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.cli import main
@@ -52,25 +50,20 @@ def task(tmp_path, model_folder):
     return write_task(tmp_path / "task", model_folder, EVAL, problems=rows)
 
 
-def test_killed_at_random_points_and_resumed_it_is_the_same_evaluation(task):
+def test_killed_at_random_points_and_resumed_it_is_the_same_evaluation(task, forked):
     folder, run = task.parent, task.parent / "run"
     whole = ("-s", f"run.dir={folder / 'whole'}")
-    assert ramify("eval", task, *words(folder), *whole)[0] == 0
+    assert forked("eval", task, *words(folder), *whole)[0] == 0
     draw, kills, was = random.Random(5), 0, -1
+    results = run / "results.jsonl"
     for _ in range(40):
-        process = start("eval", task, "--resume", *words(folder))
-        results = run / "results.jsonl"
-        size = results.stat().st_size if results.exists() else 0
-        more = draw.randrange(500, 6000)
-        while process.poll() is None and (not results.exists() or results.stat().st_size < size + more):
-            time.sleep(0.002)
-        ended = process.poll() is not None
-        process.kill()
-        _, err = process.communicate()
-        if ended:
-            assert process.returncode == 0, err
+        lines = results.read_bytes().count(b"\n") if results.exists() else 0
+        when = (str(results), lines + draw.randrange(1, 9), signal.SIGKILL)
+        status, _, err = forked("eval", task, "--resume", *words(folder), when=when)
+        if status != -signal.SIGKILL:
+            assert status == 0, err
             break
-        kills += process.returncode == -signal.SIGKILL
+        kills += 1
         with results.open("ab") as file:
             file.write(b'{"problem":"p0","att')
         done = len(read_records(run))
@@ -254,16 +247,12 @@ def test_without_a_recipe(task, capsys, refused, caller, tmp_path):
     assert "--limit: expected a recipe or" in refused("eval", task, "--limit", "3")
 
 
-def test_ctrl_c_keeps_what_has_ended(task):
+def test_ctrl_c_keeps_what_has_ended(task, forked):
     folder = task.parent
-    process = start("eval", task, *words(folder))
-    results = folder / "run" / "results.jsonl"
-    while process.poll() is None and not results.exists():
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode in (0, 130), err
-    if process.returncode == 130:
+    when = (str(folder / "run" / "results.jsonl"), 1, signal.SIGINT)
+    status, _, err = forked("eval", task, *words(folder), when=when)
+    assert status in (0, 130), err
+    if status == 130:
         assert "go on with --resume" in err
     assert main(["eval", str(task), "--resume", *words(folder)]) == 0
     assert len(read_records(folder / "run")) == 48

@@ -1,17 +1,21 @@
 """A model by its id of the hub, from a stand-in for it; the real hub was never asked."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 
 import pytest
+from huggingface_hub import constants
 
 from e2e_runs import SFT, write_task
 from hub_stand_in import HubStandIn, listed
 from loopback import Reply, serve
+from ramify.cli import main
 
 SCRIPT = """
 import json, sys
@@ -30,12 +34,12 @@ def hub(model_folder):
         yield here
 
 
-def run(endpoint, home, *commands, **more):
-    """Statuses, what was said and what was told, of commands in one process: the hub's client reads its variables once."""
+def run(endpoint, home, *commands):
+    """Statuses, what was said and what was told, of commands in a process whose variables name the hub and its cache."""
     settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_ETAG_TIMEOUT": "5"}  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps([list(map(str, command)) for command in commands])],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **settings, **more},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
         capture_output=True,
         text=True,
         timeout=120,
@@ -43,6 +47,17 @@ def run(endpoint, home, *commands, **more):
     assert done.returncode == 0, done.stderr
     *lines, statuses = done.stderr.splitlines()
     return json.loads(statuses), done.stdout, lines
+
+
+def run_here(endpoint, home, *commands, **more):
+    """The same in this process, of which the hub's client read its variables long ago."""
+    settings = {"ENDPOINT": endpoint, "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token")}
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in (settings | more).items():
+            patch.setattr(constants, name, value)
+        statuses = [main(list(map(str, command))) for command in commands]
+    return statuses, out.getvalue(), err.getvalue().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +75,7 @@ def fetched(hub, model_folder, tmp_path_factory):
 def test_the_sizes_of_a_model_are_fetched_without_its_weights(hub, model_folder, tmp_path):
     recipe = write_task(tmp_path / "task", model_folder, SFT)
     words = (recipe, "-s", "model.path=org/tiny")
-    statuses, output, message = run(
+    statuses, output, message = run_here(
         hub.url, tmp_path / "home", ("doctor", *words, "--gpu-memory", 24), ("sft", *words, "--dry-run")
     )
     assert statuses == [0, 0], message
@@ -121,8 +136,10 @@ def test_what_was_fetched_is_used_without_a_network(fetched):
 def test_what_cannot_be_had_is_one_line(hub, tmp_path, model_folder, path, setting, expected):
     recipe = write_task(tmp_path / "task", model_folder, SFT)
     endpoint = hub.url if setting == "hub" else "http://127.0.0.1:9"
-    offline = {"HF_HUB_OFFLINE": "1"} if setting == "offline" else {}
-    statuses, _, message = run(endpoint, tmp_path, ("sft", recipe, "-s", f"model.path={path}"), **offline)
+    offline = {"HF_HUB_OFFLINE": setting == "offline"}
+    statuses, _, message = run_here(
+        endpoint, tmp_path, ("sft", recipe, "-s", f"model.path={path}"), **offline
+    )
     assert (statuses, len(message)) == ([2], 1), message
     assert expected in message[0]
     assert not (recipe.parent / "run").exists()
@@ -135,7 +152,7 @@ def test_a_model_is_fetched_into_a_folder(hub, model_folder, tmp_path):
     (tmp_path / "empty" / ".fetch-killed.part" / "model").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     linked = ("model", "fetch", "org/tiny", "--out", tmp_path / "link")
-    statuses, _, message = run(hub.url, tmp_path / "home", fetch, fetch, absent, linked)
+    statuses, _, message = run_here(hub.url, tmp_path / "home", fetch, fetch, absent, linked)
     assert statuses == [0, 2, 2, 0], message
     assert len(message) == 2, message
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {p.name for p in model_folder.iterdir()}
@@ -230,7 +247,7 @@ def test_a_mirror_gone_bad_writes_nothing_outside_and_gives_no_model(model_folde
     with serve(hub) as here:
         before = time.monotonic()
         fetch = ("model", "fetch", "org/tiny", "--out", out)
-        statuses, output, lines = run(here.url, home, fetch, HF_HUB_DOWNLOAD_TIMEOUT="1")
+        statuses, output, lines = run_here(here.url, home, fetch, HF_HUB_DOWNLOAD_TIMEOUT=1)
     assert time.monotonic() - before < 60
     if message is None:
         assert statuses == [0], lines
@@ -256,12 +273,12 @@ def test_a_model_in_the_cache_that_was_damaged_is_not_given(hub, tmp_path):
     """A flipped byte does not change the size, so the copy is compared with its hash."""
     home = tmp_path / "home"
     first = ("model", "fetch", "org/tiny", "--out", tmp_path / "first")
-    assert run(hub.url, home, first)[0] == [0]
+    assert run_here(hub.url, home, first)[0] == [0]
     (weights,) = (path.resolve() for path in home.rglob("model.safetensors"))
     body = weights.read_bytes()
     weights.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     second = ("model", "fetch", "org/tiny", "--out", tmp_path / "second")
-    statuses, _, message = run(hub.url, home, second, second)
+    statuses, _, message = run_here(hub.url, home, second, second)
     assert statuses == [2, 0], message
     assert "model.safetensors in the hub's cache was damaged and is removed" in message[0]
     assert (tmp_path / "second" / "model.safetensors").read_bytes() == body

@@ -22,18 +22,7 @@ import pytest
 import torch
 
 import build
-from e2e_runs import (
-    DPO,
-    EVAL,
-    SECONDS,
-    SFT,
-    TRAIN,
-    overrides,
-    ramify,
-    start,
-    wait_for_step,
-    write_task,
-)
+from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
 from ramify.algos.credit import Weighting, credit
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
@@ -206,7 +195,7 @@ def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(unin
     assert names[-2:] == ["step-000008", LAST]
 
 
-PATHS = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+PATHS = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
@@ -233,17 +222,15 @@ def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, 
 @pytest.mark.parametrize(
     ("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)]
 )
-def test_interrupted(uninterrupted, task, number, name, code):
+def test_interrupted(uninterrupted, task, forked, number, name, code):
     run = task.parent / "run"
-    process = start("train", task, "-s", "run.save_every=100")
-    wait_for_step(process, run, 2)
-    process.send_signal(number)
-    _, message = process.communicate(timeout=SECONDS)
-    assert process.returncode == code
+    words = ("train", task, "-s", "run.save_every=100")
+    status, _, message = forked(*words, when=(f"{run}/metrics.jsonl", 2, number))
+    assert status == code
     assert message.count("\n") == 1
     (saved,) = (run / "checkpoints").iterdir()
     assert message == (f"ramify train: stopped by {name}; state saved in {saved}, go on with --resume\n")
-    assert ramify("train", task, "-s", "run.save_every=100", "--resume")[0] == 0
+    assert forked(*words, "--resume")[0] == 0
     check_equal_runs(run, uninterrupted, scored=False)
 
 
@@ -318,19 +305,16 @@ def test_a_checkpoint_of_another_run_is_refused(uninterrupted, task, forked):
     assert message.count("\n") == 1
 
 
-def test_supervised_training_interrupted(tmp_path, model_folder):
+def test_supervised_training_interrupted(tmp_path, model_folder, forked):
     settings = ("-s", "data.epochs=400", "-s", "run.threads=1", "-s", "run.deterministic=true")
     recipe = write_task(tmp_path / "sft", model_folder, SFT)
     run = recipe.parent / "run"
-    process = start("sft", recipe, *settings)
-    wait_for_step(process, run, 3)
-    process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
+    status, _, message = forked("sft", recipe, *settings, when=(f"{run}/metrics.jsonl", 3, signal.SIGINT))
+    assert status == 130
     assert message.startswith("ramify sft: stopped by Ctrl-C; state saved in ")
     assert message.count("\n") == 1
     done = len(read_metrics(run / "metrics.jsonl"))
-    assert ramify("sft", recipe, *settings, "--resume", "--max-steps", done + 2)[0] == 0
+    assert forked("sft", recipe, *settings, "--resume", "--max-steps", done + 2)[0] == 0
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == list(range(1, done + 3))
 
 

@@ -80,7 +80,6 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tm
 @pytest.mark.parametrize(
     ("key", "path", "function", "message"),
     [
-        *((key, "none.py", "rule", f"{key}.path: expected a file, found none at none.py") for key in PARTS),
         *((key, "other.py", "other", "other.py: other: expected other(") for key in PARTS),
         ("algorithm.loss", "other.py", "clip", "other.py: no function or class 'clip'. It has other"),
         ("algorithm.estimator", "broken.py", "f", "broken.py, line 1: not Python: "),

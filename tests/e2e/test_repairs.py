@@ -191,7 +191,6 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, kind
     [
         (["repair.helper={name='file', path='helper.py', function='helper'}"], "expected debugger, backtracer or refiner"),
         (["repair.backtracer={}", "repair.max_tokens=5"], "repair.max_tokens: has no effect without debugger or refiner"),
-        (["repair.debugger={}", "repair.helper={name='file', path='none.py', function='f'}"], "repair.helper.path"),
         (["repair.debugger={}", "repair.helper={name='file', path='helper.py', function='f'}"], "no function or class 'f'"),
         (["repair.debugger={calls=0}"], "repair.debugger.calls"),
         (["repair.debuger={}"], "did you mean debugger"),

@@ -77,7 +77,6 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
             for more in (["--dry-run"], ["--resume"], ["--max-steps", "3"])
         ],
         (["--show-mask", "-s", "data.max_tokens=5"], "no example is left"),
-        (["--show-mask", "-s", "data.train=nowhere"], "data.train: expected a file"),
     ],
 )
 def test_mistakes(tmp_path, model_folder, capsys, words, message):

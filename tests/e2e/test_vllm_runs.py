@@ -152,11 +152,11 @@ def test_a_full_disk_at_a_hand_over_ends_the_run_in_one_line(tmp_path, caller, m
     """The second hand-over fails; the checkpoint of the first step is whole, and the run goes on from it."""
     real, calls = plain_folder.write_each_tensor, []
 
-    def full(path, heads, tensor):
+    def full(path, heads, tensor, threads):
         calls.append(path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device", str(path))
-        real(path, heads, tensor)
+        real(path, heads, tensor, threads=threads)
 
     monkeypatch.setattr(plain_folder, "write_each_tensor", full)
     with stand_in(caller) as (_, server):

@@ -1,4 +1,4 @@
-"""Builds the vLLM engine of a checked recipe: its servers, given or started, and the folder of their weights."""
+"""Builds the vLLM engine of a checked recipe: its servers, given or started, and the way of their weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from ramify.engines.configs import VllmEngineConfig
 
 if TYPE_CHECKING:
     from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.engines.vllm.carriers import BucketCarrier
     from ramify.engines.vllm.engine import VllmEngine
+    from ramify.engines.vllm.folder import WeightsFolder
     from ramify.engines.vllm.process import ServerProcess
     from ramify.engines.vllm.replica import Replica
 
@@ -34,7 +36,6 @@ def build_vllm(
         MachineError: A server's Python cannot be started, or the folder of the weights not be written.
     """
     from ramify.engines.vllm.engine import VllmEngine
-    from ramify.engines.vllm.folder import WeightsFolder
     from ramify.modeling.model_config import read_model_config, whole_folder
     from ramify.net.secrets import read_key
 
@@ -43,13 +44,7 @@ def build_vllm(
     config = read_model_config(whole)
     # Models that also read pictures, such as Qwen3.5, have the sizes of the text's part apart.
     vocab_size = int((config.get("text_config") or config)["vocab_size"])
-    weights = None
-    if hands_over:
-        weights = WeightsFolder(
-            section.weights_dir or (_MEMORY if _MEMORY.is_dir() else run_folder / "weights")
-        )
-        if section.weights_dir is not None:
-            weights.share()
+    weights = _weights(section, run_folder) if hands_over else None
     if section.launch:
         servers = _launched(section, whole.absolute(), context_tokens, run_folder / "engine", note)
     else:
@@ -65,6 +60,21 @@ def build_vllm(
         weights=weights,
         note=note,
     )
+
+
+def _weights(section: VllmEngineConfig, run_folder: Path) -> "WeightsFolder | BucketCarrier":
+    from ramify.engines.vllm.carriers import BucketCarrier
+    from ramify.engines.vllm.folder import SocketFolder, WeightsFolder
+    from ramify.engines.vllm.wires import GlooWire, NcclWire
+
+    if section.weights == "nccl":
+        return BucketCarrier(NcclWire())
+    if section.weights == "gloo":
+        return BucketCarrier(GlooWire(SocketFolder()))
+    folder = WeightsFolder(section.weights_dir or (_MEMORY if _MEMORY.is_dir() else run_folder / "weights"))
+    if section.weights_dir is not None:
+        folder.share()
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ def _replica(
     from ramify.engines.vllm.replica import Replica
     from ramify.engines.vllm.server import VllmServer
     from ramify.net.client import HttpClient, HttpSettings
-    from ramify.net.connections import HttpxTransport
+    from ramify.net.connections import HttpTransport
 
     settings = HttpSettings(
         timeout_seconds=section.request_seconds,
@@ -116,7 +126,7 @@ def _replica(
         f"engine {server.url}",
         settings,
         secrets=[server.key] if server.key else [],
-        transport=None if process is None else HttpxTransport(settings.in_flight, uds=process.socket),
+        transport=None if process is None else HttpTransport(settings.in_flight, uds=process.socket),
         # A refusal then concerns one request, and no number of failures makes the client give up: servers return.
         many_hosts=True,
     )

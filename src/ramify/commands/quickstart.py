@@ -3,13 +3,14 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.commands.parser import add_quiet, open_console
+from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
-    from ramify.quickstart.report import Estimate
+    from ramify.quickstart.example import Example
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="difficulty of the tiny model's world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
     )
     parser.add_argument(
+        "--only",
+        choices=("sft",),
+        help="sft: make the world and train its cold start, for experiments that go on from there (docs/study.md)",
+    )
+    parser.add_argument(
         "--smoke", action="store_true", help="a miniature that only shows whether everything runs"
     )
     add_quiet(parser)
@@ -56,6 +62,8 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.files.durable import make_folder, require_new_folder
 
+    if options.only and options.tool_star:
+        raise ConfigError("--only: has no effect with --tool-star. Remove it.")
     name = "quickstart-lm" if options.lm else "quickstart-toolstar" if options.tool_star else "quickstart"
     out: Path = options.out or Path("runs", "smoke" if options.smoke else name)
     require_new_folder("--out", out)
@@ -64,6 +72,9 @@ def run(options: argparse.Namespace) -> None:
     console = open_console(options)
     try:
         make_folder("--out", out)
+        if options.only:
+            console.result(f"model written to {_cold_start(options, out, console)}")
+            return
         measured = _tool_star(options, out, console) if options.tool_star else _arpo(options, out, console)
     except (RunInterruptedError, SignalInterrupt) as stopped:
         if out.is_dir() and not any(out.iterdir()):
@@ -84,22 +95,30 @@ def run(options: argparse.Namespace) -> None:
     console.note(f"report: {out / 'report.html'}")
 
 
-def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, Any]:
     """Cold start and ARPO; returns pass@1 by stage."""
-    from ramify.quickstart import language_model, world
     from ramify.quickstart.run import run_quickstart
 
+    scores: Mapping[str, Any] = run_quickstart(_example(options), out, options.seed, console)["pass_at_1"]
+    return scores
+
+
+def _cold_start(options: argparse.Namespace, out: Path, console: "RunConsole") -> Path:
+    """The world and the cold start; returns the trained model."""
+    from ramify.quickstart.run import run_cold_start
+
+    return run_cold_start(_example(options), out, options.seed, console)
+
+
+def _example(options: argparse.Namespace) -> "Example":
+    from ramify.quickstart import word_problems, world
+
     if options.lm:
-        example = language_model.make_example(smoke=options.smoke)
-    else:
-        example = world.make_example(
-            options.difficulty or 1, smoke=options.smoke, ambiguous=options.ambiguous
-        )
-    measured = run_quickstart(example, out, options.seed, console)["pass_at_1"]
-    return {"base": measured["base"], "sft": measured["sft"], "rl": measured["rl"]}
+        return word_problems.make_example(smoke=options.smoke)
+    return world.make_example(options.difficulty or 1, smoke=options.smoke, ambiguous=options.ambiguous)
 
 
-def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, Any]:
     """Synthesis, SFT, GRPO, DPO and repair tools; returns pass@1 by stage."""
     from ramify.quickstart.tool_star import run_tool_star
 

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         metavar="RUN",
-        help="the folder of a run of any command, finished or not, or of a comparison",
+        help="the folder of a run of any command, finished or not, of a comparison or of an ablation",
     )
     parser.add_argument(
         "--figures",
@@ -41,11 +41,12 @@ def run(options: argparse.Namespace) -> None:
     folder: Path = options.folder
     console = RunConsole()
     page = _page(folder)
-    path = folder / (COMPARISON_PAGE if (folder / COMPARISON).is_file() else REPORT)
+    named = {COMPARISON: COMPARISON_PAGE, "ablate.json": "ablate.html"}
+    path = folder / next((name for file, name in named.items() if (folder / file).is_file()), REPORT)
     write_page(path, page)
     console.result(f"page: {path}")
     if options.figures:
-        from ramify.obs.figures import write_figures
+        from ramify.obs.page import write_figures
 
         paths = write_figures(page, folder / FIGURES)
         console.result(f"figures: {len(paths)} files in {folder / FIGURES}")
@@ -61,6 +62,10 @@ def _page(folder: Path) -> "Page":
         from ramify.eval.compare_page import comparison_page, read_comparison
 
         return comparison_page(read_comparison(folder), folder)
+    if (folder / "ablate.json").is_file():
+        from ramify.study.page import page_of_ablation
+
+        return page_of_ablation(folder)
     if (folder / "report.json").is_file():
         return _quickstart_page(folder)
     if any(folder.glob("cycle-*")):

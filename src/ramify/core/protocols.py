@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from ramify.core.messages import (
     Message,
@@ -62,6 +62,38 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop and free everything."""
+
+
+class WeightBuckets(Protocol):
+    """A learner's weights in the order, the groups and the type in which they travel to an engine's servers.
+
+    Attributes:
+        dtype: "float32" or "bfloat16".
+        buckets: Names of the tensors of each bucket.
+        shapes: Their shapes.
+        bucket_bytes: A bucket ends with the tensor that makes it larger than this.
+    """
+
+    bucket_bytes: int
+    dtype: str
+    buckets: Sequence[Sequence[str]]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def tensors(self, number: int, *, on_cpu: bool) -> Sequence[Any] | None:
+        """Return the tensors of a bucket; None if the learner has taken a step since these weights were published."""
+
+
+@runtime_checkable
+class BucketEngine(Engine, Protocol):
+    """An engine that takes new weights in buckets, at each `load_weights` and whenever one of its servers starts again."""
+
+    @property
+    def takes_buckets(self) -> bool:
+        """True if it was built to."""
+        ...
+
+    def read_from(self, weights: WeightBuckets) -> None:
+        """Take weights from there from now on."""
 
 
 class Publisher(Protocol):

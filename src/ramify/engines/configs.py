@@ -28,7 +28,7 @@ _FLAGS_OF_OURS = (
     *("--model", "--served-model-name", "--host", "--port", "--dtype", "--max-model-len", "--max-logprobs"),
     *("--logprobs-mode", "--generation-config", "--enable-scale-out", "--enable-sleep-mode", "--api-key"),
     *("--uds", "--grpc-port", "--no-enable-prefix-caching", "--hf-overrides", "--tokenizer"),
-    "--skip-tokenizer-init",
+    *("--skip-tokenizer-init", "--weight-transfer-config"),
 )
 _LAUNCHED = ("gpus", "python", "flags", "batch_invariant")
 SERVER_KEYS = (
@@ -209,6 +209,9 @@ class VllmEngineConfig(EngineConfig):
     which logprobs do not depend on what is computed beside them. With `sleep` the servers hand back their memory while
     the learner computes, for GPUs that both share. The last two are untested on a GPU.
 
+    `weights` says how new weights reach the servers: through a "folder", over "gloo" (servers of this machine) or over "nccl" (on
+    GPUs that no learner uses; untested).
+
     `dtype` is the type in which the servers compute. `top_k` most likely tokens bound the entropies. `slots` sequences
     are in flight at each server. `weights_dir` is where new weights are handed over: memory (/dev/shm) for servers of
     this machine, else a folder that both machines see. A server may take `start_seconds` to start or to come back, and
@@ -227,6 +230,7 @@ class VllmEngineConfig(EngineConfig):
     slots: Reserved = 256
     batch_invariant: Switch = False
     sleep: Switch = False
+    weights: Literal["folder", "gloo", "nccl"] = "folder"
     weights_dir: UserPath | None = None
     key_variable: Variable | None = None
     start_seconds: Seconds = 900.0
@@ -267,11 +271,15 @@ class VllmEngineConfig(EngineConfig):
                 f"model.path: {folder} is an adapter, which a vLLM server here does not load. Merge it first "
                 "(ramify merge lora)."
             )
-        away = [url for url in self.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
-        if away and hands_over and self.weights_dir is None:
+        if self._away and hands_over and self.weights == "folder" and self.weights_dir is None:
             raise ConfigError(
-                f"engine.weights_dir: {away[0]} is on another machine. Choose a folder on a disk that both machines share."
+                f"engine.weights_dir: {self._away[0]} is on another machine. Choose a folder on a disk that both machines share."
             )
+
+    @property
+    def _away(self) -> list[str]:
+        """Servers of other machines."""
+        return [url for url in self.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
 
     def __post_init__(self) -> None:
         if self.launch == bool(self.urls):
@@ -282,9 +290,23 @@ class VllmEngineConfig(EngineConfig):
         for key in ("model", "key_variable"):
             if self.launch and getattr(self, key) is not None:
                 raise ValueError(f"{key}: has no effect with launch = true. Remove it.")
+        self._refuse_weights()
         for flag in self.flags:
             if flag.partition("=")[0] in _FLAGS_OF_OURS:
                 raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify. Remove it.")
+
+    def _refuse_weights(self) -> None:
+        """Raise ValueError if weights cannot reach these servers in that way."""
+        if self.weights == "gloo" and self._away:
+            raise ValueError(
+                f'weights: "gloo" reaches this machine alone. {self._away[0]} needs "nccl" or "folder".'
+            )
+        if self.weights != "folder" and self.sleep:
+            raise ValueError(
+                f'weights: "{self.weights}" has learner and servers at work at once, which sleep = true is to prevent. Choose "folder".'
+            )
+        if self.weights != "folder" and self.weights_dir is not None:
+            raise ValueError(f'weights_dir: has no effect with weights = "{self.weights}". Remove it.')
 
 
 def _share(flags: Sequence[str]) -> float:

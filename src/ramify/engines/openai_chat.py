@@ -29,7 +29,8 @@ from ramify.engines.openai import (
     cut_at_stop,
     first_choice,
 )
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning")
@@ -98,7 +99,7 @@ class OpenAIChatEngine(TextService):
         while True:
             body = self._body(settings, lines, offered)
             try:
-                reply = _read_answer(await self._post(body, request), request.stops, "stop" in body)
+                reply = read_chat_reply(await self._post(body, request), request.stops, "stop" in body)
             except RequestFailedError as failed:
                 self._learn_from(failed, body)
                 continue
@@ -126,7 +127,7 @@ class OpenAIChatEngine(TextService):
             lines = [replace(line, thought="") if isinstance(line, AssistantTurn) else line for line in lines]
         body: dict[str, Json] = {
             **{name: value for name, value in settings.items() if name not in self._left_out},
-            "messages": [_message(line, field) for line in lines],
+            "messages": [chat_message(line, field) for line in lines],
             **({"tools": tools} if tools else {}),
         }
         body[self._limit] = body.pop("max_tokens")
@@ -181,7 +182,7 @@ class OpenAIChatEngine(TextService):
             self._note(f"engine 'openai': requests go without {field} ({why}), {_DISPENSABLE[field]}")
 
 
-def _message(line: Line, thought_field: str | None) -> Json:
+def chat_message(line: Line, thought_field: str | None) -> Json:
     """Return a line as it is sent; a thought goes into `thought_field`, or, if that is None, into the text."""
     if isinstance(line, Message):
         return {"role": line.role, "content": line.text}
@@ -202,7 +203,7 @@ def _message(line: Line, thought_field: str | None) -> Json:
     }
 
 
-def _read_answer(answer: Answer, stops: Sequence[str], sent: bool) -> ChatReply:
+def read_chat_reply(answer: Answer, stops: Sequence[str], sent: bool) -> ChatReply:
     """Read an answer.
 
     Args:

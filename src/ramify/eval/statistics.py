@@ -85,11 +85,56 @@ def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
 @functools.cache
 def _student_t(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's t."""
+    return float(mpmath.findroot(lambda t: _t_tails(t, degrees) - 0.05, (1.5, 15.0), solver="anderson"))
 
-    def excess(t: mpmath.mpf) -> mpmath.mpf:
-        return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True) - 0.05
 
-    return float(mpmath.findroot(excess, (1.5, 15.0), solver="anderson"))
+def _t_tails(t: mpmath.mpf, degrees: int) -> mpmath.mpf:
+    """Return the probability that Student's t is at least as far from 0 as `t`."""
+    return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanDifference:
+    """The mean of differences of n pairs.
+
+    Attributes:
+        value, low, high: The mean and its 95 % t interval.
+        sd: Standard deviation of the differences.
+        p_value: Of the paired t test (Student 1908), two-sided.
+        n: Number of pairs.
+    """
+
+    value: float
+    low: float
+    high: float
+    sd: float
+    p_value: float
+    n: int
+
+
+def paired_t(differences: Sequence[float]) -> MeanDifference:
+    """Return the mean of the differences of pairs of runs, which a t interval suits: a few numbers, each a mean of many.
+
+    Raises:
+        ValueError: There are fewer than two.
+    """
+    n = len(differences)
+    if n < 2:
+        raise ValueError(f"a t interval needs at least 2 pairs, got {n}")
+    mean, sd = float(np.mean(differences)), float(np.std(differences, ddof=1))
+    error = sd / math.sqrt(n)
+    if not error:
+        return MeanDifference(mean, mean, mean, 0.0, float(mean == 0), n)
+    half = _student_t(n - 1) * error
+    return MeanDifference(
+        mean, mean - half, mean + half, sd, float(_t_tails(mpmath.mpf(mean / error), n - 1)), n
+    )
+
+
+def pairs_needed(sd: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> int:
+    """Return the pairs with which the paired t test of level `alpha` detects a difference (Guenther 1981): at least two."""
+    level, chance = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
+    return max(2, math.ceil((level + chance) ** 2 * (sd / difference) ** 2 + level**2 / 2))
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:

@@ -190,9 +190,15 @@ class Learner:
 
     def whole_parameter(self, name: str) -> torch.Tensor:
         """Return a parameter of the model with the parts of all ranks, without gradient; of a single process its own tensor."""
-        keep = [(name, number == 0) for number in range(self.ranks.rank.size)]
-        parameter: torch.Tensor = self.ranks.each("whole_parameter", keep)[0]
-        return parameter
+        return self.whole_parameters((name,), (None,))[0]
+
+    def whole_parameters(
+        self, names: tuple[str, ...], dtypes: tuple[str | None, ...], *, on_cpu: bool = True
+    ) -> list[torch.Tensor]:
+        """As `whole_parameter` for several; each is cast to a type of its own before ranks send it, unless that is None."""
+        parts = [(names, dtypes, number == 0, on_cpu) for number in range(self.ranks.rank.size)]
+        parameters: list[torch.Tensor] = self.ranks.each("whole_parameters", parts)[0]
+        return parameters
 
     def _deal(self, rows: Sequence[PackedRow]) -> Shares:
         return deal_rows(rows, self.ranks.rank.size, Cost.of(self.model.config))

@@ -147,13 +147,24 @@ class Worker:
         """Give back the GPU's memory that nothing uses: another program on it comes next."""
         release_cached(compute_device(self.model))
 
-    def whole_parameter(self, name: str, keep: bool) -> torch.Tensor | None:
-        """Return a parameter with the parts of all ranks, on a CPU if it is split; None on ranks that do not `keep` it."""
-        parameter = self.model.get_parameter(name).detach()
-        tensor = whole(parameter)
-        if not keep:
-            return None
-        return tensor if tensor is parameter else tensor.cpu()
+    def whole_parameters(
+        self, names: tuple[str, ...], dtypes: tuple[str | None, ...], keep: bool, on_cpu: bool
+    ) -> list[torch.Tensor] | None:
+        """Return parameters with the parts of all ranks; None on ranks that do not `keep` them.
+
+        Args:
+            names: Their names.
+            dtypes: In which each travels from rank to rank, and is returned; None: its own.
+            keep: This rank gets them.
+            on_cpu: What was split is returned on a CPU.
+        """
+        tensors = []
+        for name, dtype in zip(names, dtypes, strict=True):
+            parameter = self.model.get_parameter(name).detach()
+            tensor = whole(parameter if dtype is None else parameter.to(getattr(torch, dtype)))
+            if keep:
+                tensors.append(tensor.cpu() if on_cpu and is_sharded(self.model) else tensor)
+        return tensors if keep else None
 
     def not_finite(self) -> str | None:
         """Return the name of the first tensor with a non-finite number in this rank's weights or optimizer state, or None."""

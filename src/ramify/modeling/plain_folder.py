@@ -48,7 +48,13 @@ class Weights(Protocol):
 
 
 def write_weights(
-    folder: Path, weights: Weights, names: Iterable[str], dtype: torch.dtype, advance: Callable[[], object]
+    folder: Path,
+    weights: Weights,
+    names: Iterable[str],
+    dtype: torch.dtype,
+    advance: Callable[[], object],
+    *,
+    threads: int = 1,
 ) -> None:
     """Write safetensors files of at most `FILE_BYTES`, with an index if there are several.
 
@@ -58,6 +64,7 @@ def write_weights(
         names: The tensors to write, in the order of the files.
         dtype: Type of the tensors in the files.
         advance: Called after each tensor.
+        threads: How many tensors are asked for, checked and written at the same time.
 
     Raises:
         DataError: A tensor has NaN or infinity, or gets it as `dtype`.
@@ -68,7 +75,7 @@ def write_weights(
     def checked(name: str) -> torch.Tensor:
         tensor = weights.tensor(name, dtype)
         if not all_finite(tensor):
-            raise DataError(_not_finite(weights, name))
+            raise DataError(not_finite(weights, name))
         advance()
         return tensor
 
@@ -78,7 +85,7 @@ def write_weights(
     for number, part in enumerate(parts, 1):
         file = f"model-{number:0{width}}-of-{len(parts):0{width}}.safetensors" if len(parts) > 1 else SINGLE
         try:
-            write_each_tensor(folder / file, {name: heads[name] for name in part}, checked)
+            write_each_tensor(folder / file, {name: heads[name] for name in part}, checked, threads=threads)
         except OSError as error:
             error.filename = error.filename or str(folder / file)
             raise
@@ -149,7 +156,8 @@ def _parts(heads: Mapping[str, TensorHead]) -> list[list[str]]:
     return parts
 
 
-def _not_finite(weights: Weights, name: str) -> str:
+def not_finite(weights: Weights, name: str) -> str:
+    """Return the message for a tensor that is not finite in the type in which it is needed."""
     if all_finite(weights.tensor(name, torch.float32)):
         return f"{name} has numbers beyond float16's 65,504. Use --dtype bfloat16 or float32"
     return f"{name} holds NaN or infinity: the training run had broken down by then. Take an earlier step"

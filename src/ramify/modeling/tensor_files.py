@@ -6,8 +6,10 @@ writer takes all tensors at once, and copies everything that is not on the CPU f
 """
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +25,7 @@ from ramify.files.untrusted import require_readable
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALIGNMENT = 8
+_PREFIX_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,10 @@ def write_each_tensor(
     heads: Mapping[str, TensorHead],
     tensor: Callable[[str], torch.Tensor],
     metadata: Mapping[str, str] | None = None,
+    *,
+    threads: int = 1,
 ) -> None:
-    """Write a new file; `tensor` is asked for one tensor at a time, of the type and shape in `heads`.
+    """Write a new file; each of `threads` asks `tensor` for one tensor at a time, of the type and shape in `heads`.
 
     Raises:
         OSError: The file exists, or cannot be written.
@@ -75,11 +80,27 @@ def write_each_tensor(
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    with path.open("xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
+    with path.open("xb", buffering=0) as file:
+        _write_at(file.fileno(), memoryview(len(text).to_bytes(_PREFIX_BYTES, "little") + text), 0)
+
+        def write(name: str) -> None:
             flat: Any = tensor(name).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            file.write(flat.numpy())
+            start, _ = header[name]["data_offsets"]
+            _write_at(file.fileno(), memoryview(flat.numpy()), _PREFIX_BYTES + len(text) + start)
+
+        # Explicit threads, each with a part of the file: torchrun leaves one to OpenMP.
+        pool = ThreadPoolExecutor(threads, "ramify-tensors")
+        try:
+            for done in [pool.submit(write, name) for name in order]:
+                done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _write_at(file: int, content: memoryview, position: int) -> None:
+    while content:
+        written = os.pwrite(file, content, position)
+        content, position = content[written:], position + written
 
 
 def read_heads(path: Path) -> tuple[dict[str, TensorHead], dict[str, str]]:

@@ -119,6 +119,7 @@ def _call_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     executed = sum(status not in _NOT_RUN for status in own)
     return {
         "calls/per_trajectory": _mean(counts),
+        "calls/executed": float(executed),
         "calls/executed_per_trajectory": executed / len(counts),
         **({"calls/ok_rate": own.count(ToolStatus.OK) / len(own)} if own else {}),
     }

@@ -64,8 +64,8 @@ class WaitBoard:
 class AgentParts:
     """Everything an agent runs on; the same for training, evaluation and data making.
 
-    A problem's tree starts when all of its trajectories fit into `slots` (None: all trees start at once), so that no
-    waiting trajectory loses its slot in the engine to a new tree.
+    A trajectory starts when one of the `slots` is free (None: all start at once) and keeps it until it ends, so that none
+    that waits for a tool loses its slot in the engine to another.
 
     `environments`: if there are several, by name; a problem's column `environment` names its own.
 

@@ -1,7 +1,7 @@
 """Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -37,6 +37,7 @@ from ramify.rollout.plan import (
 from ramify.rollout.rewriting import RewrittenContext, rewrite_context
 from ramify.rollout.sessions import Reply, SessionKeeper, World, reply_to_turn
 from ramify.rollout.settings import AgentParts
+from ramify.rollout.slot_gate import Start, TakeSlot
 from ramify.rollout.turn import (
     BranchKey,
     TrajectoryState,
@@ -62,7 +63,7 @@ class TreeGrower:
         parts: AgentParts,
         request: TreeRequest,
         deadline: float | None,
-        trajectory_ended: Callable[[], None],
+        take_slot: TakeSlot,
     ) -> None:
         """Prepare one tree; `deadline` is the step's deadline on the event loop's clock."""
         self._parts = parts
@@ -71,7 +72,7 @@ class TreeGrower:
         self._key = request.key
         self._above = request.above
         self._deadline = deadline
-        self._trajectory_ended = trajectory_ended
+        self._take_slot = take_slot
         self._nodes: dict[str, Node] = {}
         self._contexts: dict[str, tuple[int, ...]] = {}
         self._start: NodePath = ()
@@ -165,11 +166,19 @@ class TreeGrower:
         self._spawn(group, replace(begin, key=key, path=(*self._start, root), deadline=own))
 
     def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
-        ends = [time for time in (state.deadline, self._deadline) if time is not None]
-        task = group.create_task(self._run_trajectory(replace(state, deadline=min(ends, default=None))))
+        task = group.create_task(self._run_with_slot(state))
         self._parts.live.enter()
         # Not at the end of `_run_trajectory`, because a task that is cancelled before it first runs never enters its body.
         task.add_done_callback(lambda _: self._parts.live.leave())
+
+    async def _run_with_slot(self, state: TrajectoryState) -> None:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        async with self._take_slot(Start.of(state.key)):
+            # The wait for the slot does not count towards the trajectory's deadline.
+            own = None if state.deadline is None else state.deadline + (loop.time() - since)
+            ends = [time for time in (own, self._deadline) if time is not None]
+            await self._run_trajectory(replace(state, deadline=min(ends, default=None)))
 
     async def _run_trajectory(self, state: TrajectoryState) -> None:
         session = state.session
@@ -189,7 +198,6 @@ class TreeGrower:
             leaf = await self._run_turns(replace(state, session=session))
             leaf = await self._add_final_reward(session, leaf)
             self._keeper.close(session)
-        self._trajectory_ended()
         root, *below = leaf.path[len(self._start) :]
         if state.key is not None and not any(below):
             self._branching.root_ended(root, self._trajectory(leaf))

@@ -1,17 +1,14 @@
 """How the learner's weights reach the engine: the only part of a run that sees both.
 
 `SharedPublisher`: the engine reads the learner's own tensors. `CopyPublisher`: the engine has a model of its own, into
-which the weights are copied. `FolderPublisher`: the engine's servers read them from a folder. After the last two a probe
-compares what engine and learner compute.
+which the weights are copied. `FolderPublisher`: the engine's servers read them from a folder. `BucketPublisher`: they get them
+in buckets, over gloo or NCCL. After the last three a probe compares what engine and learner compute.
 """
 
 import asyncio
-import errno
-import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
@@ -20,19 +17,20 @@ import torch
 from transformers import PreTrainedModel
 
 from ramify.core.errors import EngineError
-from ramify.core.protocols import Engine, Publisher
+from ramify.core.protocols import BucketEngine, Engine, Publisher
 from ramify.core.records import Floats, version_folder
-from ramify.files.durable import sync_folder
 from ramify.learner.update import Learner
-from ramify.modeling import plain_folder
-from ramify.modeling.lora import adapted_parts, adapter_scaling, merged
 from ramify.sampler.memory_phases import MemoryPhases
 from ramify.sampler.sampler import Sampler
+from ramify.sampler.served_weights import LearnerBuckets, write_weights
 
 PROBE_TOKENS = 64
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_BASE = ".base_layer."
-_ADAPTER = ".lora_"
+_MOVED = 1e-3
+"""Nats; where the learner's logprobs moved by more, an engine's cannot be the same bits."""
+_GO_ON = (
+    "if the model ties its head to the embedding, start the server with "
+    "--hf-overrides '{\"tie_word_embeddings\": false}'; then go on with --resume"
+)
 
 
 class SharedPublisher:
@@ -60,7 +58,9 @@ class Probe:
     moved by 5.5e-4. Each logprob of a prompt holds the whole head (its normaliser sums over the vocabulary) and all layers at
     its position, but shows a fault only as far as the fault matters for that one token: hence tens of them.
 
-    Small updates hide in the tolerance: weights that one step forgot are found once what they do to the logprobs exceeds it.
+    Small updates hide in the tolerance: a tensor that one step forgot is found once what it does to the logprobs exceeds it. But
+    an engine that forgot all of them computes every logprob as before, to the last bit, and that is found at once: each holds
+    the sum over the vocabulary, and in bfloat16 a step at a rate of 1e-6 changes every hundredth weight.
 
     Attributes:
         engine: An engine that can score tokens.
@@ -74,6 +74,8 @@ class Probe:
     engine: Engine
     learner: Learner
     token_ids: tuple[int, ...]
+    _last: list[Floats] = field(default_factory=list, init=False)
+    """Logprobs of the engine and of the learner at the last comparison."""
 
     def __post_init__(self) -> None:
         info = self.engine.info()
@@ -99,6 +101,15 @@ class Probe:
                 f"{difference:.2g} nats on a fixed prompt, more than the {tolerance:g} that the engine states: they "
                 f"compute with different weights, and nothing was learned from it; {advice}"
             )
+        if self._last and np.array_equal(theirs, self._last[0]):
+            moved = float(np.abs(ours - self._last[1]).max())
+            if moved > _MOVED:
+                raise EngineError(
+                    f"step {version}: after the weights were copied, no logprob of the engine on a fixed prompt has changed, "
+                    f"the learner's have by up to {moved:.2g} nats: the engine has old weights, and nothing was learned from "
+                    f"it; {advice}"
+                )
+        self._last[:] = theirs, ours
 
 
 class CopyPublisher:
@@ -191,12 +202,38 @@ class FolderPublisher:
         before, self._published = self._published, target
         if before not in (None, target):
             await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
-        await self._probe.compare(
-            expected,
-            version,
-            "if the model ties its head to the embedding, start the server with "
-            "--hf-overrides '{\"tie_word_embeddings\": false}'; then go on with --resume",
-        )
+        await self._probe.compare(expected, version, _GO_ON)
+
+
+class BucketPublisher:
+    """Has the engine take the learner's weights bucket by bucket, then compares the two."""
+
+    def __init__(self, engine: BucketEngine, dtype: str, learner: Learner, probe: Sequence[int]) -> None:
+        """Publish from `learner` to `engine`.
+
+        Args:
+            engine: An engine that can score tokens.
+            dtype: "float32" or "bfloat16", in which the weights travel.
+            learner: Holds the weights.
+            probe: Token ids of the fixed prompt, some tens. [T]
+
+        Raises:
+            EngineError: The engine cannot score tokens.
+        """
+        self._engine, self._weights = engine, LearnerBuckets(learner, dtype)
+        self._probe = Probe(engine, learner, tuple(probe))
+        engine.read_from(self._weights)
+
+    async def publish(self, version: int) -> None:
+        """Hand over the weights as they are now under this version number, and compare.
+
+        Raises:
+            EngineError: No server takes them, or the engine's logprobs differ from the learner's.
+            DataError: A weight is NaN or infinite.
+        """
+        self._weights.take_current()
+        await self._engine.load_weights(version)
+        await self._probe.compare(await self._probe.expect(), version, _GO_ON)
 
 
 @torch.no_grad()
@@ -219,87 +256,17 @@ def build_publisher(sampler: Sampler, learner: Learner, model: PreTrainedModel, 
         sampler: Has the engine, and the prompts; the probe is the first tokens of these, in the order of their file.
         learner: Holds the weights.
         model: What an engine of this process computes with: the learner's own model, or a copy of it.
-        dtype: Type of the weights of an engine that reads them from a folder.
+        dtype: Type of the weights of an engine whose servers get them.
     """
     engine, task = sampler.agent.engine, sampler.task
     folder = engine.info().weights_folder
-    if folder is None and model is learner.model:
+    takes_buckets = isinstance(engine, BucketEngine) and engine.takes_buckets
+    if folder is None and not takes_buckets and model is learner.model:
         return SharedPublisher(engine)
     prompts = (task.renderer.render_prompt(problem, task.toolbox.specs) for problem in task.problems)
     probe = tuple(islice(chain.from_iterable(prompts), min(PROBE_TOKENS, engine.info().context_tokens)))
+    if isinstance(engine, BucketEngine) and engine.takes_buckets:
+        return BucketPublisher(engine, dtype, learner, probe)
     if folder is not None:
         return FolderPublisher(engine, folder, dtype, learner, probe)
     return CopyPublisher(engine, model, learner, probe)
-
-
-class ServedWeights:
-    """The parameters of a learner's model: those of an adapter merged, a tied head under its own name too.
-
-    Attributes:
-        shapes: Shape of each tensor by name.
-    """
-
-    def __init__(self, learner: Learner) -> None:
-        self._whole = learner.whole_parameter
-        named = dict(learner.model.named_parameters(remove_duplicate=False))
-        # A tied parameter has several names, and is asked for by the one that the optimizer uses.
-        first = {id(parameter): name for name, parameter in learner.model.named_parameters()}
-        modules = dict(learner.model.named_modules())
-        self._loaders: dict[str, Callable[[], torch.Tensor]] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for name, parameter in named.items():
-            if _ADAPTER in name:
-                continue
-            owner, _, kind = name.partition(_BASE)
-            plain = f"{owner}.{kind}" if kind else name
-            merges = kind == "weight"
-            self._loaders[plain] = (
-                partial(self._merged, owner, modules[owner])
-                if merges
-                else partial(self._whole, first[id(parameter)])
-            )
-            self.shapes[plain] = tuple(parameter.shape)
-
-    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor as `dtype`."""
-        return self._loaders[name]().detach().to(dtype)
-
-    def _merged(self, owner: str, module: torch.nn.Module) -> torch.Tensor:
-        base, *matrices = (self._whole(f"{owner}.{part}") for part in adapted_parts())
-        # A base that is not split stays where it is; what was gathered is on a CPU.
-        a, b = (matrix.to(base.device) for matrix in matrices)
-        return merged(base, a, b, adapter_scaling(module))
-
-
-def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
-    """Write all parameters in `dtype` into a new folder, which is complete or absent.
-
-    Raises:
-        DataError: A weight is NaN or infinite.
-        OSError: The folder cannot be written; nothing is left of it.
-    """
-    weights, kind = ServedWeights(learner), _DTYPES[dtype]
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        _require_room(
-            part, sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * kind.itemsize
-        )
-        plain_folder.write_weights(part, weights, weights.shapes, kind, lambda: None)
-        sync_folder(part)
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-
-
-def _require_room(folder: Path, needed: int) -> None:
-    """Fail as the write itself would, but before it takes minutes."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        message = (
-            f"{os.strerror(errno.ENOSPC)} ({needed / 1e9:.3g} GB are needed, {free / 1e9:.3g} GB are free)"
-        )
-        raise OSError(errno.ENOSPC, message, str(folder))

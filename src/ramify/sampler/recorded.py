@@ -81,7 +81,7 @@ class TreeRecorder:
             DataError: Nothing was there, and no problem worked.
             RunInterruptedError: Ctrl-C or SIGTERM.
         """
-        lines = KeyedLines(path, lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]))
+        lines = _lines_of(path)
         old_notes = sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
         recorded = lines.keys()
@@ -125,3 +125,16 @@ class TreeRecorder:
 
 def _key(planned: TreeRequest) -> Key:
     return planned.problem.id, planned.key.attempt
+
+
+def recorded_keys(path: Path) -> frozenset[Key]:
+    """Return the keys of the trees in a file that `TreeRecorder` writes; none if it is not there.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    return _lines_of(path).keys()
+
+
+def _lines_of(path: Path) -> KeyedLines:
+    return KeyedLines(path, lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]))

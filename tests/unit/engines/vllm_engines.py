@@ -13,7 +13,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import Request, version_folder
 from ramify.engines.configs import VllmEngineConfig
 from ramify.modeling.load import load_model
-from ramify.sampler.publisher import write_weights
+from ramify.sampler.served_weights import write_weights
 
 GENERATE = "/inference/v1/generate"
 IDS = [5, 9, 33, 60, 81, 12, 7, 7, 40, 101, 599, 0, 2, 17]

@@ -18,6 +18,8 @@ from ramify.eval.statistics import (
     kappa,
     mean_interval,
     paired_difference,
+    paired_t,
+    pairs_needed,
     pass_at_k,
     wilson_share,
 )
@@ -258,3 +260,27 @@ def test_calibration_is_that_of_bins_of_a_hundred() -> None:
     right = [index % 2 == 0 for index in range(100)] + [True] * 150
     assert calibration_error(stated, right) == pytest.approx((100 * 0.25 / 250) ** 0.5)
     assert calibration_error(stated[::-1], right[::-1]) == pytest.approx(calibration_error(stated, right))
+
+
+def test_the_paired_t_test_of_students_own_data():
+    """Hours of sleep that ten patients gained by one drug over the other (Student 1908, as in R's `t.test` of `sleep`)."""
+    result = paired_t([1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4])
+    assert (result.value, result.n) == (pytest.approx(1.58), 10)
+    assert (result.low, result.high) == (pytest.approx(0.7001142), pytest.approx(2.4598858))
+    assert (result.sd, result.p_value) == (pytest.approx(1.229995), pytest.approx(0.00283289))
+
+
+def test_equal_differences_have_an_interval_without_width():
+    assert (paired_t([0.5, 0.5]).p_value, paired_t([0.0, 0.0, 0.0]).p_value) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="at least 2 pairs, got 1"):
+        paired_t([0.1])
+
+
+@pytest.mark.parametrize(
+    ("sd", "difference", "alpha", "n"),
+    # Of the exact noncentral t: standardized differences of 0.5, 0.8 and 1 need 34, 15 and 10 pairs.
+    [(0.01, 0.005, 0.05, 34), (1.0, 0.8, 0.05, 15), (1.0, 1.0, 0.05, 10), (0.001, 1.0, 0.05, 2)],
+)
+def test_the_number_of_pairs_that_a_difference_needs(sd, difference, alpha, n):
+    assert pairs_needed(sd, difference, alpha) == n
+    assert pairs_needed(sd, difference, alpha / 3) >= n

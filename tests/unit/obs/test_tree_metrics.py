@@ -37,6 +37,7 @@ def test_small_tree_by_hand():
             "tokens/unique": 18.0,
             "tokens/shared_ratio": (14 + 15 + 6) / 18,
             "calls/per_trajectory": 2 / 3,
+            "calls/executed": 1.0,
             "calls/executed_per_trajectory": 1 / 3,
             "calls/ok_rate": 1.0,
             "health/written": (6 + 7 + 1) / 3,

@@ -182,7 +182,12 @@ def test_what_cannot_be_read_and_what_never_ends_is_said() -> None:
     )
     bomb = r"\int_0^{\pi} \frac{\sin^{9}(x^3)}{1+x^{7}} dx"
     assert compare(bomb, r"\frac{1}{7}") is Symbolic.TIMEOUT
-    assert (timeout(bomb, [r"\frac{1}{7}"]), unread(bomb, [r"\frac{1}{7}"]), math_equal(bomb, ["1/7"])) == (
+    # An answer is remembered, so that the time is spent once.
+    assert (
+        timeout(bomb, [r"\frac{1}{7}"]),
+        unread(bomb, [r"\frac{1}{7}"]),
+        math_equal(bomb, [r"\frac{1}{7}"]),
+    ) == (
         1.0,
         0.0,
         0.0,

@@ -1,4 +1,4 @@
-"""The shape of a tree and who wrote what; trees are let in as they asked, and never more trajectories than slots."""
+"""The shape of a tree and who wrote what; slots are full while a trajectory waits for one, and never more than full."""
 
 import asyncio
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.core.tree import Source, StopReason
 from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.grow import SlotGate
+from ramify.rollout.slot_gate import SlotGate, Start
 from scripted_agents import (
     FLAT,
     SEARCH,
@@ -198,75 +198,110 @@ def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(tokenizer_f
     assert seconds == pytest.approx(grow(agent(tokenizer_folder, RULES[2]))[1])
 
 
-def play_gate(slots, trees):
-    """(name, size, seconds of each trajectory) -> (second, name, "in" or "out"), with the most held at once."""
-    gate, log, in_use = SlotGate(slots), [], []
+BRANCH, ROOT, TOP_UP = Start
 
-    async def tree(name, times):
-        loop = asyncio.get_running_loop()
-        async with gate.tree(len(times)) as ended:
-            log.append((loop.time(), name, "in"))
-            in_use.append(gate._in_use)
-            for before, seconds in zip([0, *times], times, strict=False):
-                await asyncio.sleep(seconds - before)
-                ended()
-        log.append((loop.time(), name, "out"))
+
+def play_gate(slots, trees):
+    """[(name, [(start, second of asking, seconds with the slot)])] in their order -> [(second, name, start)] of slots taken."""
+    gate, taken, held, most = SlotGate(slots), [], 0, 0
+
+    async def trajectory(name, take, start, at, seconds):
+        nonlocal held, most
+        await asyncio.sleep(at)
+        async with take(start):
+            taken.append((asyncio.get_running_loop().time(), name, start))
+            held += 1
+            most = max(most, held)
+            await asyncio.sleep(seconds)
+            held -= 1
+
+    async def tree(order, name, trajectories):
+        roots = sum(start is ROOT for start, *_ in trajectories)
+        async with gate.tree(order, roots) as take, asyncio.TaskGroup() as group:
+            for each in trajectories:
+                group.create_task(trajectory(name, take, *each))
 
     async def main():
         async with asyncio.TaskGroup() as group:
-            for name, times in trees:
-                group.create_task(tree(name, times))
-        return gate._in_use
+            for order, (name, trajectories) in enumerate(trees):
+                group.create_task(tree(order, name, trajectories))
+        await asyncio.sleep(0)
+        assert gate._free == slots
 
-    left, _ = run_virtual(main())
-    assert left == 0
-    return log, max(in_use)
+    run_virtual(main())
+    assert slots is None or most <= slots
+    return taken
 
 
-def test_a_tree_gives_its_slots_back_one_by_one():
-    log, most = play_gate(4, [("a", [1, 2, 3, 9]), ("b", [4, 5, 6]), ("c", [1])])
-    assert [entry for entry in log if entry[2] == "in"] == [(0, "a", "in"), (3, "b", "in"), (7, "c", "in")]
-    assert most == 4
+def test_a_slot_that_is_free_is_taken_at_once():
+    """Two trees of two at four slots, and a third one that begins beside their last trajectories."""
+    pair, single = [(ROOT, 0, 3), (ROOT, 0, 9)], [(ROOT, 0, 1)]
+    taken = play_gate(4, [("a", pair), ("b", pair), ("c", pair), ("d", single)])
+    assert [(at, name) for at, name, _ in taken] == [
+        *((0, name) for name in "aabb"),
+        *((3, name) for name in "cc"),
+        (6, "d"),
+    ]
+
+
+def test_branches_come_before_roots_roots_before_top_ups_and_earlier_trees_before_later_ones():
+    many = [(ROOT, 0, 5), (TOP_UP, 1, 5), (ROOT, 2, 5), (BRANCH, 3, 5)]
+    taken = play_gate(1, [("a", many), ("b", many)])
+    assert [(name, start) for _, name, start in taken] == [
+        ("a", ROOT),
+        ("a", BRANCH),
+        ("a", ROOT),
+        ("b", ROOT),
+        ("b", BRANCH),
+        ("b", ROOT),
+        ("a", TOP_UP),
+        ("b", TOP_UP),
+    ]
 
 
 def test_without_slots_all_are_let_in():
-    assert {at for at, _, kind in play_gate(None, [("a", [5] * 9), ("b", [5] * 9)])[0] if kind == "in"} == {0}
-
-
-def test_a_tree_that_is_larger_than_the_engine_starts_alone():
-    log, _ = play_gate(2, [("a", [3]), ("b", [1, 2, 4, 9]), ("c", [1])])
-    assert [(at, name) for at, name, kind in log if kind == "in"] == [(0, "a"), (3, "b"), (7, "c")]
-
-
-def test_a_small_tree_does_not_overtake():
-    log, _ = play_gate(4, [("a", [5, 5, 5]), ("b", [1, 1]), ("c", [1])])
-    assert [name for _, name, kind in log if kind == "in"] == ["a", "b", "c"]
+    trees = [(name, [(ROOT, 0, 5)] * 9) for name in "ab"]
+    assert {at for at, *_ in play_gate(None, trees)} == {0}
 
 
 def test_a_tree_that_fails_or_stops_waiting_gives_its_slots_back():
     async def main():
-        gate = SlotGate(2)
+        gate = SlotGate(1)
 
         async def fail():
-            async with gate.tree(2) as ended:
-                ended()
+            async with gate.tree(0, 1) as take, take(ROOT):
                 await asyncio.sleep(1)
                 raise ValueError("broken")
 
-        async def wait():
-            async with gate.tree(2):
+        async def wait(order):
+            async with gate.tree(order, 1):
                 pass
 
-        failing, waiting, last = (asyncio.create_task(work()) for work in (fail, wait, wait))
+        failing, waiting, last = (asyncio.create_task(work) for work in (fail(), wait(1), wait(2)))
         await asyncio.sleep(0.5)
         waiting.cancel()
         await asyncio.gather(failing, waiting, last, return_exceptions=True)
         assert isinstance(failing.exception(), ValueError)
         assert waiting.cancelled()
         assert last.exception() is None
-        return gate._in_use
+        return gate._free
 
-    assert run_virtual(main())[0] == 0
+    assert run_virtual(main())[0] == 1
+
+
+def test_one_that_is_cancelled_in_the_moment_of_its_slot_gives_it_back():
+    async def main():
+        gate = SlotGate(1)
+        async with gate.tree(0, 1) as take:
+            async with take(ROOT):
+                waiting = asyncio.create_task(take(ROOT).__aenter__())
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(waiting.cancel)
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+        return gate._free
+
+    assert run_virtual(main())[0] == 1
 
 
 class Counting(WrappedEngine):
@@ -283,11 +318,11 @@ class Counting(WrappedEngine):
             self.now -= 1
 
 
-@pytest.mark.parametrize("slots", [8, 12, 20])
-def test_requests_in_flight_stay_within_the_slots_and_trees_are_the_same(tokenizer_folder, slots):
+@pytest.mark.parametrize("slots", [1, 3, 12, 20])
+def test_slots_are_full_and_never_more_and_trees_are_the_same(tokenizer_folder, slots):
     problems = [problem(f"p{i}") for i in range(5)]
     free, _ = grow(agent(tokenizer_folder, RULES[0]), problems)
     parts = with_engine(agent(tokenizer_folder, RULES[0], slots=slots), Counting)
     trees, _ = grow(parts, problems)
     assert trees == free
-    assert 1 < parts.engine.most <= slots
+    assert parts.engine.most == slots

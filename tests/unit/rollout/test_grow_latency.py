@@ -28,8 +28,8 @@ RULES = {
         alpha=0.5, gamma=0.3, slope=0.3, tau=None, budget_beta=0.3, children=1, probe_tokens=3
     ),
 }
-PERMUTATIONS = 170
-"""For each of three rules and two places to branch at: a thousand and some."""
+PERMUTATIONS = 50
+"""For each of three rules and two places to branch at: three hundred."""
 
 
 def timed(parts):

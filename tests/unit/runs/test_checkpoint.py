@@ -5,6 +5,7 @@ import pickle
 import random
 import shutil
 import subprocess
+import threading
 import zlib
 
 import numpy as np
@@ -14,6 +15,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import build
+from audited import just_before
 from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.algos.credit import denominator
@@ -546,13 +548,16 @@ def files(folder):
 def test_a_checkpoint_that_threads_write_is_the_one_that_would_have_been_written_at_once(tmp_path):
     learner = trained(1)
     save_checkpoint(tmp_path / "at_once", learner, STATE, {"tokenizer.json": b"{}"})
-    end = save_checkpoint(
-        tmp_path / "meanwhile", learner, STATE, {"tokenizer.json": b"{}"}, in_background=True
-    )
     before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
-    learner.update_rows(*batch(3))
-    assert any(not torch.equal(before[name], p) for name, p in learner.model.named_parameters())
-    end()
+    is_updated, config = threading.Event(), tmp_path / ".meanwhile.partial" / "config.json"
+    with just_before("open", config, lambda: is_updated.wait(20)):
+        end = save_checkpoint(
+            tmp_path / "meanwhile", learner, STATE, {"tokenizer.json": b"{}"}, in_background=True
+        )
+        learner.update_rows(*batch(3))
+        is_updated.set()
+        assert any(not torch.equal(before[name], p) for name, p in learner.model.named_parameters())
+        end()
     assert read_state(tmp_path / "meanwhile", "") == STATE
     assert files(tmp_path / "meanwhile") == files(tmp_path / "at_once")
 

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from pydantic import BaseModel
 
+from audited import just_before
 from ramify.config.other_runs import record_of
 from ramify.core.errors import ConfigError, DataError
 from ramify.files.durable import LOCK, replace_lines
@@ -77,6 +78,17 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
     (path / "recipe.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"recipe\.toml: expected TOML"):
         TRAINING.check(path, True, recipe_record())
+
+
+def test_a_run_that_another_process_began_meanwhile_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "run"
+    with (
+        just_before("os.mkdir", path, lambda: begun(path, recipe_record())),
+        pytest.raises(ConfigError, match="go on with --resume"),
+        claim_run_folder(path, recipe_record(), resume=False),
+    ):
+        pytest.fail("the folder was taken")
+    assert read_metrics(path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize(

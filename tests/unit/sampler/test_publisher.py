@@ -27,7 +27,8 @@ from ramify.modeling import plain_folder
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
-from ramify.sampler.publisher import CopyPublisher, FolderPublisher, SharedPublisher, write_weights
+from ramify.sampler.publisher import CopyPublisher, FolderPublisher, SharedPublisher
+from ramify.sampler.served_weights import write_weights
 from random_trees import random_tree
 from scripted_agents import script
 from vllm_stand_in import stand_in
@@ -234,7 +235,7 @@ def test_a_full_disk_leaves_the_last_weights_and_one_line(folder, monkeypatch):
         assert "\n" not in str(caught.value)
         return before, await engine.score(PROBE), list(engine.info().weights_folder.glob("*"))
 
-    def full(path, heads, tensor):
+    def full(path, heads, tensor, threads):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 

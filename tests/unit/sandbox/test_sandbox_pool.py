@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from processes import descendants, wait_until
+from processes import descendants, is_running, wait_until
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.levels import detect_level
 from ramify.sandbox.pool import open_sandbox
@@ -123,19 +123,22 @@ def test_a_dead_zygote_costs_the_calls_in_flight_and_is_replaced(level, base):
         code = "open('started', 'w').close()\nwhile True: pass"
         calls = [asyncio.create_task(sandbox.run(code, 60)) for _ in range(2)]
         await until_started(2, idle)
+        programs = descendants() - idle
         (zygote,) = sandbox._live
         os.kill(zygote._process.pid, signal.SIGKILL)
         dead = await asyncio.gather(*calls)
         after = await sandbox.run("'alive'", 30)
         await asyncio.to_thread(wait_until, lambda: len(list(base.glob("*"))) <= 1)
         await sandbox.close()
-        return dead, after
+        return dead, after, programs
 
-    dead, after = asyncio.run(main())
+    dead, after, programs = asyncio.run(main())
     assert [result.status for result in dead] == ["killed", "killed"]
     assert dead[0].stderr == "killed: the sandbox process died"
     assert after.stdout == "alive\n"
     wait_until(lambda: descendants() <= before)
+    # Orphans are no descendants.
+    wait_until(lambda: not any(map(is_running, programs)))
 
 
 @levels

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from ramify.sandbox.snippet import NOT_REPLAYED
-
 
 def test_prints_and_the_value_of_a_last_expression_are_shown(box):
     assert box.run("print('a')\n1 + 1").stdout == "a\n2\n"
@@ -179,12 +177,6 @@ def test_one_that_fails_this_time_is_named(box):
     assert (result.status, result.stdout) == ("error", "")
     assert '"<earlier program 2>", line 1' in result.stderr
     assert result.stderr.rstrip().endswith("ZeroDivisionError: division by zero")
-
-
-def test_one_that_ends_the_process_is_told(box):
-    result = after(box, ("import os\nos._exit(0)",), "print('never')")
-    assert (result.status, result.stdout) == ("error", "")
-    assert result.stderr == NOT_REPLAYED
 
 
 # What a program finds that looks beside the first three descriptors, which are all that it has when it is not replayed.

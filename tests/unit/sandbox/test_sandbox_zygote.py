@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from processes import is_running, wait_until
+from ramify.runtime.call_clock import CallClock, set_clock
 from ramify.sandbox import frames, launch
 from ramify.sandbox.launch import read_answer
 from ramify.sandbox.levels import seccomp_program, why_not
@@ -147,6 +148,40 @@ def test_waiting_for_a_folder_costs_a_call_nothing(tmp_path, monkeypatch):
     answers = asyncio.run(main())
     assert [answer and answer[0]["status"] for answer in answers] == ["ok", "ok"]
     assert answers[1][1] == b"42\n"
+
+
+@pytest.mark.skipif(why_not(1) is not None, reason="level 1 is out of reach here")
+def test_a_call_that_is_cancelled_while_it_waits_for_a_folder_never_runs_and_its_clock_goes_on(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def main():
+        clock = CallClock(asyncio.get_running_loop().time)
+        zygote = ZygoteProcess(launch.Start(1))
+        await zygote.start()
+
+        async def wait_for_a_folder():
+            set_clock(clock)
+            await zygote.run("while True: pass", 60.0, ())
+
+        first = asyncio.create_task(zygote.run("while True: pass", 60.0, ()))
+        second = asyncio.create_task(wait_for_a_folder())
+        while clock.queued == 0.0:
+            await asyncio.sleep(0.01)
+        third = asyncio.create_task(zygote.run("print(6 * 7)", 60.0, ()))
+        for call in (second, first):
+            call.cancel()
+        await asyncio.wait((first, second))
+        counted = clock.own
+        answer = await asyncio.wait_for(third, 20)
+        counts = clock.own > counted
+        await zygote.stop()
+        return answer, counts
+
+    answer, counts = asyncio.run(main())
+    assert answer[1] == b"42\n"
+    assert counts
 
 
 def test_the_zygote_ends_with_its_input_and_removes_its_folder(tmp_path):

@@ -12,7 +12,7 @@ A server that cannot be brought back, or answers wrongly, is given up. The other
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -23,10 +23,12 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.closing import close_all
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError, MachineError, ServiceDownError
+from ramify.core.protocols import WeightBuckets
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, version_folder
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS, top_k_bracket
 from ramify.engines.vllm.answers import GenerateRequest, GenerateResponse
+from ramify.engines.vllm.carriers import BucketCarrier, FolderCarrier
 from ramify.engines.vllm.folder import WeightsFolder
 from ramify.engines.vllm.replica import LostServerError, Replica, ServerState
 from ramify.engines.vllm.routing import blocks_of, least_work
@@ -50,7 +52,7 @@ class VllmEngine:
         *,
         vocab_size: int,
         context_tokens: int,
-        weights: WeightsFolder | None = None,
+        weights: WeightsFolder | BucketCarrier | None = None,
         route: Callable[[Sequence[Replica], Sequence[int]], Replica] = least_work,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -62,7 +64,8 @@ class VllmEngine:
             config: The engine's settings. Without `weights` the servers never sleep.
             vocab_size: Rows of the model's head.
             context_tokens: Length of the longest sequence.
-            weights: Where new weights come from, which it removes when it is closed; None: it takes none.
+            weights: Where new weights come from: a folder, which it removes when it is closed, or a learner that `read_from`
+                names; None: it takes none.
             route: Chooses the server of a request by the blocks of its context.
             note: Receives what happens to servers.
         """
@@ -80,10 +83,11 @@ class VllmEngine:
             policy_version=0,
             tokenizer=tokenizer.fingerprint,
             logprob_tolerance=TOLERANCE if config.dtype == "float32" else TOLERANCE_16_BITS,
-            weights_folder=None if weights is None else weights.path,
+            weights_folder=weights.path if isinstance(weights, WeightsFolder) else None,
             shares_gpus=config.sleep and weights is not None,
         )
         self._weights, self._sleeps = weights, self._info.shares_gpus
+        carrier = FolderCarrier(weights.path) if isinstance(weights, WeightsFolder) else weights
         fit = Fit(
             config.model,
             tokenizer,
@@ -93,7 +97,8 @@ class VllmEngine:
             weights is not None,
             self._sleeps,
         )
-        self._sync = WeightSync(fit, self._info.weights_folder, self._wake_waiters, note)
+        self._sync = WeightSync(fit, carrier, self._wake_waiters, note)
+        self._scores: dict[Replica, tuple[tuple[int, ...], str | None, Floats]] = {}
         self._matcher = cache(partial(StopMatcher, tokenizer.token_bytes))
         self._keepers: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -114,6 +119,16 @@ class VllmEngine:
             if self._weights is not None:
                 self._weights.remove()
             raise
+
+    @property
+    def takes_buckets(self) -> bool:
+        """True if `read_from` names the learner whose weights it takes."""
+        return isinstance(self._weights, BucketCarrier)
+
+    def read_from(self, weights: WeightBuckets) -> None:
+        """Take weights from there from now on."""
+        assert isinstance(self._weights, BucketCarrier)
+        self._weights.weights = weights
 
     async def generate(self, request: Request) -> Completion:
         """Continue the request's ids; cancelling drops it at the server.
@@ -163,7 +178,25 @@ class VllmEngine:
                 first = first or (replica, logprobs)
                 self._compare(replica, logprobs, *first)
         assert first is not None  # `_until` raises when no server is left
+        self._refuse_unmoved(tuple(token_ids), dict(zip(living, scores, strict=True)))
         return first[1]
+
+    def _refuse_unmoved(self, ids: tuple[int, ...], scores: Mapping[Replica, Floats | None]) -> None:
+        """Raise EngineError if a hand-over changed the logprobs of some servers, and of others not one bit."""
+        moved: list[Replica] = []
+        unmoved: list[Replica] = []
+        for replica, logprobs in scores.items():
+            before = self._scores.get(replica)
+            if logprobs is None or (before is not None and before[:2] == (ids, replica.label)):
+                continue
+            if before is not None and before[0] == ids:
+                (unmoved if np.array_equal(logprobs, before[2]) else moved).append(replica)
+            self._scores[replica] = (ids, replica.label, logprobs)
+        if moved and unmoved:
+            raise EngineError(
+                f"{unmoved[0].url} computes a fixed prompt as before the hand-over, {moved[0].url} does not: the first has "
+                "old weights"
+            )
 
     def _compare(self, replica: Replica, logprobs: Floats, other: Replica, expected: Floats) -> None:
         tolerance = self._info.logprob_tolerance
@@ -197,9 +230,9 @@ class VllmEngine:
             EngineError: There is no such folder, or no server comes back with these weights.
         """
         folder = self._info.weights_folder
-        if folder is None:
+        if self._weights is None:
             raise EngineError("engine 'vllm' takes no weights here: it has no folder to read them from")
-        if not version_folder(folder, version).is_dir():
+        if folder is not None and not version_folder(folder, version).is_dir():
             raise EngineError(f"engine 'vllm': there are no weights of version {version} in {folder}")
         if not self._has_opened:
             await self._open()
@@ -207,7 +240,7 @@ class VllmEngine:
         self._info = replace(self._info, policy_version=version)
         # Servers that sleep get these weights when they wake.
         await self._open()
-        await asyncio.gather(*(self._sync.hand_over(replica) for replica in self._replicas))
+        await self._sync.hand_over(self._replicas)
         for replica in self._replicas:
             await self._until(
                 lambda replica=replica: (  # type: ignore[misc]

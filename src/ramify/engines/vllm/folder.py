@@ -71,7 +71,7 @@ class WeightsFolder(LockedFolder):
 
 
 class SocketFolder(LockedFolder):
-    """The folder of a server's sockets. No other user can reach what listens there."""
+    """A folder of sockets: of a server's, or of a file through which processes find each other's. No other user can enter it."""
 
     def __init__(self) -> None:
         """Make it where temporary files are, or in /tmp if that path is too long for a socket.

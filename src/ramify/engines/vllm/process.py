@@ -22,22 +22,18 @@ from ramify.core.config import may_hold_key
 from ramify.core.errors import MachineError
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm.folder import SocketFolder
-
-_GUARD = """
-import ctypes, os, signal, sys
-parent = int(sys.argv[1])
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit("ramify is gone")
-os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
-"""
-"""Runs in the server's own Python, before vLLM: a signal when the parent ends (PR_SET_PDEATHSIG), kept through exec."""
+from ramify.runtime.bound_process import bound_command
 
 _PATIENCE_SECONDS = 10.0
 """How long a server may take to end before it is killed."""
 _MAX_CHARACTERS = 300
 _MIDDLEWARE = Path(__file__).parent / "middleware"
+_WEIGHT_ENGINES: Mapping[str, tuple[str, ...]] = {
+    "folder": (),
+    "gloo": ("--weight-transfer-config", '{"backend": "ramify"}'),
+    "nccl": ("--weight-transfer-config", '{"backend": "nccl"}'),
+}
+"""Flags by `engine.weights`; the engine "ramify" lies beside the middleware."""
 _TRAINERS = ("RANK", "WORLD_SIZE")
 _TRAINERS_PREFIXES = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "RAMIFY_")
 """Variables of torchrun and ramify: a server that read them would join the trainer's processes."""
@@ -84,6 +80,7 @@ class Command:
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--enable-prefix-caching", "--enable-scale-out"),
             *(("--enable-sleep-mode",) if self.config.sleep else ()),
+            *_WEIGHT_ENGINES[self.config.weights],
             *self.config.flags,
             # The last one is asked first.
             *("--middleware", "ramify_auth.RequireKey"),
@@ -149,11 +146,10 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # A server that was killed leaves its socket, and no other can bind to that.
         self.socket.unlink(missing_ok=True)
-        arguments = ["-c", _GUARD, str(os.getpid()), *self._command.arguments(self.socket)]
         try:
             with self.log.open("ab") as log:
                 self._running = subprocess.Popen(
-                    [str(self._command.python), *arguments],
+                    bound_command(self._command.python, self._command.arguments(self.socket)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

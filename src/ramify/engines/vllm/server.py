@@ -18,10 +18,14 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
   own name. The publisher writes it, and its probe finds both faults.
 - On a CPU, 0.32 dies when the prompt of a request with a seed is computed in two pieces (its generators have no offset):
   --no-enable-chunked-prefill.
+- /init_weight_transfer_engine, /shutdown_weight_transfer_engine, /start_weight_update, /update_weights, /finish_weight_update,
+  /get_world_size; /weight_checker, whose checksums are SHA-256 over each parameter as the worker holds it. Started with
+  --weight-transfer-config; the first of them answer 500 without it.
 - A `reload_weights` that fails may end the server's engine process, and then the server.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,12 +48,15 @@ from ramify.engines.vllm.answers import (
     read_prompt_logprobs,
     text_of,
 )
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 
 TESTED = ((0, 32), (0, 32))
 """Oldest and newest release, both included, that the tests ran against."""
 
+_MAX_CHECKSUMS = 100_000_000
+"""Bytes of checksums; of each of a thousand parameters of a worker there are 150."""
 _MAX_NAMES = 5
 """Models that a message lists."""
 _PLAIN = {
@@ -213,10 +220,16 @@ class VllmServer:
         Raises:
             RequestFailedError: It failed; it may have the old weights, new ones or some of both.
         """
-        await self._post("/pause", None, mode="keep")
-        try:
+        async with self.taking_weights(label):
             arguments: dict[str, Json] = {"weights_path": str(folder)}
             await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
+
+    @asynccontextmanager
+    async def taking_weights(self, label: str) -> AsyncIterator[None]:
+        """Have requests wait while the block changes the weights; then what old ones computed is dropped, and `label` taken."""
+        await self._post("/pause", None, mode="keep")
+        try:
+            yield
             # Without the running requests their blocks would stay, and be found by new ones.
             cleared, _ = await self._post("/reset_prefix_cache", None, reset_running_requests="true")
             if cleared.get("success") is False:
@@ -224,6 +237,44 @@ class VllmServer:
             await self._post("/update_weight_version", {"new_version": label})
         finally:
             await self._post("/resume", None)
+
+    async def world_size(self) -> int:
+        """Return the number of its workers."""
+        read, answer = await self._get("/get_world_size", include_dp="true")
+        return number_of(read, "world_size", answer)
+
+    async def join(self, meeting: Json) -> None:
+        """Have its workers meet a learner."""
+        await self._post("/init_weight_transfer_engine", {"init_info": meeting})
+
+    async def leave(self) -> None:
+        """Have its workers close their connections to a learner, if they have some."""
+        await self._post("/shutdown_weight_transfer_engine", None)
+
+    async def receive(self, about: Json) -> None:
+        """Have its workers receive the weights that a learner sends, and put them in place."""
+        try:
+            await self._post("/start_weight_update", None)
+        except RequestFailedError:
+            # One that was cut off still counts as begun; an update that vLLM refuses ends it.
+            with suppress(RequestFailedError):
+                await self._post("/update_weights", {"update_info": {}})
+            await self._post("/start_weight_update", None)
+        await self._post("/update_weights", {"update_info": about})
+        await self._post("/finish_weight_update", {})
+
+    async def weight_checksums(self) -> Mapping[str, str] | None:
+        """Return the checksum of each parameter of its workers; None if it has no such route."""
+        try:
+            answer = await self._client.post_json(
+                f"{self.url}/weight_checker", {"action": "checksum"}, headers=self._headers
+            )
+        except RequestFailedError as failed:
+            if failed.status == 404:
+                return None
+            raise
+        checksums = part_of(as_mapping(answer, _MAX_CHECKSUMS), "checksums")
+        return {name: text_of(checksums, name, answer) for name in checksums}
 
     async def sleep(self) -> None:
         """Hand back its memory: the weights are gone until `wake` and `load`."""

@@ -2,13 +2,13 @@
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.records import version_folder
+from ramify.engines.vllm.carriers import Carrier, Failures
 from ramify.engines.vllm.replica import Replica
 from ramify.engines.vllm.server import TESTED, ServerInfo, VllmServer
 from ramify.net.failures import FailureKind, RequestFailedError
@@ -119,21 +119,22 @@ class WeightSync:
     """
 
     def __init__(
-        self, fit: Fit, folder: Path | None, changed: Callable[[], None], note: Callable[[str], None]
+        self, fit: Fit, carrier: Carrier | None, changed: Callable[[], None], note: Callable[[str], None]
     ) -> None:
         """Begin with the weights that the servers have.
 
         Args:
             fit: The demands on a server.
-            folder: Where new weights are found, by version; None: there will be none.
+            carrier: Brings new weights; None: there will be none.
             changed: Called when a server changed its state.
             note: Receives a line about a release that was not tested.
         """
-        self._fit, self._folder, self.changed, self._note = fit, folder, changed, note
+        self._fit, self._carrier, self.changed, self._note = fit, carrier, changed, note
         self.current: str | None = None
         self.version = 0
         # Labels of weights whose answers count, and their versions; empty before the first server was asked.
         self._versions: dict[str, int] = {}
+        self._reasons: dict[Replica, str] = {}
         self._name, self._handed_over = f"ramify-{secrets.token_hex(4)}", 0
 
     def knows(self, label: str) -> bool:
@@ -156,26 +157,30 @@ class WeightSync:
         """Return True if a server has the current weights."""
         return replica.label == self.current and not replica.needs_weights
 
-    async def hand_over(self, replica: Replica) -> None:
-        """Load the current weights into a server that takes requests; one that fails is looked at, and prepared again."""
-        async with replica.handing_over:
-            if not replica.is_up or self.is_current(replica):
-                return
-            try:
-                await self._load(replica)
-            except RequestFailedError:
+    async def hand_over(self, replicas: Sequence[Replica]) -> None:
+        """Load the current weights into servers that take requests; one that fails is looked at, and prepared again."""
+        async with AsyncExitStack() as held:
+            for replica in replicas:
+                await held.enter_async_context(replica.handing_over)
+            late = [replica for replica in replicas if replica.is_up and not self.is_current(replica)]
+            for replica, failure in (await self._load(late)).items():
+                self._reasons[replica] = failure.detail
                 replica.suspect()
 
-    async def _load(self, replica: Replica) -> None:
+    async def _load(self, replicas: Sequence[Replica]) -> Failures:
         label = self.current
-        assert self._folder is not None
+        assert self._carrier is not None
         assert label is not None
-        replica.prefixes.clear()
-        # Until all of it has succeeded: a server that lost only the last answer would count as right, and stay paused.
-        replica.needs_weights = True
-        await replica.server.load(version_folder(self._folder, self.version), label)
-        replica.label, replica.needs_weights = label, False
+        for replica in replicas:
+            replica.prefixes.clear()
+            # Until all of it has succeeded: a server that lost only the last answer would count as right, and stay paused.
+            replica.needs_weights = True
+        failures = await self._carrier.carry(replicas, self.version, label)
+        for replica in replicas:
+            if replica not in failures:
+                replica.label, replica.needs_weights = label, False
         self.changed()
+        return failures
 
     async def prepare(self, replica: Replica) -> None:
         """Check a server that has just answered, and give it the weights of this step.
@@ -188,7 +193,7 @@ class WeightSync:
         info = await self._fit.look(replica.server)
         if not self._versions and (note := release_note(replica.url, info.version)):
             self._note(note)
-        if not self._versions or (self.current is None and self._folder is not None):
+        if not self._versions or (self.current is None and self._carrier is not None):
             # Servers may hold anything before the first hand-over, if there will be one.
             self._versions[info.label] = 0
         replica.label = info.label
@@ -201,7 +206,8 @@ class WeightSync:
             )
         # Others may have been handed over while these were loaded.
         while self.current is not None and not self.is_current(replica):
-            await self._load(replica)
+            if failure := (await self._load([replica])).get(replica):
+                raise failure
 
     def _refuse_unknown(self, replica: Replica, label: str) -> None:
         if not self.knows(label):
@@ -219,9 +225,11 @@ class WeightSync:
         """
         await replica.server.health()
         label = await replica.server.label()
+        if (reason := self._reasons.pop(replica, None)) is not None:
+            raise RequestFailedError(FailureKind.SERVER, f"a hand-over of weights to it failed: {reason}")
         if not self.knows(label) or (self.current is not None and label != self.current):
             raise RequestFailedError(FailureKind.SERVER, f"its weights are {label!r}, so it started again")
         if self.current is not None and not self.is_current(replica):
-            raise RequestFailedError(FailureKind.SERVER, "a hand-over of weights to it failed")
+            raise RequestFailedError(FailureKind.SERVER, "a hand-over of weights to it was cut off")
         if self._fit.sleeps and await replica.server.is_asleep():
             raise RequestFailedError(FailureKind.SERVER, "it sleeps, or was paused")

@@ -1,1 +1,1 @@
-"""The folder that goes on a vLLM server's PYTHONPATH. It holds one file, so that nothing of ramify shadows a module there."""
+"""The folder that goes on a vLLM server's PYTHONPATH. It holds these files alone, so that nothing of ramify shadows a module there."""

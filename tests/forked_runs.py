@@ -1,4 +1,4 @@
-"""The command line in forks of a process that has imported everything, for tests that start many runs and kill them.
+"""The command line in forks of a process that has imported everything, for tests that start many runs, kill them or run ranks.
 
 A run can be told to die before it does something to a file: a pattern of "event names" of Python's audit events, such as
 "^open .*/metrics.jsonl a", and the how manieth of them. Or it gets a signal when a file has so many lines.
@@ -17,7 +17,10 @@ import ramify.commands.check_files, ramify.commands.memory, ramify.eval.run, ram
 import ramify.rewards.parts, ramify.synth.run, ramify.train.rl, ramify.train.rollout, ramify.train.selfcritic
 import ramify.train.supervised
 from ramify.cli import main
+from ramify.sandbox.levels import detect_level
 
+# Each run would try the levels of the sandbox anew.
+detect_level()
 # A collection in a fork then copies none of what was imported.
 gc.freeze()
 
@@ -42,24 +45,28 @@ def has_ended(child):
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 for line in sys.stdin:
-    asked = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(asked["cwd"])
-        for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(asked["said"] + name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        if asked["at"]:
-            die_there(*asked["at"])
-        sys.exit(main(asked["arguments"]))
-    if asked["seconds"] is not None:
-        time.sleep(asked["seconds"])
+    request = json.loads(line)
+    children = []
+    for rank in request["ranks"]:
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.chdir(request["cwd"])
+            os.environ.update(rank["environment"])
+            for number, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(rank["log"] + name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            if request["at"]:
+                die_there(*request["at"])
+            sys.exit(main(rank["arguments"]))
+    child = children[0]
+    if request["seconds"] is not None:
+        time.sleep(request["seconds"])
         os.kill(child, signal.SIGKILL)
-    if asked["when"] is not None:
-        path, lines, number = asked["when"]
+    if request["when"] is not None:
+        path, lines, number = request["when"]
         while not is_there(path, lines) and not has_ended(child):
             time.sleep(0.002)
         os.kill(child, number)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in children]), flush=True)
 """
 
 
@@ -76,17 +83,31 @@ class ForkedRuns:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
 
-    def __call__(self, *arguments, at=None, seconds=None, when=None) -> tuple[int, str, str]:
+    def __call__(self, *arguments, at=None, seconds=None, when=None, **environment) -> tuple[int, str, str]:
         """Exit status, output and errors of a run that dies `at` (pattern, count) or after `seconds`, if it still runs.
 
         `when`: path, number of lines, signal: the run gets the signal when the file has as many lines, or the folder is there.
         """
-        request = {"arguments": [str(word) for word in arguments], "at": at, "seconds": seconds, "when": when}
+        (done,) = self._run([(arguments, environment)], at=at, seconds=seconds, when=when)
+        return done
+
+    def ranks(self, *ranks) -> list[tuple[int, str, str]]:
+        """The same of runs at the same time, each with arguments and environment of its own."""
+        return self._run(ranks, at=None, seconds=None, when=None)
+
+    def _run(self, ranks, **request):
         request["cwd"] = str(Path.cwd())
-        self._server.stdin.write(json.dumps(request | {"said": f"{self._log}/"}) + "\n")
+        request["ranks"] = [
+            {"arguments": [str(word) for word in arguments], "environment": environment, "log": f"{self._log}/{number}."}
+            for number, (arguments, environment) in enumerate(ranks)
+        ]  # fmt: skip
+        self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
-        status = int(self._server.stdout.readline())
-        return status, *((self._log / name).read_text() for name in ("out", "err"))
+        statuses = json.loads(self._server.stdout.readline())
+        texts = (
+            [(self._log / f"{n}.{name}").read_text() for name in ("out", "err")] for n in range(len(ranks))
+        )
+        return [(status, *text) for status, text in zip(statuses, texts, strict=True)]
 
     def close(self) -> None:
         self._server.communicate(timeout=SECONDS)

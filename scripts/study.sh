@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs a world of the study (docs/study.md) as far as it is not done, and copies its lines to docs/study/WORLD.jsonl:
+#   scripts/study.sh contrast|ambiguous|certain SEEDS [more options of ramify ablate]
+# Stop it at any time; the same command goes on, also in a fresh clone with the lines that were committed.
+set -eu
+world=$1 seeds=$2
+shift 2
+export OMP_NUM_THREADS=1
+case $world in
+contrast) make="--difficulty 3" arms="" ;;
+ambiguous) make="--ambiguous 0.8" arms="oracle={name=\"oracle\",probe_tokens=6}" ;;
+certain) make="--ambiguous 0" arms="" ;;
+*) echo "expected contrast, ambiguous or certain, got $world" >&2 && exit 2 ;;
+esac
+starts=runs/study_$world out=runs/ablate_$world lines=docs/study/$world.jsonl
+
+start() {
+    [ -n "$(ls -d "$starts/$1"/sft/checkpoints/step-* 2>/dev/null)" ] && return
+    rm -rf "${starts:?}/$1" # of a start that was stopped
+    # shellcheck disable=SC2086 # two words
+    ramify quickstart --only sft $make --seed "$1" --out "$starts/$1" --quiet
+}
+for seed in $(seq 0 2 $((seeds - 1))); do
+    start "$seed" &
+    first=$!
+    [ $((seed + 1)) -ge "$seeds" ] || start $((seed + 1))
+    wait $first
+done
+
+mkdir -p "$out" docs/study
+[ -f "$out/results.jsonl" ] || [ ! -f "$lines" ] || cp "$lines" "$out/results.jsonl"
+trap '[ ! -f "$out/results.jsonl" ] || cp "$out/results.jsonl" "$lines"' EXIT
+ramify ablate "recipes/study_$world.toml" --seeds "$seeds" --out "$out" \
+    --arm 'aepo={name="balanced",gamma=2.0,budget_beta=5.01,tau=0.7,probe_tokens=6}' \
+    --arm 'quantile={name="quantile",rate=0.3,probe_tokens=6}' ${arms:+--arm "$arms"} \
+    -s "model.path=$starts/{seed}/sft" -s "data.train=$starts/{seed}/world/train.jsonl" \
+    -s "tools.search.corpus=$starts/{seed}/world/passages.jsonl" -s "eval.test=$starts/{seed}/world/test.jsonl" \
+    -s eval.every=5 -s eval.attempts=2 "$@"

@@ -1,0 +1,164 @@
+"""`ramify audit RUN|TRACES`: decisions of recorded runs, resampled on both sides, and estimators' credit against the effects."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.commands.parser import add_output, add_override, add_step, at_least_one, open_console, recipe_file
+from ramify.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ramify.config.schema_train import TrainRecipe
+    from ramify.obs.console import RunConsole
+    from ramify.study.audit import Audit, AuditSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument(
+        "sources", type=Path, nargs="+", metavar="RUN|TRACES", help="run folders, or files of trees"
+    )
+    add_step(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the audit's folder; the same command goes on in it",
+    )
+    parser.add_argument(
+        "--decisions",
+        type=at_least_one,
+        default=100,
+        metavar="N",
+        help="number of turns that are drawn, each as likely as any other; more may be asked for later (100)",
+    )
+    parser.add_argument(
+        "--samples",
+        type=_at_least_two,
+        default=16,
+        metavar="K",
+        help="trajectories on each side of a turn (16)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the draw of turns (0)")
+    parser.add_argument(
+        "--recipe",
+        type=recipe_file,
+        default=None,
+        metavar="RECIPE",
+        help="the recipe that trajectories go on with (that of the run, with the weights that were saved last before the step)",
+    )
+    add_override(parser)
+    other = parser.add_argument_group(
+        "runs of other trainers (verifiers' traces.jsonl, messages as JSON lines)"
+    )
+    other.add_argument(
+        "--url", default="", help="an endpoint of OpenAI's form, such as http://127.0.0.1:8000/v1"
+    )
+    other.add_argument(
+        "--model", default="", metavar="NAME", help="the model there, which should be that of the run"
+    )
+    other.add_argument("--key-variable", default="", metavar="NAME", help="environment variable with its key")
+    other.add_argument("--max-tokens", type=at_least_one, default=1024, metavar="N", help="of a turn (1024)")
+    other.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the endpoint (1)")
+    add_output(parser)
+
+
+def _at_least_two(text: str) -> int:
+    number = at_least_one(text)
+    if number < 2:
+        raise argparse.ArgumentTypeError("expected a whole number of at least 2, got 1")
+    return number
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: A file, an option, the recipe or the machine is wrong.
+        RunInterruptedError: Ctrl-C or SIGTERM; the same command goes on.
+    """
+    from ramify.files.durable import locked_folder, make_folder
+    from ramify.obs.page import write_page
+    from ramify.study.audit import PAGE
+    from ramify.study.audit_page import audit_page
+
+    settings = _settings(options)
+    out: Path = options.out
+    console = open_console(options)
+    make_folder("--out", out)
+    with locked_folder("--out", out):
+        settings.take_up(out)
+        audit = _audit(settings, out, console)
+        audit.write(out)
+        write_page(out / PAGE, audit_page(audit, settings, out))
+    _show(audit, out, console)
+    console.record({"out": f"{out}", **audit.record()})
+
+
+def _settings(options: argparse.Namespace) -> "AuditSettings":
+    from ramify.runs.recorded_trees import trace_of
+    from ramify.study.audit import AuditSettings
+
+    files = [f"{trace_of(source, options.step)}" for source in options.sources]
+    if len(set(files)) < len(files):
+        raise ConfigError("a file of trees is named twice. Name each once")
+    recipe = "" if options.recipe is None else f"{options.recipe}"
+    return AuditSettings(
+        tuple(files),
+        recipe,
+        tuple(options.overrides),
+        options.decisions,
+        options.samples,
+        options.seed,
+        options.url,
+        options.model,
+        options.key_variable,
+        options.max_tokens,
+        options.temperature,
+    )
+
+
+def _audit(settings: "AuditSettings", out: Path, console: "RunConsole") -> "Audit":
+    from ramify.study.conversations import is_foreign
+
+    foreign = {is_foreign(Path(source)) for source in settings.sources}
+    if len(foreign) > 1:
+        raise ConfigError(
+            "trees of ours and conversations of another trainer are audited apart. Name one kind"
+        )
+    if True in foreign:
+        from ramify.study.foreign_audit import audit_conversations
+
+        return audit_conversations(settings, out, console)
+    if settings.url:
+        raise ConfigError("--url: trees of ours go on with the engine of their recipe. Leave it out")
+    from ramify.commands.check_files import check_files
+    from ramify.study.recorded_audit import audit_traces
+
+    def check(recipe: "TrainRecipe") -> None:
+        check_files(recipe, fetch=True, note=console.note, trains=False)
+
+    return audit_traces(settings, out, console, check)
+
+
+def _show(audit: "Audit", out: Path, console: "RunConsole") -> None:
+    from ramify.study.audit import HEADER, PAGE, interval_text, ranking_row
+
+    unknown = len(audit.effects) - len(audit.known)
+    console.result(
+        f"{len(audit.known)} effects with intervals, {sum(audit.is_sure)} of them exclude 0"
+        + (f"; {unknown} decisions have none" if unknown else "")
+        + (
+            ""
+            if audit.ceiling is None
+            else f"; the true effects would correlate {audit.ceiling:.2f} with the measured ones"
+        )
+    )
+    console.table(HEADER, [ranking_row(ranking) for ranking in audit.rankings])
+    entropy = audit.entropy
+    console.result(
+        f"entropy: rank correlation {interval_text(entropy.spearman)} with the size of effects, "
+        f"AUROC {interval_text(entropy.auroc)} of sure ones"
+    )
+    console.result(f"page: {out / PAGE}")

@@ -1,0 +1,193 @@
+"""The learner's weights as an engine's servers take them: those of an adapter merged, a tied head under its own name too.
+
+What vLLM loads over an old tied head leaves the head as it was, so the head goes along. Parameters are cast to the servers' type before ranks gather them:
+a float32 copy of the whole model is nowhere.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+from ramify.core.errors import DataError
+from ramify.files.durable import sync_folder
+from ramify.learner.sharding import is_sharded
+from ramify.learner.update import Learner
+from ramify.modeling import plain_folder
+from ramify.modeling.lora import adapted_parts, adapter_scaling, merged
+from ramify.modeling.tensor_files import all_finite
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_BASE = ".base_layer."
+_ADAPTER = ".lora_"
+BUCKET_BYTES = 256 * 2**20
+"""A bucket ends with the tensor that makes it larger than this."""
+_MOST_THREADS = 8
+
+
+class ServedWeights:
+    """The parameters of a learner's model under the names of a plain model.
+
+    Attributes:
+        shapes: Shape of each tensor by name.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        named = dict(learner.model.named_parameters(remove_duplicate=False))
+        # A tied parameter has several names, and is asked for by the one that the optimizer uses.
+        first = {id(parameter): name for name, parameter in learner.model.named_parameters()}
+        modules = dict(learner.model.named_modules())
+        self._sources: dict[str, tuple[str, ...]] = {}
+        self._scaling: dict[str, float] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, parameter in named.items():
+            if _ADAPTER in name:
+                continue
+            owner, _, kind = name.partition(_BASE)
+            plain = f"{owner}.{kind}" if kind else name
+            self._sources[plain] = (first[id(parameter)],)
+            if kind == "weight":
+                self._sources[plain] = tuple(f"{owner}.{part}" for part in adapted_parts())
+                self._scaling[plain] = adapter_scaling(modules[owner])
+            self.shapes[plain] = tuple(parameter.shape)
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor as `dtype`, on a CPU if it is split."""
+        return self.tensors((name,), dtype)[0]
+
+    def tensors(self, names: Sequence[str], dtype: torch.dtype, *, on_cpu: bool = True) -> list[torch.Tensor]:
+        """Return tensors as `dtype`, gathered at once."""
+        sources = [(source, name) for name in names for source in self._sources[name]]
+        wire = str(dtype).removeprefix("torch.")
+        # A sum is cast once it is made.
+        dtypes = tuple(None if name in self._scaling else wire for _, name in sources)
+        whole = iter(
+            self._learner.whole_parameters(tuple(source for source, _ in sources), dtypes, on_cpu=on_cpu)
+        )
+        return [
+            self._merged(name, whole).to(dtype) if name in self._scaling else next(whole) for name in names
+        ]
+
+    def _merged(self, name: str, whole: Iterator[torch.Tensor]) -> torch.Tensor:
+        base, *matrices = (next(whole) for _ in self._sources[name])
+        # A base that is not split stays where it is; what was gathered is on a CPU.
+        a, b = (matrix.to(base.device) for matrix in matrices)
+        return merged(base, a, b, self._scaling[name])
+
+
+class LearnerBuckets:
+    """Implements `ramify.core.protocols.WeightBuckets` with a learner.
+
+    Attributes:
+        dtype: As there.
+        buckets: As there.
+        shapes: As there.
+        bucket_bytes: As there.
+    """
+
+    bucket_bytes = BUCKET_BYTES
+
+    def __init__(self, learner: Learner, dtype: str) -> None:
+        """The weights of `learner` as `dtype`, in the order of its model."""
+        self._learner, self._weights, self.dtype = learner, ServedWeights(learner), dtype
+        self.shapes: Mapping[str, tuple[int, ...]] = self._weights.shapes
+        self.buckets: Sequence[Sequence[str]] = _buckets(
+            self.shapes, self.shapes, _DTYPES[dtype], self.bucket_bytes
+        )
+        self._step = learner.step
+
+    def take_current(self) -> None:
+        """Stand for the weights as they are now."""
+        self._step = self._learner.step
+
+    def tensors(self, number: int, *, on_cpu: bool) -> Sequence[torch.Tensor] | None:
+        """As there.
+
+        Raises:
+            DataError: A weight is NaN or infinite.
+        """
+        names = self.buckets[number]
+        tensors = self._weights.tensors(names, _DTYPES[self.dtype], on_cpu=on_cpu)
+        for name, tensor in zip(names, tensors, strict=True):
+            if not all_finite(tensor):
+                raise DataError(plain_folder.not_finite(self._weights, name))
+        # The number grows before weights change, so these are still those of that step.
+        return tensors if self._learner.step == self._step else None
+
+
+class _ByBuckets:
+    """Served weights that ranks gather a bucket at a time, for threads that ask for each tensor once, in the order of `names`."""
+
+    def __init__(self, weights: ServedWeights, names: Sequence[str], dtype: torch.dtype) -> None:
+        self._weights, self.shapes = weights, weights.shapes
+        buckets = _buckets(names, weights.shapes, dtype, BUCKET_BYTES)
+        self._bucket_of = {name: bucket for bucket in buckets for name in bucket}
+        self._gathered: dict[str, torch.Tensor] = {}
+        self._lock = Lock()
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor as `dtype`, on a CPU."""
+        with self._lock:
+            if name not in self._gathered:
+                bucket = self._bucket_of[name]
+                tensors = self._weights.tensors(bucket, dtype)
+                self._gathered.update(zip(bucket, tensors, strict=True))
+            return self._gathered.pop(name)
+
+
+def _buckets(
+    names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, most: int
+) -> list[Sequence[str]]:
+    """Return the names in groups, each of which ends with the tensor that makes it larger than `most` bytes."""
+    buckets: list[list[str]] = []
+    size = most + 1
+    for name in names:
+        if size > most:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(name)
+        size += torch.Size(shapes[name]).numel() * dtype.itemsize
+    return list(buckets)
+
+
+def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
+    """Write all parameters in `dtype` into a new folder, which is complete or absent.
+
+    Raises:
+        DataError: A weight is NaN or infinite.
+        OSError: The folder cannot be written; nothing is left of it.
+    """
+    weights, kind = ServedWeights(learner), _DTYPES[dtype]
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        _require_room(
+            part, sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * kind.itemsize
+        )
+        threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        # Files hold their tensors in the order of the names.
+        names = sorted(weights.shapes)
+        source = _ByBuckets(weights, names, kind) if is_sharded(learner.model) else weights
+        plain_folder.write_weights(part, source, names, kind, lambda: None, threads=threads)
+        sync_folder(part)
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _require_room(folder: Path, needed: int) -> None:
+    """Fail as the write itself would, but before it takes minutes."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        message = (
+            f"{os.strerror(errno.ENOSPC)} ({needed / 1e9:.3g} GB are needed, {free / 1e9:.3g} GB are free)"
+        )
+        raise OSError(errno.ENOSPC, message, str(folder))

@@ -1,0 +1,200 @@
+"""The runs of an ablation: each arm is the recipe with another branching rule, once for each seed."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ramify.config.load import override_recipe, read_toml
+from ramify.config.schema_rollout import BranchingSection
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import ConfigError
+from ramify.obs.page import flat
+
+FLAT, YOKED, RULE = "flat", "yoked", "rule"
+SEED = "{seed}"
+"""In a text of the recipe it stands for the seed: a start, or a world, of the seed's own."""
+
+_OTHER_RUNS = ("of", "rate_from")
+"""Keys of a rule that name the folder of another run."""
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRun:
+    """One run: its arm and seed, where it goes, and what it changes in the recipe.
+
+    Attributes:
+        arm: Name of the arm.
+        seed: `run.seed`.
+        folder: `run.dir`.
+        overrides: Values of `-s`.
+        branching: Its rule with every default; without the folder of another run.
+        after: Name of the run that must have ended before; "" if there is none.
+    """
+
+    arm: str
+    seed: int
+    folder: Path
+    overrides: tuple[str, ...]
+    branching: Mapping[str, Any]
+    after: str = ""
+
+    @property
+    def name(self) -> str:
+        """ARM-SEED."""
+        return run_name(self.arm, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """The runs of an ablation in the order in which they begin; `fingerprint` is that of the recipe without seeds and folders."""
+
+    recipe: TrainRecipe
+    fingerprint: str
+    arms: tuple[str, ...]
+    runs: tuple[PlannedRun, ...]
+
+
+def run_name(arm: str, seed: int) -> str:
+    """Return the name of a run's folder."""
+    return f"{arm}-{seed}"
+
+
+def plan_ablation(
+    path: Path,
+    overrides: Sequence[str],
+    arms: Sequence[str],
+    others: Mapping[str, str],
+    num_seeds: int,
+    out: Path,
+) -> Ablation:
+    """Check the recipe in every arm, and plan its runs.
+
+    Args:
+        path: A recipe of `ramify train`, with `[eval]`.
+        overrides: Values of `-s` for all arms.
+        arms: Some of `flat`, `yoked` and `rule`.
+        others: Further arms: their `rollout.branching` as TOML, by name.
+        num_seeds: Seeds from `run.seed` on.
+        out: Folder of the ablation.
+
+    Raises:
+        ConfigError: The recipe cannot be compared, or an arm of it is wrong.
+    """
+    table = read_toml(path)
+    recipe = override_recipe(TrainRecipe, table, overrides, str(path))
+    _refuse(recipe, path, arms, others)
+    seeds = range(recipe.run.seed, recipe.run.seed + num_seeds)
+    names = [name for name in (RULE, FLAT) if name in arms]
+    names += [*others, *([YOKED] if YOKED in arms else [])]
+    runs = []
+    for seed in seeds:
+        for name in names:
+            own = [*_own_settings(table, seed, out / run_name(name, seed))]
+            pair = out / run_name(RULE, seed)
+            texts = {other: text.replace(SEED, str(seed)) for other, text in others.items()}
+            own += _branching_settings(recipe, name, texts, pair)
+            planned = override_recipe(TrainRecipe, deepcopy(table), own, f"{path}, arm {name}")
+            rule = planned.model_dump(mode="json")["rollout"]["branching"]
+            branching = {key: value for key, value in rule.items() if key not in _OTHER_RUNS}
+            waits = RULE in arms and str(pair) in [rule.get(key) for key in _OTHER_RUNS]
+            after = pair.name if waits else ""
+            runs.append(PlannedRun(name, seed, planned.run.dir, (*overrides, *own), branching, after))
+    order = [name for name in (FLAT, YOKED, RULE) if name in arms]
+    return Ablation(recipe, _fingerprint(table), (*order, *others), tuple(runs))
+
+
+def _refuse(recipe: TrainRecipe, path: Path, arms: Sequence[str], others: Mapping[str, str]) -> None:
+    if recipe.eval is None:
+        raise ConfigError(
+            f"{path}: without [eval] there is no success on held-out problems to compare. Set eval.test to a file of problems "
+            "and eval.every to a number of steps."
+        )
+    if recipe.eval.patience is not None:
+        raise ConfigError(
+            f"{path}: eval.patience: arms that end early cannot be compared. Remove it, or pass -s eval.patience="
+        )
+    if (RULE in arms or YOKED in arms) and not recipe.rollout.branching.branches:
+        raise ConfigError(
+            f'{path}: rollout.branching: "{recipe.rollout.branching.name}" never branches, so there is nothing to compare '
+            "with flat sampling. Choose a rule."
+        )
+    if YOKED in arms and RULE not in arms:
+        raise ConfigError("--arms: yoked takes its numbers of branches from the runs of rule. Add rule.")
+    if twice := {FLAT, YOKED, RULE} & others.keys():
+        raise ConfigError(f"--arm {min(twice)}: the name of a usual arm. Choose another name.")
+
+
+def _own_settings(table: Table, seed: int, folder: Path) -> Iterator[str]:
+    """Yield the settings of a run besides its rule."""
+    for key, value in flat(table):
+        if isinstance(value, str) and SEED in value:
+            yield f"{key}={_toml(value.replace(SEED, str(seed)))}"
+    yield f"run.dir={_toml(str(folder))}"
+    yield f"run.seed={seed}"
+    yield "eval.at_start=true"
+    if "threads" not in table["run"]:
+        yield "run.threads=1"
+
+
+def _branching_settings(
+    recipe: TrainRecipe, name: str, others: Mapping[str, str], pair: Path
+) -> Iterator[str]:
+    """Yield the settings of the rule of an arm, and of what depends on it."""
+    rollout, rule = recipe.rollout, recipe.rollout.branching
+    if name == RULE:
+        return
+    if name == FLAT:
+        yield "rollout.branching={ name = 'none' }"
+        yield "rollout.m="
+        yield "rollout.branch_at="
+        yield from _without_effect(recipe)
+        return
+    if name == YOKED:
+        children = getattr(rule, "children", 1)
+        probe = f"probe_tokens = {rule.probe_tokens}, children = {children}"
+        yield f"rollout.branching={{ name = 'yoked', of = {_toml(str(pair))}, {probe} }}"
+        if not rule.needs_m:
+            # As few as the rule itself may choose; what a tree of the pair had beyond its branches starts from the prompt too.
+            yield f"rollout.m={max(1, rollout.n // 4)}"
+        return
+    yield f"rollout.branching={others[name]}"
+    if _computes_m(others[name]):
+        yield "rollout.m="
+
+
+def _without_effect(recipe: TrainRecipe) -> Iterator[str]:
+    """Yield the settings of credit over shared prefixes, which a run without branches refuses."""
+    if recipe.algorithm.shared != "repeat":
+        yield "algorithm.shared="
+    if recipe.algorithm.advantage != "soft":
+        yield "algorithm.advantage="
+
+
+def _computes_m(text: str) -> bool:
+    """Return True if a rule finds the number of roots itself; False if the text cannot be read, which the recipe's check reports."""
+    try:
+        rule = TypeAdapter(BranchingSection).validate_python(tomllib.loads(f"rule = {text}")["rule"])
+    except (ValidationError, ValueError):
+        return False
+    return not (rule.branches and rule.needs_m)
+
+
+def _fingerprint(table: Table) -> str:
+    """Return a checksum of a recipe without its folder and its seed."""
+    run = {key: value for key, value in table["run"].items() if key not in ("dir", "seed")}
+    text = json.dumps({**table, "run": run}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _toml(text: str) -> str:
+    """Return a text as TOML has it, in quotes."""
+    return json.dumps(text, ensure_ascii=False)

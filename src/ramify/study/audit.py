@@ -1,0 +1,253 @@
+"""An audit: effects of decisions, and the scores that rank them, as one record."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramify.core.errors import ConfigError
+from ramify.core.json_types import part, whole
+from ramify.eval.statistics import Interval
+from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
+from ramify.obs.trace import TracedTree
+from ramify.study.credits import credit_of, estimator_credits
+from ramify.study.decisions import Decision, decisions_of, draw_decisions
+from ramify.study.effects import Effect, Side, reward_range
+from ramify.study.forks import State
+from ramify.study.ranking import Ranking, rank_score
+
+SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
+"""Files of an audit's folder, beside what was resampled."""
+_MAY_DIFFER = ("decisions",)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """The command that an audit is the result of.
+
+    Attributes:
+        sources: Files of trees, or of conversations.
+        recipe: The recipe that grows or scores trajectories; "": that of each run.
+        overrides: Its changed keys.
+        decisions: Number of decisions.
+        samples: Trajectories on each side of a decision.
+        seed: Of the draw of decisions.
+        url: Address of the endpoint; "": the recipe's engine.
+        model: Model at the endpoint.
+        key_variable: Environment variable with the endpoint's key; "": it needs none.
+        max_tokens: Most tokens of a turn at the endpoint.
+        temperature: Of the endpoint's sampling distribution.
+    """
+
+    sources: tuple[str, ...]
+    recipe: str
+    overrides: tuple[str, ...]
+    decisions: int
+    samples: int
+    seed: int
+    url: str = ""
+    model: str = ""
+    key_variable: str = ""
+    max_tokens: int = 1024
+    temperature: float = 1.0
+
+    def take_up(self, folder: Path) -> None:
+        """Begin an audit in a folder, or go on with the one that it holds, which may get more decisions.
+
+        Raises:
+            ConfigError: The folder holds something else, or an audit with other settings.
+        """
+        path = folder / SETTINGS
+        own = asdict(self)
+        if path.exists():
+            old = read_record(path, part(decisions=whole))
+            for key, value in own.items():
+                was = old.get(key)
+                now = list(value) if isinstance(value, tuple) else value
+                if key not in _MAY_DIFFER and was != now:
+                    raise ConfigError(
+                        f"--out: {folder} holds an audit with {key} = {was!r}. Name a new folder"
+                    )
+        elif any(each.name != LOCK for each in folder.iterdir()):
+            raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
+        replace_file(path, f"{dump_line(own)}\n".encode())
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Recorded trees whose decisions are audited: one entry for each file.
+
+    Attributes:
+        names: The files.
+        trees: Their trees.
+    """
+
+    names: tuple[str, ...]
+    trees: tuple[Sequence[TracedTree], ...]
+
+    def draw(self, count: int, seed: int) -> tuple[Decision, ...]:
+        """Return a draw of `count` decisions, fewer if there are not as many.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        every = [
+            decision
+            for trace, trees in enumerate(self.trees)
+            for row, traced in enumerate(trees)
+            for decision in decisions_of(traced, trace, row)
+        ]
+        if not every:
+            raise ConfigError(f"{', '.join(self.names)}: no turn of a policy that could be resampled")
+        return draw_decisions(every, count, seed)
+
+    def effects(
+        self, decisions: Sequence[Decision], sides: Sequence[Mapping[State, Side]]
+    ) -> tuple[Effect, ...]:
+        """Return the effects of decisions; `sides` has for each file what was resampled from its states."""
+        credits = {
+            trace: estimator_credits(self.trees[trace]) for trace in {each.trace for each in decisions}
+        }
+        return tuple(self._effect(each, sides[each.trace], credits[each.trace]) for each in decisions)
+
+    def _effect(
+        self, decision: Decision, sides: Mapping[State, Side], credits: Mapping[str, Sequence[Any]]
+    ) -> Effect:
+        row = decision.row
+        own = {name: credit_of(decision, trees[row]) for name, trees in credits.items()}
+        return Effect(
+            trace=self.names[decision.trace],
+            row=row,
+            node=decision.node,
+            problem=decision.problem,
+            turn=decision.turn,
+            before=sides[row, decision.before],
+            after=None if decision.after is None else sides[row, decision.after],
+            reward=decision.reward,
+            entropy=decision.entropy,
+            text=decision.text,
+            credits={name: credit for name, credit in own.items() if credit is not None},
+        )
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Effects, and how scores of the decisions rank them.
+
+    Attributes:
+        effects: One for each decision, in the order of their draw.
+    """
+
+    effects: tuple[Effect, ...]
+
+    @cached_property
+    def known(self) -> tuple[Effect, ...]:
+        """Those that have an interval."""
+        return tuple(effect for effect in self.effects if effect.is_known)
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest reward."""
+        return reward_range(self.effects)
+
+    @cached_property
+    def intervals(self) -> tuple[Interval, ...]:
+        """The known effects with their intervals."""
+        return tuple(effect.interval(*self.ends) for effect in self.known)
+
+    @property
+    def is_sure(self) -> list[bool]:
+        """True for each known effect whose interval excludes 0."""
+        return [each.low > 0 or each.high < 0 for each in self.intervals]
+
+    @cached_property
+    def rankings(self) -> tuple[Ranking, ...]:
+        """Each estimator's credit against the effects, the highest rank correlation first."""
+        names = list(dict.fromkeys(name for effect in self.known for name in effect.credits))
+        ranked = [self.rank(name, [effect.credits.get(name) for effect in self.known]) for name in names]
+        return tuple(sorted(ranked, key=lambda each: -(each.spearman.value if each.spearman else -2.0)))
+
+    def rank(self, name: str, scores: Sequence[float | None]) -> Ranking:
+        """Compare a score of the known effects' decisions with the effects."""
+        problems = [f"{effect.trace} {effect.problem}" for effect in self.known]
+        return rank_score(name, scores, [each.value for each in self.intervals], self.is_sure, problems)
+
+    @cached_property
+    def entropy(self) -> Ranking:
+        """Entropy at the decision against the size of the effect; `auroc` is that of effects whose interval excludes 0."""
+        problems = [f"{effect.trace} {effect.problem}" for effect in self.known]
+        scores = [effect.entropy for effect in self.known]
+        sizes = [abs(each.value) for each in self.intervals]
+        matters = [1.0 if sure else -1.0 for sure in self.is_sure]
+        size = rank_score("entropy", scores, sizes, self.is_sure, problems)
+        about = rank_score("entropy", scores, matters, self.is_sure, problems)
+        return Ranking("entropy", size.n, size.spearman, about.auroc, None, size.n_sure)
+
+    @cached_property
+    def ceiling(self) -> float | None:
+        """The correlation that the true effects would have with the measured ones, at most: sqrt(1 - noise / variance)."""
+        if len(self.known) < 2:
+            return None
+        variance = float(np.var([each.value for each in self.intervals], ddof=1))
+        noise = float(np.mean([effect.variance for effect in self.known]))
+        return float(np.sqrt(max(0.0, 1.0 - noise / variance))) if variance else None
+
+    def record(self) -> dict[str, Any]:
+        """Return the audit without its effects, as JSON."""
+        unknown = [each.unknown for e in self.effects for each in (e.before, e.after) if each is not None]
+        return {
+            "decisions": len(self.effects),
+            "known": len(self.known),
+            "sure": sum(self.is_sure),
+            "unknown_samples": sum(unknown),
+            "rewards": list(self.ends),
+            "ceiling": self.ceiling,
+            "estimators": [ranking_record(ranking) for ranking in self.rankings],
+            "entropy": ranking_record(self.entropy),
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write effects.jsonl and audit.json."""
+        replace_lines(folder / EFFECTS, [dump_line(effect.record(*self.ends)) for effect in self.effects])
+        replace_file(folder / SUMMARY, f"{dump_line(self.record())}\n".encode())
+
+
+def ranking_record(ranking: Ranking) -> dict[str, Any]:
+    """Return a ranking as JSON; an end of an interval that is not known is null."""
+    return {
+        "name": ranking.name,
+        "n": ranking.n,
+        "sure": ranking.n_sure,
+        **{
+            name: _interval_record(getattr(ranking, field))
+            for name, field in (("spearman", "spearman"), ("auroc", "auroc"), ("auroc_sure", "sure"))
+        },
+    }
+
+
+def _interval_record(interval: Interval | None) -> dict[str, Any] | None:
+    if interval is None:
+        return None
+    low, high = (end if np.isfinite(end) else None for end in (interval.low, interval.high))
+    return {"value": interval.value, "low": low, "high": high, "n": interval.n}
+
+
+HEADER = ("score", "n", "rank correlation", "AUROC of sign", "of sure effects")
+
+
+def ranking_row(ranking: Ranking) -> tuple[str, ...]:
+    """Return a ranking as a row of a table under `HEADER`."""
+    cells = (ranking.spearman, ranking.auroc, ranking.sure)
+    return (ranking.name, f"{ranking.n}", *map(interval_text, cells))
+
+
+def interval_text(interval: Interval | None) -> str:
+    """Return an interval as text; "-" if there is none."""
+    if interval is None:
+        return "-"
+    if not np.isfinite(interval.low):
+        return f"{interval.value:.2f} (n = {interval.n})"
+    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"

@@ -1,0 +1,282 @@
+"""Runs of other trainers as recorded trees: `traces.jsonl` of verifiers 0.4, and JSON lines with messages and a reward.
+
+Conversations that begin with the same messages are trajectories of one problem. What stood in a model's context as tokens is not
+known, so each turn has one token here, and its text and calls.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ramify.chat.arguments import read_object
+from ramify.chat.conversation import AssistantTurn, Line
+from ramify.core.errors import DataError, RowError
+from ramify.core.json_types import FieldError, number
+from ramify.core.messages import Calls, Final, Message, Problem, Say, ToolCall, ToolResult
+from ramify.core.records import Reward
+from ramify.core.tree import Node, NodePath, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.data.row_columns import as_record
+from ramify.data.row_messages import read_lines
+from ramify.data.row_tools import read_tools
+from ramify.files.durable import parse_line
+from ramify.obs.trace import TracedTree, lines_of
+
+_REWARDS = ("reward", "score")
+_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A finished conversation.
+
+    Attributes:
+        prompt: The messages before the first turn.
+        lines: Turns, results and later messages of the user.
+        reward: Its reward.
+        answer: The accepted answers, if they are known.
+        info: Further columns.
+        tools: JSON text of the tools that it was offered; "" if none.
+    """
+
+    prompt: tuple[Message, ...]
+    lines: tuple[Line, ...]
+    reward: float
+    answer: tuple[str, ...]
+    info: Mapping[str, Any]
+    tools: str
+
+    @property
+    def problem(self) -> str:
+        """A checksum of the prompt, which names the problem."""
+        text = json.dumps([[message.role, message.text] for message in self.prompt])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRun:
+    """Conversations as trees.
+
+    Attributes:
+        trees: One for each problem, in the order of their first conversations.
+        tools: JSON text of the tools of each; "" if none.
+        left_out: Number of conversations that cannot be used, by reason.
+    """
+
+    trees: tuple[TracedTree, ...]
+    tools: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def is_foreign(path: Path) -> bool:
+    """Return True if a file of JSON lines holds conversations, and no trees of ours.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    first = next(lines_of(path), b"{}")
+    record = parse_line(path, 1, first)
+    return "schema" not in record and any(
+        key in record for key in ("traces", "messages", "nodes", "completion")
+    )
+
+
+def read_conversations(path: Path) -> ForeignRun:
+    """Read a file of conversations.
+
+    Raises:
+        DataError: The file or a line cannot be read, or no conversation can be used.
+    """
+    groups: dict[str, list[Conversation]] = {}
+    left_out: Counter[str] = Counter()
+    for row, line in enumerate(lines_of(path), start=1):
+        if not line.strip():
+            continue
+        for record in _traces(parse_line(path, row, line)):
+            try:
+                conversation = _conversation(record)
+                groups.setdefault(conversation.problem, []).append(conversation)
+            except RowError as error:
+                left_out[error.reason] += 1
+            except (FieldError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path} row {row}: not a conversation: {error!r:.200}") from None
+    if not groups:
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
+        raise DataError(
+            f"{path}: no conversation with a turn and a reward. {reasons or 'The file is empty.'}"
+        )
+    trees = tuple(_tree(slot, group) for slot, group in enumerate(groups.values()))
+    return ForeignRun(trees, tuple(group[0].tools for group in groups.values()), dict(left_out))
+
+
+def _traces(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the conversations of a line: an episode of verifiers has several."""
+    traces = record.get("traces")
+    if isinstance(traces, list):
+        yield from traces
+    else:
+        yield record
+
+
+def _conversation(record: Mapping[str, Any]) -> Conversation:
+    if "nodes" in record:
+        return _of_verifiers(record)
+    first = record.get("prompt")
+    prompt = [{"role": "user", "content": first}] if isinstance(first, str) else list(first or ())
+    messages = [*prompt, *(record.get("completion") or ()), *(record.get("messages") or ())]
+    reward = next((record[key] for key in _REWARDS if record.get(key) is not None), None)
+    others = {
+        key: value
+        for key, value in record.items()
+        if key not in ("messages", "completion", "prompt", "tools", "answer", *_REWARDS)
+    }
+    begins = [message.get("role") == "assistant" for message in messages]
+    return _read(messages, begins, reward, record.get("answer"), others, record.get("tools"))
+
+
+def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
+    """Read a trace of verifiers: the path to its last message; side branches, as of a context that was cut, are not followed."""
+    nodes = record["nodes"]
+    if not nodes:
+        raise RowError("it has no messages")
+    path, index = [], len(nodes) - 1
+    while index is not None:
+        path.append(nodes[index])
+        index = nodes[index].get("parent")
+        if len(path) > len(nodes):
+            raise RowError("its messages make a circle")
+    path.reverse()
+    rewards = record.get("rewards") or {}
+    if not rewards or any(each is None for each in rewards.values()):
+        raise RowError("it has no reward")
+    reward = sum(number(each["score"]) * number(each.get("weight", 1.0)) for each in rewards.values())
+    if (record.get("agent") or {}).get("trainable") is False:
+        raise RowError("its agent is not trained")
+    row = (record.get("task") or {}).get("data") or {}
+    data = {key: value for key, value in row.items() if key not in ("prompt", "system_prompt")}
+    messages = [node["message"] for node in path]
+    begins = [bool(node.get("sampled")) for node in path]
+    tools = record.get("tools") or path[0].get("tools")
+    return _read(messages, begins, reward, data.pop("answer", None), data, tools)
+
+
+def _read(
+    messages: Sequence[Any],
+    begins: Sequence[bool],
+    reward: object,
+    answer: object,
+    info: Mapping[str, Any],
+    tools: object,
+) -> Conversation:
+    """Return a conversation; `begins` says of each message if the model wrote it."""
+    if reward is None:
+        raise RowError("it has no reward")
+    if True not in begins:
+        raise RowError("it has no turn of the model")
+    listed = read_tools(tools)
+    first = begins.index(True)
+    plain = [
+        {key: value for key, value in as_record(each).items() if key in _MESSAGE_FIELDS} for each in messages
+    ]
+    prompt = read_lines(plain[:first], "messages", listed) if first else []
+    if not prompt or not all(isinstance(line, Message) for line in prompt):
+        raise RowError("its prompt holds turns or calls, or nothing")
+    lines = read_lines(plain[first:], "messages", listed, wrapped=False)
+    # Refuses a conversation that makes no path.
+    conversation_nodes(lines, (0,))
+    golds = answer if isinstance(answer, list) else [] if answer in (None, "") else [answer]
+    return Conversation(
+        tuple(line for line in prompt if isinstance(line, Message)),
+        tuple(lines),
+        number(reward),
+        tuple(map(str, golds)),
+        info,
+        listed,
+    )
+
+
+def _tree(slot: int, group: Sequence[Conversation]) -> TracedTree:
+    first = group[0]
+    problem = Problem(first.problem, first.prompt, first.answer, first.info)
+    text = "\n".join(message.text for message in first.prompt)
+    nodes = [Node("", (), None, Source.PROMPT, (), text)]
+    for index, conversation in enumerate(group):
+        nodes += conversation_nodes(conversation.lines, (index,))
+    rewards = tuple(Reward(each.reward, {}) for each in group)
+    return TracedTree(make_tree(problem, TreeKey(0, slot), nodes), rewards)
+
+
+def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
+    """Return the nodes of a path that begins with a turn at `start`; what follows the last turn is left out.
+
+    Raises:
+        RowError: A turn has another number of results than of calls, or follows a turn directly.
+    """
+    if not lines or not isinstance(lines[0], AssistantTurn):
+        raise RowError("it has no turn of the model")
+    turns: list[tuple[AssistantTurn, list[ToolResult], list[Message]]] = []
+    for line in lines:
+        if isinstance(line, AssistantTurn):
+            turns.append((line, [], []))
+        elif isinstance(line, ToolResult):
+            turns[-1][1].append(line)
+        else:
+            turns[-1][2].append(line)
+    nodes: list[Node] = []
+    for number_of, (turn, results, messages) in enumerate(turns):
+        path = (*start, *(0, 0) * number_of)
+        is_last = number_of == len(turns) - 1
+        replied = results or messages
+        if not is_last and (not replied or (turn.calls and len(results) != len(turn.calls))):
+            raise RowError("a turn has another number of results than of calls")
+        nodes.append(turn_node(turn, path, is_last=is_last))
+        if not is_last:
+            nodes.append(reply_node((*path, 0), results, messages))
+    return nodes
+
+
+def turn_node(turn: AssistantTurn, path: NodePath, *, is_last: bool) -> Node:
+    """Return a turn as a node; the last one ends its trajectory, with an answer unless it calls tools."""
+    calls = tuple(
+        _call(each.id or f"call_{i}", each.name, each.arguments) for i, each in enumerate(turn.calls)
+    )
+    words = Final(turn.text) if is_last else Say(turn.text)
+    stop = (StopReason.CALLS if calls else StopReason.ANSWERED) if is_last else None
+    parsed = Calls(calls) if calls else words
+    identifier = node_id(path)
+    return Node(
+        identifier,
+        path,
+        node_id(path[:-1]),
+        Source.POLICY,
+        (0,),
+        turn.whole_text,
+        (0.0,),
+        turn=parsed,
+        stop=stop,
+    )
+
+
+def reply_node(path: NodePath, results: Sequence[ToolResult], messages: Sequence[Message] = ()) -> Node:
+    """Return results, or what the user said, as a node."""
+    text = "\n".join([*(each.text for each in results), *(each.text for each in messages)])
+    return Node(
+        node_id(path),
+        path,
+        node_id(path[:-1]),
+        Source.TOOL,
+        (),
+        text,
+        results=tuple(results),
+        messages=tuple(messages),
+    )
+
+
+def _call(identifier: str, name: str, arguments: str) -> ToolCall:
+    try:
+        return ToolCall(identifier, name, read_object(arguments if arguments.strip() else "{}"))
+    except ValueError as error:
+        return ToolCall(identifier, name, {}, malformed=f"{error}"[:200])

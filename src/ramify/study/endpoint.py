@@ -1,0 +1,219 @@
+"""Resampling of other trainers' conversations at a chat endpoint: POST {url}/chat/completions, turn by turn, to the end."""
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ramify.chat.conversation import AssistantCall, AssistantTurn, Line, split_thought
+from ramify.core.draws import stream
+from ramify.core.messages import Calls, Problem, ToolResult
+from ramify.core.protocols import Json, RewardFn
+from ramify.core.records import Finish
+from ramify.core.tree import Node, Source, StopReason, Trajectory
+from ramify.engines.openai import bearer
+from ramify.engines.openai_chat import chat_message, read_chat_reply
+from ramify.net.client import HttpClient
+from ramify.net.failures import RequestFailedError
+from ramify.net.servers import Servers
+from ramify.obs.console import Phase
+from ramify.runs.keyed_lines import KeyedLines, key_of
+from ramify.study.conversations import ForeignRun, reply_node, turn_node
+from ramify.study.effects import Side
+from ramify.study.forks import State
+from ramify.study.replayed_world import UnknownOutcomeError, World, WorldSession
+
+_MOST_TURNS = 50
+"""Turns of a trajectory, beyond which it has no reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A model at a chat endpoint.
+
+    Attributes:
+        client: HTTP client for the service.
+        servers: Its address.
+        model: Name of the model.
+        key: Key of the service; None: it needs none.
+        max_tokens: Most tokens of a turn.
+        temperature: Of the sampling distribution.
+    """
+
+    client: HttpClient
+    servers: Servers
+    model: str
+    key: str | None
+    max_tokens: int
+    temperature: float
+
+    async def write_turn(
+        self, lines: Sequence[Line], tools: Sequence[Json], seed: int
+    ) -> tuple[AssistantTurn, Finish]:
+        """Return the next turn.
+
+        Raises:
+            UnknownOutcomeError: The request failed.
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        body: dict[str, Json] = {
+            "model": self.model,
+            "messages": [chat_message(line, None) for line in lines],
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "seed": seed,
+            **({"tools": list(tools)} if tools else {}),
+        }
+        try:
+            answer = await self.client.post_json_to(
+                self.servers, "/chat/completions", body, headers=bearer(self.key)
+            )
+            reply = read_chat_reply(answer, (), sent=False)
+        except RequestFailedError as error:
+            raise UnknownOutcomeError(f"a request that failed: {error.detail}"[:200]) from None
+        return reply.turn, reply.finish
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointForks:
+    """Trajectories that go on from states of conversations, recorded as lines of a file.
+
+    Attributes:
+        run: The conversations.
+        world: Where calls get their results.
+        endpoint: The model.
+        reward: Scores the trajectories.
+        path: File that gets a line for each.
+    """
+
+    run: ForeignRun
+    world: World
+    endpoint: Endpoint
+    reward: RewardFn
+    path: Path
+
+    async def grow(self, states: Sequence[State], samples: int, phase: Phase) -> None:
+        """Sample what the file lacks.
+
+        Raises:
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        lines = self._lines()
+        done = lines.keys()
+        lines.keep(done)
+        missing = [
+            (state, sample)
+            for state in states
+            for sample in range(samples)
+            if (_name(state), sample) not in done
+        ]
+        phase.advance(len(states) * samples - len(missing))
+
+        async def record(state: State, sample: int) -> None:
+            reward, reason = await self._sample(state, sample)
+            lines.append({"state": _name(state), "sample": sample, "reward": reward, "reason": reason})
+            phase.advance(1)
+
+        async with asyncio.TaskGroup() as group:
+            for state, sample in missing:
+                group.create_task(record(state, sample))
+
+    def sides(self, states: Sequence[State]) -> dict[State, Side]:
+        """Return what was sampled from each state."""
+        rewards: dict[str, list[float]] = {}
+        unknown: Counter[str] = Counter()
+        for (name, _), record in sorted(self._lines().read().items()):
+            if record["reward"] is None:
+                unknown[name] += 1
+            else:
+                rewards.setdefault(name, []).append(record["reward"])
+        names = {state: _name(state) for state in states}
+        return {
+            state: Side(state[1], tuple(rewards.get(name, ())), unknown[name])
+            for state, name in names.items()
+        }
+
+    def reasons(self) -> dict[str, int]:
+        """Return the number of trajectories without a reward, by reason."""
+        records = self._lines().read().values()
+        return dict(Counter(record["reason"] for record in records if record["reward"] is None))
+
+    def _lines(self) -> KeyedLines:
+        return KeyedLines(self.path, lambda record: key_of(record["state"], record["sample"]))
+
+    async def _sample(self, state: State, sample: int) -> tuple[float | None, str]:
+        """Return the reward of one trajectory, or None and why it has none."""
+        row, node = state
+        tree = self.run.trees[row].tree
+        session: WorldSession | None = None
+        try:
+            session = await self.world.open(row)
+            above = tree.path_to(tree.by_id[node])
+            await _replay(session, above)
+            trajectory = await self._go_on(session, row, above, stream("audit", row, node, sample) % 2**31)
+            paid = await session.ended(trajectory)
+            leaf = replace(trajectory.leaf, reward=trajectory.leaf.reward + paid)
+            (reward,) = await self.reward.score([replace(trajectory, nodes=(*trajectory.nodes[:-1], leaf))])
+        except UnknownOutcomeError as error:
+            return None, f"{error}"
+        finally:
+            if session is not None:
+                await session.close()
+        return (reward.value, "") if reward.counts else (None, "the reward has no verdict")
+
+    async def _go_on(self, session: WorldSession, row: int, above: Sequence[Node], seed: int) -> Trajectory:
+        tree, tools = self.run.trees[row].tree, self.world.tools(row)
+        nodes = list(above)
+        for _ in range(_MOST_TURNS):
+            turn, finish = await self.endpoint.write_turn(
+                conversation_of(tree.problem, nodes), tools, (seed + len(nodes)) % 2**31
+            )
+            path = (*nodes[-1].path, 0)
+            if not turn.calls:
+                end = turn_node(turn, path, is_last=True)
+                stop = StopReason.TOKENS if finish is Finish.LENGTH else StopReason.ANSWERED
+                return Trajectory(tree.problem, (*nodes, replace(end, stop=stop)))
+            node = turn_node(turn, path, is_last=False)
+            results = [await session.call(call) for call in node.calls]
+            if any(result.ends for result in results):
+                ended = replace(node, results=tuple(results), stop=StopReason.ENDED)
+                return Trajectory(tree.problem, (*nodes, _paid(ended, results)))
+            nodes += [_paid(node, results), reply_node((*path, 0), results)]
+        raise UnknownOutcomeError(f"more than {_MOST_TURNS} turns")
+
+
+def _paid(node: Node, results: Sequence[ToolResult]) -> Node:
+    return replace(node, reward=sum(result.reward for result in results))
+
+
+async def _replay(session: WorldSession, above: Sequence[Node]) -> None:
+    """Make the calls of a path again; a result that differs from the record ends the trajectory as unknown."""
+    for node, reply in itertools.pairwise(above):
+        for call, result in zip(node.calls, reply.results, strict=False):
+            if (await session.call(call)).text != result.text:
+                raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
+
+
+def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:
+    """Return a path as lines for an endpoint."""
+    lines: list[Line] = [*problem.messages]
+    for node in nodes[1:]:
+        if node.source is Source.POLICY:
+            calls = node.turn.calls if isinstance(node.turn, Calls) else ()
+            written = split_thought(node.text)
+            lines.append(
+                replace(
+                    written,
+                    calls=tuple(AssistantCall(c.id, c.name, json.dumps(dict(c.arguments))) for c in calls),
+                )
+            )
+        else:
+            lines += [*node.results, *node.messages]
+    return lines
+
+
+def _name(state: State) -> str:
+    return f"{state[0]}/{state[1]}"

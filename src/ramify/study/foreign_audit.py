@@ -1,0 +1,104 @@
+"""The audit of another trainer's run: its conversations, resampled at a chat endpoint."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ramify.assemble.reward import build_reward
+from ramify.assemble.services import http_client
+from ramify.assemble.tools import build_tools
+from ramify.config.load import load_tables
+from ramify.config.schema_parts import (
+    EnvironmentSection,
+    RewardSection,
+    SandboxSection,
+    Section,
+    ToolsSection,
+)
+from ramify.core.closing import Closable, close_all
+from ramify.core.errors import ConfigError
+from ramify.net.configs import HttpConfig
+from ramify.net.secrets import read_key
+from ramify.net.servers import Servers
+from ramify.obs.console import RunConsole
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.sampler.task import Toolbox
+from ramify.study.audit import Audit, AuditSettings, Sources
+from ramify.study.conversations import ForeignRun, read_conversations
+from ramify.study.endpoint import Endpoint, EndpointForks
+from ramify.study.forks import states_of
+from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
+
+_HTTP = HttpConfig(timeout_seconds=120.0)
+
+
+class _Task(Section):
+    """The tables of a recipe that conversations go on with."""
+
+    tools: ToolsSection = ToolsSection()
+    environment: EnvironmentSection | None = None
+    sandbox: SandboxSection = SandboxSection()
+    reward: RewardSection
+
+
+def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole) -> Audit:
+    """Resample decisions of files of conversations as far as `out` lacks them; returns their effects.
+
+    Raises:
+        UserError: A file, the recipe or the machine is wrong, or nothing can be resampled.
+        RunInterruptedError: Ctrl-C or SIGTERM; the same settings go on.
+    """
+    if not (settings.recipe and settings.url and settings.model):
+        raise ConfigError(
+            "conversations go on at an endpoint, and a recipe scores them. Give --url, --model and --recipe"
+        )
+    runs = [read_conversations(Path(source)) for source in settings.sources]
+    for source, run in zip(settings.sources, runs, strict=True):
+        for reason, number in run.left_out.items():
+            console.note(f"{source}: {number} conversations left out: {reason}")
+    sources = Sources(settings.sources, tuple(run.trees for run in runs))
+    decisions = sources.draw(settings.decisions, settings.seed)
+    states = [states_of(each for each in decisions if each.trace == trace) for trace in range(len(runs))]
+    task = load_tables(_Task, Path(settings.recipe), settings.overrides)
+    key = read_key(settings.key_variable) if settings.key_variable else None
+    reward = build_reward(task.reward)
+    toolbox = _toolbox(task, console)
+    client = http_client("endpoint", _HTTP, key)
+    endpoint = Endpoint(
+        client, Servers(settings.url), settings.model, key, settings.max_tokens, settings.temperature
+    )
+    forks = [
+        EndpointForks(run, _world(run, toolbox), endpoint, reward.fn, out / f"samples-{trace + 1}.jsonl")
+        for trace, run in enumerate(runs)
+    ]
+    with agent_loop() as loop, StopOnSignal(loop) as stop:
+        try:
+            for fork, of_file in zip(forks, states, strict=True):
+                with console.phase("audit", len(of_file) * settings.samples) as phase:
+                    stop.run(fork.grow(of_file, settings.samples, phase))
+        finally:
+            loop.run(close_all(_open(client, reward, toolbox)))
+    for fork in forks:
+        for reason, number in fork.reasons().items():
+            console.note(f"{number} trajectories without a reward: {reason}")
+    sides = [fork.sides(of_file) for fork, of_file in zip(forks, states, strict=True)]
+    return Audit(sources.effects(decisions, sides))
+
+
+def _toolbox(task: _Task, console: RunConsole) -> Toolbox | None:
+    """Return the recipe's tools or environment; None if it has none, so that recorded results stand in for them."""
+    if task.environment is None and task.tools == ToolsSection():
+        console.note(
+            "the recipe has no tools and no environment: calls get the results that were recorded for them"
+        )
+        return None
+    return build_tools(task.tools, task.sandbox, task.environment, console.note)
+
+
+def _world(run: ForeignRun, toolbox: Toolbox | None) -> World:
+    if toolbox is None:
+        return ReplayedWorld(run)
+    return LiveWorld(toolbox.environment, [traced.tree.problem for traced in run.trees])
+
+
+def _open(*parts: Closable | None) -> Sequence[Closable]:
+    return [part for part in parts if part is not None]

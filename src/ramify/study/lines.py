@@ -1,0 +1,231 @@
+"""Finished runs of an ablation as lines of JSON: everything that the comparison needs, so that a line outlives its run's folder."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ramify.core.errors import DataError
+from ramify.core.json_types import (
+    FieldError,
+    count,
+    each,
+    mapping,
+    number,
+    numbers,
+    optional,
+    part,
+    record,
+    text,
+    whole,
+)
+from ramify.files.durable import dump_line, parse_line, read_text, replace_lines
+from ramify.obs.metrics import MetricsRow, read_metrics
+from ramify.obs.trace_index import read_index, trace_files
+from ramify.runs.manifest import read_manifest
+from ramify.runs.run_folder import SCORE
+from ramify.study.arms import PlannedRun, run_name
+
+RESULTS, STARTS = "results.jsonl", "starts.jsonl"
+SCHEMA = 1
+
+COLUMNS = ("step", "tokens", "calls", "seconds", "success")
+Point: TypeAlias = tuple[float, ...]
+"""A value for each of `COLUMNS`: sampled tokens, executed calls and seconds of training up to a step, and success on held-out
+problems after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class YokedMatch:
+    """How well the numbers of branches of a yoked run agree with its pair's, problem by problem in each step.
+
+    Attributes:
+        trees: Number of trees.
+        same: Those of them with the number of branches of their pair.
+        difference: Mean absolute difference of the numbers.
+    """
+
+    trees: int
+    same: int
+    difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A finished run.
+
+    Attributes:
+        arm, seed: The run.
+        branching: Its rule with every default.
+        recipe: Fingerprint of the recipe without its seed and folder.
+        curve: A point for each evaluation.
+        branches: Branches granted in each step.
+        match: Of a yoked run.
+        commit, packages: What made it, in its last session.
+        schema: Version of the line.
+    """
+
+    arm: str
+    seed: int
+    branching: Mapping[str, Any]
+    recipe: str
+    curve: tuple[Point, ...]
+    branches: tuple[float, ...]
+    match: YokedMatch | None
+    commit: str | None
+    packages: Mapping[str, str]
+    schema: int = SCHEMA
+
+    @property
+    def name(self) -> str:
+        """ARM-SEED."""
+        return run_name(self.arm, self.seed)
+
+    def column(self, name: str) -> list[float]:
+        """Return the values of one of `COLUMNS`."""
+        return [point[COLUMNS.index(name)] for point in self.curve]
+
+
+def read_lines(path: Path) -> tuple[RunLine, ...]:
+    """Return the finished runs of a file, in its order; none without it.
+
+    Raises:
+        DataError: A line cannot be read, or a run has two; names the row.
+    """
+    rows = read_text(path).splitlines() if path.exists() else []
+    lines: dict[tuple[str, int], RunLine] = {}
+    for row, content in enumerate(rows, start=1):
+        fields = parse_line(path, row, content)
+        try:
+            line = _READ(fields)
+        except ValueError as error:
+            raise DataError(f"{path} row {row}: {error}. Restore the file, or delete this line.") from None
+        if line.schema != SCHEMA:
+            raise DataError(
+                f"{path} row {row}: schema {line.schema}, expected {SCHEMA}. Use the version of ramify that wrote it."
+            )
+        if (line.arm, line.seed) in lines:
+            raise DataError(f"{path} row {row}: a second line of {line.name}. Delete one of the two.")
+        lines[line.arm, line.seed] = line
+    return tuple(lines.values())
+
+
+def _point(value: Any) -> Point:  # noqa: ANN401 - any JSON value
+    point = numbers(value)
+    if len(point) != len(COLUMNS):
+        raise FieldError.of(f"{len(COLUMNS)} numbers", value)
+    return point
+
+
+def _points(value: Any) -> tuple[Point, ...]:  # noqa: ANN401 - any JSON value
+    points = each(_point)(value)
+    if not points or any(first[0] >= second[0] for first, second in pairwise(points)):
+        raise FieldError.of("points with rising steps", value)
+    return points
+
+
+_READ = record(
+    RunLine,
+    arm=text,
+    seed=whole,
+    branching=part(),
+    recipe=text,
+    curve=_points,
+    branches=numbers,
+    match=optional(record(YokedMatch, trees=count, same=count, difference=number)),
+    commit=optional(text),
+    packages=mapping(text),
+    schema=count,
+)
+
+
+def write_lines(path: Path, lines: Sequence[RunLine]) -> None:
+    """Write all lines, as a whole."""
+    replace_lines(path, (dump_line(asdict(line)) for line in lines))
+
+
+def line_of(run: PlannedRun, fingerprint: str, pair: Path | None, starts: Sequence[float]) -> RunLine:
+    """Return the line of a finished run.
+
+    Args:
+        run: The run.
+        fingerprint: Of the recipe.
+        pair: Folder of the run that it is yoked to.
+        starts: Times at which its processes were started, in seconds since 1970.
+
+    Raises:
+        DataError: Its files cannot be read.
+    """
+    rows = read_metrics(run.folder / "metrics.jsonl")
+    evaluations = read_metrics(run.folder / "evals.jsonl")
+    session = read_manifest(run.folder)["made_with"][-1]
+    return RunLine(
+        run.arm,
+        run.seed,
+        run.branching,
+        fingerprint,
+        tuple(_curve(run.folder, rows, evaluations, starts)),
+        tuple(row.get("branch/taken") or 0.0 for row in rows),
+        None if pair is None else _match(run.folder, pair),
+        session["commit"],
+        {"python": session["python"], **session["packages"]},
+    )
+
+
+def _curve(
+    folder: Path, rows: Sequence[MetricsRow], evaluations: Sequence[MetricsRow], starts: Sequence[float]
+) -> Iterator[Point]:
+    seconds = _step_seconds(rows, evaluations, starts)
+    sums = {0: (0.0, 0.0, 0.0)}
+    for step, row in enumerate(rows, start=1):
+        tokens, calls, spent = sums[step - 1]
+        sums[step] = (
+            tokens + _value(folder, row, "tokens/written"),
+            calls + _value(folder, row, "calls/executed"),
+            spent + seconds[step - 1],
+        )
+    for row in evaluations:
+        step = int(_value(folder, row, "step"))
+        if step not in sums:
+            raise DataError(
+                f"{folder}: an evaluation at step {step}, and {len(rows)} steps. Remove the folder and train it again."
+            )
+        tokens, calls, spent = sums[step]
+        yield step, tokens, calls, round(spent, 3), _value(folder, row, SCORE)
+
+
+def _step_seconds(
+    rows: Sequence[MetricsRow], evaluations: Sequence[MetricsRow], starts: Sequence[float]
+) -> list[float]:
+    """Return the seconds of each step, without evaluations; a step in which a process started counts as the mean of the others."""
+    after = {row["step"]: row["time"] or 0.0 for row in evaluations}
+    begin, seconds, is_whole = 0.0, list[float](), list[bool]()
+    for row in rows:
+        step, end = row["step"] or 0.0, row["time"] or 0.0
+        begin = max(begin, after.get(step - 1, 0.0))
+        is_whole.append(begin > 0 and not any(begin < start < end for start in starts))
+        seconds.append(end - begin)
+        begin = end
+    whole_steps = [spent for spent, whole_step in zip(seconds, is_whole, strict=True) if whole_step]
+    mean = sum(whole_steps) / len(whole_steps) if whole_steps else 0.0
+    return [spent if whole_step else mean for spent, whole_step in zip(seconds, is_whole, strict=True)]
+
+
+def _value(folder: Path, row: MetricsRow, name: str) -> float:
+    value = row.get(name)
+    if value is None:
+        raise DataError(f"{folder}: a step without {name!r}. Remove the folder and train it again.")
+    return value
+
+
+def _match(folder: Path, pair: Path) -> YokedMatch:
+    own, others = _branches_by_tree(folder), _branches_by_tree(pair)
+    differences = [abs(branches - others.get(key, 0)) for key, branches in own.items()]
+    return YokedMatch(len(own), differences.count(0), sum(differences) / max(1, len(own)))
+
+
+def _branches_by_tree(folder: Path) -> dict[tuple[int, int], int]:
+    """Return the number of branches by step and slot."""
+    summaries = (summary for path in trace_files(folder / "trees") for summary in read_index(path))
+    return {(summary.step, summary.slot): summary.branches for summary in summaries}

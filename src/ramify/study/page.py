@@ -1,0 +1,209 @@
+"""The page of an ablation: the verdict, curves against every cost, paired differences, and branches of the control beside its pair's."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ramify.eval.statistics import MeanDifference, pairs_needed
+from ramify.files.durable import replace_file
+from ramify.obs.charts import Chart, Line, line_chart
+from ramify.obs.metrics import Curve
+from ramify.obs.page import Card, Cell, Page, Section, Table, write_page
+from ramify.runs.page import origin_section
+from ramify.study.contrasts import AXES, ENDPOINT, AblationResult, Contrast, arm_names, compare_arms
+from ramify.study.lines import RESULTS, RunLine, read_lines
+
+ABLATION, ABLATION_PAGE = "ablate.json", "ablate.html"
+_POINTS = 41
+"""Points of a mean curve."""
+_COLOURS = 6
+_DIFFERENCES = (0.01, 0.005)
+"""Differences of success for which a page says how many seeds would show them."""
+
+
+def write_ablation(result: AblationResult, folder: Path) -> None:
+    """Write ablate.html and ablate.json into `folder`."""
+    write_page(folder / ABLATION_PAGE, ablation_page(result, folder))
+    replace_file(folder / ABLATION, (json.dumps(result.to_json(), indent=2) + "\n").encode())
+
+
+def page_of_ablation(folder: Path) -> Page:
+    """Return the page of a finished ablation, from its lines.
+
+    Raises:
+        DataError: A line cannot be read.
+    """
+    lines = read_lines(folder / RESULTS)
+    return ablation_page(compare_arms(lines, arm_names(lines)), folder)
+
+
+def ablation_page(result: AblationResult, folder: Path) -> Page:
+    """Return the page of an ablation in `folder`."""
+    cards = [
+        Card(name, f"{np.mean(areas):.3f}", "mean success up to equal sampled tokens", _colour(number))
+        for number, (name, areas) in enumerate(result.areas[ENDPOINT].items())
+        if areas
+    ]
+    seeds = len(result.seeds)
+    return Page(
+        f"Ablation: {folder.absolute().name}",
+        f"{len(result.arms)} arms, {seeds} seed{'s' * (seeds != 1)} each. Success is that on held-out problems during training; an arm's "
+        "value is its mean over the cost that the cheapest arm of the seed reached, the area under the curve.",
+        cards,
+        (
+            Section(
+                "Verdict",
+                " ".join(
+                    f"{text[0].upper()}{text[1:]}." for text in (each.verdict for each in result.contrasts)
+                ),
+                warnings=result.warnings,
+                tables=[contrasts_table(result.contrasts)] if result.contrasts else [],
+            ),
+            Section(
+                "Learning at equal cost",
+                "Means over seeds. Training reward is not compared: it flatters rules that look at entropy.",
+                charts=[_curves(result, axis) for axis in AXES],
+                tables=(arms_table(result),),
+            ),
+            _branches_section(result),
+            _origin(result, folder),
+        ),
+    )
+
+
+def contrasts_table(contrasts: Sequence[Contrast]) -> Table:
+    """Return a table of paired differences by axis."""
+    rows: list[list[Cell]] = []
+    for contrast in contrasts:
+        for axis, label in AXES.items():
+            area = contrast.areas[axis]
+            is_endpoint = axis == ENDPOINT
+            rows.append(
+                [
+                    f"{contrast.second} minus {contrast.first}",
+                    label,
+                    interval_text(area),
+                    f"{area.sd:.4f}",
+                    f"{area.p_value:.2g}",
+                    f"{contrast.adjusted:.2g}" if is_endpoint else "",
+                    ", ".join(f"{pairs_needed(area.sd, size)} for {size:g}" for size in _DIFFERENCES),
+                ]
+            )
+    header = (
+        "contrast",
+        "at equal",
+        "difference of mean success, 95 %",
+        "sd of the pairs",
+        "p",
+        "p among contrasts (Holm)",
+        "seeds that would show a difference (power 0.8)",
+    )
+    return Table("", header, rows)
+
+
+def interval_text(area: MeanDifference) -> str:
+    """Return a difference with its interval."""
+    return f"{area.value:+.4f} [{area.low:+.4f}, {area.high:+.4f}]"
+
+
+def arms_table(result: AblationResult) -> Table:
+    """Return a table of means over the seeds of each arm."""
+    rows = [
+        [
+            name,
+            json.dumps(lines[0].branching),
+            *(f"{np.mean([line.column(axis)[-1] for line in lines]):,.0f}" for axis in AXES),
+            f"{np.mean([line.column('success')[0] for line in lines]):.3f}",
+            f"{np.mean([line.column('success')[-1] for line in lines]):.3f}",
+            *(f"{np.mean(result.areas[axis][name]):.4f}" for axis in AXES),
+        ]
+        for name, lines in result.arms.items()
+        if lines
+    ]
+    header = (
+        "arm",
+        "rule",
+        *AXES,
+        "success before",
+        "success after",
+        *(f"mean to equal {axis}" for axis in AXES),
+    )
+    return Table("", header, rows)
+
+
+def _curves(result: AblationResult, axis: str) -> Chart:
+    lines = [
+        Line(name, _mean_curve(runs, axis), _colour(number))
+        for number, (name, runs) in enumerate(result.arms.items())
+    ]
+    return line_chart(f"Success against {AXES[axis]}", lines, AXES[axis], "share of attempts")
+
+
+def _mean_curve(runs: Sequence[RunLine], axis: str) -> Curve:
+    """Return the mean success over seeds at costs that all of them reached."""
+    if not runs:
+        return ()
+    grid = np.linspace(0, min(line.column(axis)[-1] for line in runs), _POINTS)
+    means = np.mean([np.interp(grid, line.column(axis), line.column("success")) for line in runs], axis=0)
+    return tuple(zip(grid.tolist(), means.tolist(), strict=True))
+
+
+def _branches_section(result: AblationResult) -> Section:
+    lines = []
+    for number, (name, runs) in enumerate(result.arms.items()):
+        steps = min((len(line.branches) for line in runs), default=0)
+        means = np.mean([line.branches[:steps] for line in runs], axis=0) if steps else []
+        if any(means):
+            lines.append(
+                Line(
+                    name, tuple((step + 1.0, float(mean)) for step, mean in enumerate(means)), _colour(number)
+                )
+            )
+    rows: list[list[Cell]] = [
+        [
+            match.seed,
+            match.rule,
+            match.yoked,
+            f"{match.ratio:.3f}",
+            f"{match.same:.0%}",
+            f"{match.difference:.2f}",
+        ]
+        for match in result.matches
+    ]
+    header = (
+        "seed",
+        "branches of the rule",
+        "of its yoked run",
+        "ratio",
+        "trees with as many",
+        "mean difference of a tree",
+    )
+    return Section(
+        "Branches",
+        "A yoked run takes the branches of its rule's run, problem by problem in each step, at results drawn by chance.",
+        charts=[chart]
+        if (chart := line_chart("Branches by step", lines, "step", "branches")).body is not None
+        else [],
+        tables=[Table("", header, rows)] if rows else [],
+    )
+
+
+def _origin(result: AblationResult, folder: Path) -> Section:
+    """Return how the runs were made, and how to look at them."""
+    section = origin_section(folder, _versions(result), f"ramify ablate {shlex.quote(str(folder / RESULTS))}")
+    first = [line.name for runs in result.arms.values() for line in runs[:1]]
+    views = [f"ramify view {shlex.quote(str(folder / name))}" for name in first[-1:]]
+    return replace(section, commands=(*views, *section.commands[1:]))
+
+
+def _versions(result: AblationResult) -> dict[str, object]:
+    lines = [line for runs in result.arms.values() for line in runs]
+    return {"commit": lines[-1].commit, **lines[-1].packages} if lines else {}
+
+
+def _colour(number: int) -> int:
+    return number % _COLOURS

@@ -1,0 +1,94 @@
+"""The audit of runs of ours: decisions of their traces, resampled with the run's own recipe and weights."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import ConfigError
+from ramify.obs.console import RunConsole
+from ramify.obs.trace import read_trees
+from ramify.runs.recorded_trees import recipe_of, weights_of
+from ramify.study.audit import Audit, AuditSettings, Sources
+from ramify.study.decisions import Decision
+from ramify.study.effects import Side
+from ramify.study.forks import ForkPlan, State, fork_recipe, grow_forks, states_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """The recipe and the weights that go on from the states of some files."""
+
+    recipe: Path
+    weights: Path | None
+
+
+def audit_traces(
+    settings: AuditSettings, out: Path, console: RunConsole, check: Callable[[TrainRecipe], None]
+) -> Audit:
+    """Resample decisions of files of trees as far as `out` lacks them; returns their effects.
+
+    Args:
+        settings: The command.
+        out: The audit's folder.
+        console: Shows the progress.
+        check: Refuses a recipe whose files cannot be used.
+
+    Raises:
+        UserError: A file, the recipe or the machine is wrong, or nothing can be resampled.
+        RunInterruptedError: Ctrl-C or SIGTERM; the same settings go on.
+    """
+    paths = [Path(source) for source in settings.sources]
+    sources = Sources(settings.sources, tuple(read_trees(path) for path in paths))
+    decisions = sources.draw(settings.decisions, settings.seed)
+    plans = _plans(sources, decisions, out)
+    for growth, files in _growths(settings, paths, plans, console).items():
+        overrides = list(settings.overrides)
+        if growth.weights is not None:
+            overrides.insert(0, f"model.path={growth.weights}")
+        recipe = fork_recipe(growth.recipe, overrides, settings.samples, out)
+        check(recipe)
+        grow_forks([plans[trace] for trace in files], recipe, console)
+    sides: list[Mapping[State, Side]] = [
+        plans[trace].sides() if trace in plans else {} for trace in range(len(paths))
+    ]
+    return Audit(sources.effects(decisions, sides))
+
+
+def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[int, ForkPlan]:
+    plans = {}
+    for trace, trees in enumerate(sources.trees):
+        if states := states_of(each for each in decisions if each.trace == trace):
+            plans[trace] = ForkPlan(trees, states, out / "trees" / f"{trace + 1:06d}.jsonl")
+    return plans
+
+
+def _growths(
+    settings: AuditSettings, paths: Sequence[Path], plans: Mapping[int, ForkPlan], console: RunConsole
+) -> dict[_Growth, list[int]]:
+    """Return the files to resample, by the recipe and weights that do it."""
+    growths: dict[_Growth, list[int]] = {}
+    for trace in plans:
+        recipe = Path(settings.recipe) if settings.recipe else recipe_of(paths[trace])
+        if recipe is None:
+            raise ConfigError(
+                f"{paths[trace]}: it lies in no run, whose recipe would say what goes on. Name one with --recipe"
+            )
+        weights = None if settings.recipe else weights_of(paths[trace])
+        if not settings.recipe:
+            _note_weights(paths[trace], weights, console)
+        growths.setdefault(_Growth(recipe, weights), []).append(trace)
+    return growths
+
+
+def _note_weights(trace: Path, weights: Path | None, console: RunConsole) -> None:
+    """Note that the weights that wrote a step's trees were not saved."""
+    if not trace.stem.isdigit():
+        return
+    updates = int(trace.stem) - (trace.parent.name != "evals")
+    saved = 0 if weights is None else int(weights.name.removeprefix("step-"))
+    if saved < updates:
+        name = "the recipe's model" if weights is None else f"{weights}"
+        console.note(
+            f"warning: {trace}: the weights of step {updates} were not saved, so trajectories go on with {name}"
+        )

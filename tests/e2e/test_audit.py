@@ -1,0 +1,175 @@
+"""`ramify audit`: in a world whose effects are known by construction intervals cover them, and estimators are ranked."""
+
+import json
+
+import numpy as np
+import pytest
+
+from e2e_runs import TRAIN, overrides, read_lines, write_task
+from ramify.cli import main
+from ramify.obs.trace import read_trees
+
+WAYS, ENDS, PROBLEMS = 4, 20, 30
+REWARD = '''
+import re
+
+
+def right(completion, answer, most=20):
+    """The chance of an answer depends on the two searches and on the problem."""
+    (way,), (gate,) = re.findall("way ([0-9]+)", completion), re.findall("gate ([0-9]+)", completion)
+    end = re.findall("boxed{ ([0-9]+) }", completion)
+    return float(int(end[0]) < (7 * int(answer[0]) + 5 * int(way) + 3 * int(gate)) % (most + 1))
+'''
+
+
+def chance(problem, way, gate):
+    return ((7 * problem + 5 * way + 3 * gate) % (ENDS + 1)) / ENDS
+
+
+def turns():
+    """Each turn is one of several, all as likely as each other."""
+    texts = [
+        [f"<search> way {way} </search>" for way in range(WAYS)],
+        [f"<search> gate {gate} </search>" for gate in range(WAYS)],
+        [f"<answer> \\\\boxed{{ {end} }} </answer>" for end in range(ENDS)],
+    ]
+    for after, choices in enumerate(texts):
+        for number, text in enumerate(choices):
+            ends = "\nends = true" if after == 2 else ""
+            yield f'[[turns]]\nafter = {after}\ntext = "{text}"\nentropies = [{0.1 + number % 5}]{ends}\n'
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, tokenizer_folder):
+    folder = tmp_path_factory.mktemp("world") / "task"
+    problems = [{"id": f"p{i}", "prompt": f"question {i}", "answer": i} for i in range(PROBLEMS)]
+    text = TRAIN.replace('name = "local"\nslots = 12', f'name = "scripted"\nscript = "{folder}/script.toml"')
+    text = text.replace(
+        'name = "length"', f'name = "parts"\nown = [{{{{ path = "{folder}/right.py", function = "right" }}}}]'
+    )
+    recipe = write_task(folder, tokenizer_folder, text, problems=problems, script="".join(turns()))
+    (folder / "right.py").write_text(REWARD)
+    settings = {"rollout.n": 8, "rollout.m": 2, "run.deterministic": "false", "rollout.max_tokens": 120}
+    settings["rollout.branching"] = '{name="random",rate=0.6,probe_tokens=2}'
+    assert main(["rollout", str(recipe), "--problems", f"{PROBLEMS}", *overrides(settings)]) == 0
+    return recipe.parent / "run"
+
+
+def audit(capsys, source, out, *words):
+    capsys.readouterr()
+    assert main(["audit", str(source), "--out", str(out), *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out), read_lines(out / "effects.jsonl")
+
+
+@pytest.fixture(scope="module")
+def audited(world, tmp_path_factory):
+    out = tmp_path_factory.mktemp("audited") / "audit"
+    assert main(["audit", str(world), "--out", str(out), "--decisions", "200", "--samples", "12"]) == 0
+    return json.loads((out / "audit.json").read_text()), read_lines(out / "effects.jsonl"), out
+
+
+def true_effect(tree, node):
+    """E[R | with the turn] - E[R | before it], by enumeration."""
+    problem = int(tree.problem.answer[0])
+    texts = [each.text for each in tree.path_to(tree.by_id[node]) if each.source.value == "policy"]
+    written = "".join(texts).replace(" ", "")
+    way, gate = (
+        [int(written.partition(word)[2].partition("<")[0])] if word in written else []
+        for word in ("way", "gate")
+    )
+    if "boxed" in written:
+        end = int(written.partition("boxed{")[2].partition("}")[0])
+        after = float(end < round(chance(problem, way[0], gate[0]) * ENDS))
+        return after - chance(problem, way[0], gate[0])
+    of_way = np.mean([chance(problem, w, g) for w in way for g in range(WAYS)])
+    if gate:
+        return chance(problem, way[0], gate[0]) - of_way
+    return of_way - np.mean([chance(problem, w, g) for w in range(WAYS) for g in range(WAYS)])
+
+
+def test_intervals_cover_known_effects_over_200_decisions(world, audited):
+    summary, lines, _ = audited
+    trees = [traced.tree for traced in read_trees(world / "trees" / "000001.jsonl")]
+    assert (summary["decisions"], summary["known"], summary["unknown_samples"]) == (200, 200, 0)
+    true = [true_effect(trees[line["row"]], line["node"]) for line in lines]
+    inside = [
+        line["low"] <= t + 1e-9 and t - 1e-9 <= line["high"] for line, t in zip(lines, true, strict=True)
+    ]
+    assert sum(inside) >= 190
+    # Nor are they so wide that they say nothing.
+    assert np.mean([line["high"] - line["low"] for line in lines]) < 0.6
+    sure = [
+        (line["effect"], t)
+        for line, t in zip(lines, true, strict=True)
+        if line["low"] > 0 or line["high"] < 0
+    ]
+    assert len(sure) == summary["sure"] > 40
+    assert np.mean([effect * t > 0 for effect, t in sure]) > 0.95
+    assert {line["turn"] for line in lines} == {1, 2, 3}
+    measured = [line["effect"] for line in lines]
+    assert np.corrcoef(measured, true)[0, 1] == pytest.approx(summary["ceiling"], abs=0.06)
+
+
+def test_estimators_are_ranked_and_the_page_shows_them(audited):
+    summary, lines, out = audited
+    names = [ranking["name"] for ranking in summary["estimators"]]
+    assert sorted(names) == sorted(
+        ["group", "group, scale none", "leave subtree out", "node value", "turn level", "Tree-GRPO"]
+    )
+    values = [ranking["spearman"]["value"] for ranking in summary["estimators"]]
+    assert values == sorted(values, reverse=True)
+    assert all(ranking["spearman"]["low"] > 0.1 for ranking in summary["estimators"])
+    assert all(ranking["auroc_sure"]["value"] > 0.55 for ranking in summary["estimators"])
+    assert all(set(line["credits"]) == set(names) for line in lines)
+    assert summary["entropy"]["spearman"]["low"] < 0.1
+    page = (out / "AUDIT.html").read_text()
+    assert all(f"<td>{name}</td>" in page for name in names)
+
+
+def test_the_draw_and_the_samples_are_the_same_whatever_was_done_before(world, tmp_path, capsys):
+    """An audit that gets more decisions, or was cut, ends as that which was done at once."""
+    words = ("--samples", 3, "--decisions")
+    _, whole = audit(capsys, world, tmp_path / "whole", *words, 20)
+    _, first = audit(capsys, world, tmp_path / "grown", *words, 6)
+    trees = tmp_path / "grown" / "trees" / "000001.jsonl"
+    trees.write_bytes(trees.read_bytes()[:-30])
+    _, grown = audit(capsys, world, tmp_path / "grown", *words, 20)
+    assert grown == whole
+    assert [line["node"] for line in first] == [line["node"] for line in whole[:6]]
+    for name in ("AUDIT.html", "trees/000001.jsonl", "audit.json"):
+        same = [(tmp_path / folder / name).read_bytes() for folder in ("whole", "grown")]
+        assert same[0].replace(b"whole", b"grown") == same[1]
+    before = trees.stat().st_mtime_ns
+    _, again = audit(capsys, world, tmp_path / "grown", *words, 20)
+    assert (again, trees.stat().st_mtime_ns) == (whole, before)
+    _, other = audit(capsys, world, tmp_path / "other", *words, 20, "--seed", 1)
+    assert [line["node"] for line in other] != [line["node"] for line in whole]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--samples", "1"], "at least 2"),
+        (["--step", "7"], "--step 7"),
+        (["-s", "reward.nothing=1"], "reward"),
+        (["--recipe", "quickstart_eval"], "--recipe"),
+    ],
+)
+def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, capsys, words, message):
+    capsys.readouterr()
+    assert main(["audit", str(world), "--out", str(tmp_path / "audit"), *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_holds_one_audit(world, tmp_path, capsys):
+    words = ["audit", str(world), "--out", str(tmp_path / "audit"), "--decisions", "2", "--samples"]
+    assert main([*words, "2"]) == 0
+    capsys.readouterr()
+    assert main([*words, "3"]) == 2
+    assert "samples = 2" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").write_text("")
+    assert main(["audit", str(world), "--out", str(tmp_path / "other")]) == 2
+    assert "holds no audit" in capsys.readouterr().err

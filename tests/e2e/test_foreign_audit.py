@@ -1,0 +1,236 @@
+"""`ramify audit` of other trainers' runs: conversations go on at a loopback endpoint, with recorded results or a live environment."""
+
+import json
+
+import pytest
+
+from e2e_runs import read_lines, write_lines
+from loopback import as_json, serve
+from ramify.cli import main
+
+QUESTION = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "which door ?"}]
+TOOLS = [
+    {"type": "function", "function": {"name": "look", "description": "Look behind a door.", "parameters": {
+        "type": "object", "properties": {"door": {"type": "integer"}}, "required": ["door"]}}}
+]  # fmt: skip
+PRIZES = {"1": "nothing", "2": "a goat", "3": "a car"}
+RECIPE = """\
+[reward]
+name = "parts"
+own = [{{ path = "{folder}/parts.py", function = "right" }}]
+"""
+PARTS = '''
+def right(final_answer, answer):
+    """The answer is the gold."""
+    return float(final_answer == answer[0])
+
+
+class Doors:
+    """Three doors."""
+
+    def reset(self, **row):
+        self.looks = 0
+
+    def look(self, door: int) -> str:
+        """Look behind a door.
+
+        Args:
+            door: Its number.
+        """
+        self.looks += 1
+        return {1: "nothing", 2: "a goat", 3: "a car"}[door]
+'''
+
+
+def call(number, door):
+    arguments = json.dumps({"door": door})
+    return {"id": f"c{number}", "name": "look", "arguments": arguments}
+
+
+def conversation(doors, answer):
+    """Each door that is looked behind, and then the answer."""
+    for number, door in enumerate(doors):
+        yield {"role": "assistant", "content": "", "tool_calls": [call(number, door)]}
+        yield {"role": "tool", "tool_call_id": f"c{number}", "content": PRIZES[str(door)]}
+    yield {"role": "assistant", "content": answer}
+
+
+RUNS = [([1], "1"), ([3], "3"), ([2, 3], "3"), ([], "2")]
+
+
+def as_openai(message):
+    calls = [
+        {"id": each["id"], "type": "function", "function": {k: each[k] for k in ("name", "arguments")}}
+        for each in message.get("tool_calls", ())
+    ]
+    return {**message, **({"tool_calls": calls} if calls else {})}
+
+
+def messages_file(folder):
+    rows = [
+        {
+            "messages": [*QUESTION, *map(as_openai, conversation(doors, answer))],
+            "tools": TOOLS,
+            "answer": "3",
+            "score": float(answer == "3"),
+        }
+        for doors, answer in RUNS
+    ]
+    return write_lines(folder / "messages.jsonl", rows)
+
+
+def verifiers_file(folder):
+    """Lines as verifiers 0.4 appends them (verifiers/v1/utils/trace_store.py): an episode with its traces."""
+    rows = []
+    for index, (doors, answer) in enumerate(RUNS):
+        messages = [*QUESTION, *conversation(doors, answer)]
+        nodes = [
+            {
+                **({"parent": number - 1} if number else {"tools": [TOOLS[0]["function"]]}),
+                "message": message,
+                "sampled": message["role"] == "assistant",
+                "timestamp": 1.0,
+                "token_ids": [1],
+                "mask": [False],
+                "semantic_parents": [],
+            }
+            for number, message in enumerate(messages)
+        ]
+        trace = {
+            "version": 1,
+            "id": f"t{index}",
+            "task": {"type": "DoorTask", "data": {"idx": 0, "answer": "3"}, "key": "k", "hash": "h"},
+            "agent": {"name": "agent", "trainable": True, "config": {}},
+            "tools": [{"type": "function", **TOOLS[0]["function"]}],
+            "nodes": nodes,
+            "rewards": {
+                "right": {"score": float(answer == "3"), "weight": 1.0},
+                "style": {"score": 0.0, "weight": 0.5},
+            },
+            "metrics": {},
+            "info": {},
+        }
+        rows.append({"env": {"id": "doors"}, "task": trace["task"], "traces": [trace], "ok": True})
+    unscored = {**rows[0], "traces": [{**rows[0]["traces"][0], "rewards": {"right": None}}]}
+    return write_lines(folder / "traces.jsonl", [*rows, unscored])
+
+
+@pytest.fixture
+def task(tmp_path):
+    (tmp_path / "parts.py").write_text(PARTS)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.format(folder=tmp_path))
+    return tmp_path, recipe
+
+
+class Model:
+    """A model that looks behind a door, two or three as its seed says, and answers with the car's number, or 1 if it saw none."""
+
+    def __init__(self):
+        self.sent = []
+
+    def __call__(self, request):
+        body = request.json()
+        self.sent.append(body)
+        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+        if not results:
+            door = 2 + body["seed"] % 2
+            message = {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "x", "type": "function", "function": {"name": "look", "arguments": json.dumps({"door": door})}}
+            ]}  # fmt: skip
+        else:
+            message = {"role": "assistant", "content": "3" if "a car" in results else "1"}
+        return as_json({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+def audit(capsys, source, recipe, url, out, *words):
+    capsys.readouterr()
+    arguments = [
+        "audit",
+        source,
+        "--recipe",
+        recipe,
+        "--url",
+        url,
+        "--model",
+        "m",
+        "--out",
+        out,
+        "--samples",
+        12,
+    ]
+    status = main([*map(str, (*arguments, *words)), "--json"])
+    assert status == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out), {
+        line["text"] + str(line["turn"]): line for line in read_lines(out / "effects.jsonl")
+    }
+
+
+@pytest.mark.parametrize("write", [messages_file, verifiers_file])
+@pytest.mark.parametrize("live", [False, True])
+def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write, live):
+    folder, recipe = task
+    if live:
+        with recipe.open("a") as file:
+            file.write(f'[environment]\ntype = "own"\npath = "{folder}/parts.py"\nfunction = "Doors"\n')
+    model = Model()
+    with serve(model) as server:
+        summary, _ = audit(capsys, write(folder), recipe, server.url, folder / "audit")
+    lines = read_lines(folder / "audit" / "effects.jsonl")
+    assert (summary["decisions"], summary["known"], summary["unknown_samples"]) == (8, 8, 0)
+    by_turn = {(line["node"]): line for line in lines}
+    first = by_turn["1"]["before"]["rewards"]
+    assert 0 < sum(first) < len(first) == 12
+    # After the car was seen the answer is right; after nothing was seen it is wrong; an answer is what it is.
+    assert by_turn["1"]["after"]["rewards"] == [1.0] * 12
+    assert by_turn["0"]["after"]["rewards"] == [0.0] * 12
+    assert (by_turn["3"]["after"], by_turn["3"]["reward"]) == (None, 0.0)
+    assert by_turn["1"]["low"] > 0 > by_turn["0"]["high"]
+    assert {ranking["name"] for ranking in summary["estimators"]} >= {"group", "turn level"}
+    assert model.sent[0]["tools"][0]["function"]["name"] == "look"
+    assert [message["role"] for message in model.sent[0]["messages"][:2]] == ["system", "user"]
+
+
+def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(task, capsys):
+    folder, recipe = task
+    path = write_lines(folder / "few.jsonl", [
+        {"messages": [*QUESTION, *map(as_openai, conversation([3], "3"))], "answer": "3", "reward": 1.0},
+        {"messages": [*QUESTION, {"role": "assistant", "content": "1"}], "answer": "3", "reward": 0.0},
+    ])  # fmt: skip
+    model = Model()
+    with serve(model) as server:
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        assert 0 < summary["unknown_samples"] < 24
+        samples = folder / "audit" / "samples-1.jsonl"
+        reasons = {line["reason"] for line in read_lines(samples)}
+        assert reasons == {"", "a call that was never recorded"}
+        whole, sent = (folder / "audit" / "effects.jsonl").read_bytes(), len(model.sent)
+        audit(capsys, path, recipe, server.url, folder / "audit")
+        assert len(model.sent) == sent
+        samples.write_bytes(samples.read_bytes()[:-200])
+        audit(capsys, path, recipe, server.url, folder / "audit")
+        assert sent < len(model.sent) < 2 * sent
+        assert (folder / "audit" / "effects.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "message"),
+    [
+        (None, [], "--url, --model and --recipe"),
+        ([{"messages": [*QUESTION], "reward": 1}], None, "no turn of the model"),
+        ([{"messages": [*QUESTION, {"role": "assistant", "content": "1"}]}], None, "no reward"),
+        ([{"messages": "?", "reward": 1}], None, "not a conversation"),
+        ([{"text": "?"}], [], "expected a tree"),
+    ],
+)
+def test_an_audit_that_cannot_be_is_one_line(task, capsys, rows, words, message):
+    folder, recipe = task
+    path = messages_file(folder) if rows is None else write_lines(folder / "rows.jsonl", rows)
+    words = (
+        ["--recipe", str(recipe), "--url", "http://127.0.0.1:9", "--model", "m"] if words is None else words
+    )
+    capsys.readouterr()
+    assert main(["audit", str(path), "--out", str(folder / "audit"), *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

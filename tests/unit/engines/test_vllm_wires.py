@@ -1,0 +1,323 @@
+"""Weights that reach servers bucket by bucket, over real gloo: all of them, in order, of this version, or the hand-over failed."""
+
+import pickle
+import sys
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from vllm_engines import IDS, engine_of, plain_scores, play, request_of
+
+import build
+from loopback import as_json
+from ramify.algos.sft import demonstrated
+from ramify.core.errors import ConfigError, DataError, EngineError
+from ramify.engines.vllm.middleware.ramify_weights import Delivery, opened, seal
+from ramify.engines.vllm.weight_checks import unchanged
+from ramify.engines.vllm.wires import GlooWire, NcclWire
+from ramify.modeling.configs import AdapterConfig
+from ramify.modeling.load import load_model
+from ramify.modeling.lora import add_lora
+from ramify.sampler.publisher import BucketPublisher
+from ramify.sampler.served_weights import LearnerBuckets, ServedWeights
+from random_trees import random_tree
+from vllm_stand_in import install, stand_in
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_servers")]
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch):
+    """So that a small model has several."""
+    monkeypatch.setattr(LearnerBuckets, "bucket_bytes", 40_000)
+
+
+def learner_of(folder, lora=False):
+    model = load_model(folder)
+    if lora:
+        add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
+    return build.learner(model)
+
+
+def step(learner, seed=0):
+    tree = random_tree(np.random.default_rng(seed), contexts=False)
+    assert learner.update([demonstrated(tree)]).outcome == "stepped"
+
+
+def publishing(engine, learner, work, dtype="float32"):
+    """Run `work(publisher, engine)`."""
+    return play(engine, lambda e: work(BucketPublisher(e, dtype, learner, IDS), e))
+
+
+def on_wire(folder, *servers, **settings):
+    return engine_of(folder, *servers, hands_over=True, weights="gloo", **settings)
+
+
+def equal(here, learner):
+    """A server has the learner's weights bit for bit."""
+    weights = ServedWeights(learner)
+    state = dict(here.model.named_parameters())
+    return all(torch.equal(state[name], weights.tensor(name, torch.float32)) for name in weights.shapes)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_after_each_step_two_servers_have_the_learners_weights_bit_for_bit(folder, monkeypatch, lora):
+    learner = learner_of(folder, lora)
+
+    def refuse(*_):
+        raise AssertionError("a pickle")
+
+    async def work(publisher, engine):
+        for version in range(3):
+            await publisher.publish(version)
+            assert equal(near, learner)
+            assert equal(far, learner)
+            done = await engine.generate(request_of(folder))
+            assert done.version_runs == ((version, len(done.token_ids)),)
+            step(learner, version)
+
+    for name in ("load", "loads", "dump", "dumps", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
+        publishing(on_wire(folder, first, second), learner, work)
+    assert near.loads == far.loads == 3
+    assert near.label == far.label
+
+
+def fails_once(monkeypatch, fault):
+    """Have the second message of the first hand-over go wrong."""
+    send, messages = GlooWire._broadcast, []
+
+    def broadcast(wire, message):
+        messages.append(message)
+        send(wire, fault(messages, message) if len(messages) == 2 else message)
+
+    monkeypatch.setattr(GlooWire, "_broadcast", broadcast)
+
+
+def damaged(_, message):
+    message[11] ^= 1
+    return message
+
+
+def left_out(messages, message):
+    """The one after it, which has as many bytes, comes in its place."""
+    later = message.clone()
+    later[-40] += 1
+    return later
+
+
+@pytest.mark.parametrize("fault", [damaged, left_out])
+def test_a_bucket_that_is_damaged_or_missing_is_refused_and_all_are_sent_again(folder, monkeypatch, fault):
+    learner, notes = learner_of(folder), []
+
+    async def work(publisher, engine):
+        await publisher.publish(1)
+        return await engine.score(IDS)
+
+    fails_once(monkeypatch, fault)
+    with stand_in(folder) as (here, server):
+        step(learner)
+        scores = publishing(on_wire(folder, server, notes=notes), learner, work)
+        assert equal(here, learner)
+    np.testing.assert_allclose(scores, plain_scores(learner.model, IDS), atol=1e-5)
+    assert here.loads == 1
+    assert not any("down" in note for note in notes)
+
+
+def test_of_two_servers_one_dies_in_the_middle_and_both_end_with_the_new_weights(folder):
+    learner, notes = learner_of(folder), []
+
+    def dies(tensors):
+        dying.is_dead = True
+        dying._take = type(dying)._take.__get__(dying)
+        threading.Timer(2.0, dying.restart).start()
+        raise RuntimeError("killed")
+
+    async def work(publisher, engine):
+        await publisher.publish(0)
+        step(learner)
+        dying._take = dies
+        await publisher.publish(1)
+        return await engine.score(IDS)
+
+    with stand_in(folder) as (near, first), stand_in(folder) as (dying, second):
+        publishing(on_wire(folder, first, second, notes=notes, start_seconds=60.0), learner, work)
+        assert equal(near, learner)
+        assert equal(dying, learner)
+        assert near.label == dying.label
+    downs = [note for note in notes if "is down" in note]
+    assert len(downs) == 1
+    assert second.url in downs[0]
+
+
+def test_a_server_that_keeps_an_old_tensor_is_caught_by_its_own_checksums(folder):
+    """It says that it has taken all, and no logprob has moved by what the probe allows."""
+    learner = learner_of(folder)
+
+    async def work(publisher, engine):
+        await publisher.publish(0)
+        here.forgets = {"model.layers.0.mlp.down_proj.weight"}
+        with torch.no_grad():
+            for parameter in learner.model.parameters():
+                parameter.add_(1e-7)
+        await publisher.publish(1)
+
+    with stand_in(folder) as (here, server), pytest.raises(EngineError) as caught:
+        publishing(on_wire(folder, server, start_seconds=1.0), learner, work)
+    assert "still has its old model.layers.0.mlp.down_proj.weight after a hand-over" in str(caught.value)
+
+
+def test_joint_parameters_and_parts_of_several_workers_count_as_vllm_keeps_them():
+    layer = "model.layers.0.self_attn"
+    before = {f"tp{n}:{layer}.qkv_proj.weight": "a" for n in (0, 1)} | {"tp0:model.norm.weight": "n"}
+    after = {**before, f"tp1:{layer}.qkv_proj.weight": "b"}
+    assert unchanged(before, after, {f"{layer}.k_proj.weight"}) == []
+    assert unchanged(before, before, {f"{layer}.k_proj.weight"}) == [f"{layer}.qkv_proj.weight"]
+    assert unchanged(before, after, {"model.norm.weight", "vision.weight"}) == ["model.norm.weight"]
+    assert unchanged(before, before, {f"{layer}.o_proj.weight"}) == []
+
+
+def test_a_server_that_is_back_gets_weights_only_while_the_learner_still_has_them(folder):
+    learner = learner_of(folder)
+    weights = LearnerBuckets(learner, "float32")
+    assert len(weights.buckets) > 2
+    assert weights.tensors(0, on_cpu=True) is not None
+    step(learner)
+    assert weights.tensors(0, on_cpu=True) is None
+    weights.take_current()
+    assert weights.tensors(0, on_cpu=True) is not None
+
+
+def test_a_weight_that_is_not_finite_ends_the_run_and_reaches_no_server(folder):
+    learner = learner_of(folder)
+    with torch.no_grad():
+        learner.model.get_parameter("model.norm.weight")[0] = float("nan")
+    with stand_in(folder) as (here, server):
+        with pytest.raises(DataError, match=r"model\.norm\.weight holds NaN or infinity"):
+            publishing(on_wire(folder, server), learner, lambda publisher, _: publisher.publish(0))
+        assert here.loads == 0
+
+
+def test_a_server_of_another_process_takes_them_too(folder, tmp_path, monkeypatch):
+    path, _ = install(tmp_path / "packages")
+    monkeypatch.setenv("PYTHONPATH", path)
+    learner = learner_of(folder)
+    step(learner)
+
+    async def work(publisher, engine):
+        await publisher.publish(1)
+        return await engine.score(IDS)
+
+    settings = {"launch": True, "python": Path(sys.executable), "start_seconds": 240.0}
+    scores = publishing(on_wire(folder, run=tmp_path / "run", **settings), learner, work)
+    np.testing.assert_allclose(scores, plain_scores(learner.model, IDS), atol=1e-5)
+
+
+def test_a_message_of_another_hand_over_is_no_message_of_this_one():
+    tensors = [torch.arange(6.0).view(2, 3).bfloat16(), torch.ones(5).bfloat16()]
+    about = {
+        "dtype": "bfloat16",
+        "names": ["a", "b"],
+        "shapes": [[2, 3], [5]],
+        "buckets": [2],
+        "key": "ab" * 32,
+    }
+    delivery = Delivery(label="run-1", **about)
+    part = next(delivery.parts())
+    message, digests = seal(delivery, 0, tensors)
+    assert [torch.equal(t, u) for t, (_, u) in zip(tensors, opened(delivery, 0, part, message), strict=True)]
+    assert len(set(digests)) == 2
+    for other in (
+        Delivery(label="run-2", **about),
+        Delivery(label="run-1", **{**about, "key": "ba" * 32}),
+        Delivery(label="run-1", **{**about, "names": ["a"] * 3, "shapes": [[1]] * 3, "buckets": [2, 1]}),
+    ):
+        with pytest.raises(ValueError, match="damaged, or of another hand-over"):
+            opened(other, 0, part, message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"urls": ("http://node-7:8000",), "weights": "gloo"}, "reaches this machine alone"),
+        ({"launch": True, "urls": (), "weights": "nccl", "sleep": True}, "sleep = true is to prevent"),
+        ({"launch": True, "urls": (), "weights": "gloo", "weights_dir": "w"}, "weights_dir: has no effect"),
+    ],
+)
+def test_ways_that_do_not_fit_the_servers_are_refused(folder, settings, expected):
+    with pytest.raises((ConfigError, ValueError), match=expected):
+        engine_of(folder, hands_over=True, **settings)
+
+
+class Loop:
+    """A group of NCCL as its library has it, over gloo: the messages are real, the library is not there."""
+
+    groups: ClassVar = []
+
+    @staticmethod
+    def new_id():
+        return bytes(range(128))
+
+    def __init__(self, group, size):
+        self.sent, self.aborted = [], False
+        Loop.groups.append((group, size, self))
+
+    def broadcast(self, tensor):
+        self.sent.append(tensor.clone())
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_over_nccl_servers_are_told_what_vllm_asks_for_and_buckets_are_cut_as_vllm_cuts_them(folder):
+    learner = learner_of(folder)
+    weights = LearnerBuckets(learner, "bfloat16")
+    wire = NcclWire(Loop)
+    first, second = wire.meet(weights, [1, 3], 4)
+    assert {**first, "rank_offset": 3} == second
+    assert first["packed_buffer_size_bytes"] == 40_000
+    wire.join()
+    about = wire.announce(weights, "run-1")
+    assert about["names"] == list(weights.shapes)
+    wire.send(weights)
+    group, size, communicator = Loop.groups[-1]
+    assert (group, size) == (bytes(range(128)), 4)
+    # The rule of vLLM's packed_nccl_broadcast_consumer.
+    sizes, expected = [2 * int(np.prod(shape)) for shape in about["shapes"]], [0]
+    for number in sizes:
+        if expected[-1] > first["packed_buffer_size_bytes"]:
+            expected.append(0)
+        expected[-1] += number
+    assert [message.numel() for message in communicator.sent] == expected
+    whole = torch.cat(communicator.sent).view(torch.bfloat16)
+    served = ServedWeights(learner)
+    plain = torch.cat([served.tensor(name, torch.bfloat16).flatten() for name in about["names"]])
+    assert torch.equal(whole, plain)
+    wire.stop()
+    assert communicator.aborted
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_server_with_old_weights_is_caught_within_any_tolerance(folder, servers):
+    """As in bfloat16, where a nat passes: it takes the label and loads nothing, and has no route for checksums."""
+    learner = learner_of(folder)
+
+    async def work(publisher, engine):
+        engine._info = replace(engine.info(), logprob_tolerance=100.0)
+        await publisher.publish(0)
+        old.forgets = set(dict(old.model.named_parameters()))
+        step(learner)
+        await publisher.publish(1)
+
+    with ExitStack() as stack:
+        running = [stack.enter_context(stand_in(folder)) for _ in range(servers)]
+        old = running[-1][0]
+        old.faults["/weight_checker"] = lambda _: as_json({"detail": "Not Found"}, 404)
+        with pytest.raises(EngineError, match="has old weights"):
+            publishing(on_wire(folder, *(server for _, server in running)), learner, work)
