@@ -132,7 +132,7 @@ def main() -> int:
         return 1
     # Doctor's figure is that of the recipe as it stands, on its own model.
     settings = [
-        *(word for word in trained if not word.startswith(("model.", "run."))),
+        *(word for word in trained if not word.startswith(("model.", "run.dir"))),
         f"model.path={options.model}",
     ]
     estimate = _estimate(options.recipe, [*settings, *options.settings], peak.whole)
