@@ -131,7 +131,10 @@ def main() -> int:
         print("training failed", file=sys.stderr)
         return 1
     # Doctor's figure is that of the recipe as it stands, on its own model.
-    settings = [*(word for word in trained if not word.startswith("model.")), f"model.path={options.model}"]
+    settings = [
+        *(word for word in trained if not word.startswith(("model.", "run.dir"))),
+        f"model.path={options.model}",
+    ]
     estimate = _estimate(options.recipe, [*settings, *options.settings], peak.whole)
     print(_row(options.recipe.stem, options.model.name, out / "rl", peak, estimate))
     return 0

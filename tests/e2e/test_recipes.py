@@ -261,9 +261,9 @@ CHECKS = {
 def test_a_recipe_of_eight_gpus_serves_a_small_model_on_a_cpu(tmp_path, task, caller):
     """With the local engine alone changed it computes in bfloat16, as it says."""
     run = tmp_path / "run"
-    kept = {"model.dtype", "learner.optimizer.rate"}
+    as_shipped = {"model.dtype", "learner.optimizer.rate"}
     settings = settings_of(RECIPES["arpo_reasoning_7b"], task, caller, run)
-    small = [word for word in settings if word != "-s" and word.partition("=")[0] not in kept]
+    small = [word for word in settings if word != "-s" and word.partition("=")[0] not in as_shipped]
     assert "engine.name=local" in small
     assert main(["train", "arpo_reasoning_7b", "--max-steps", "1", *overrides(*small)]) == 0
     (row,) = read_metrics(run / "metrics.jsonl")

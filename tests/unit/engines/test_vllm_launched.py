@@ -41,8 +41,12 @@ def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(folder, launch
     engine, failing, notes = launch
     replica = engine._replicas[0]
     pids = []
+    # It measures the free memory as it starts: not before the learner lets it.
+    assert replica.process.has_ended
 
     async def work(engine):
+        await engine.sleep()
+        assert (replica.state, replica.process.has_ended) == (ServerState.ASLEEP, False)
         for version, (sleeps, wakes) in enumerate([("", ""), ("/sleep", "/wake_up"), ("", "")], start=1):
             failing.write_text(wakes)
             await step(engine, folder, version)
