@@ -183,7 +183,8 @@ class VllmEngine:
 
     def _refuse_unmoved(self, ids: tuple[int, ...], scores: Mapping[Replica, Floats | None]) -> None:
         """Raise EngineError if a hand-over changed the logprobs of some servers, and of others not one bit."""
-        moved, unmoved = [], []
+        moved: list[Replica] = []
+        unmoved: list[Replica] = []
         for replica, logprobs in scores.items():
             before = self._scores.get(replica)
             if logprobs is None or (before is not None and before[:2] == (ids, replica.label)):
