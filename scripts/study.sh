@@ -15,7 +15,7 @@ esac
 starts=runs/study_$world out=runs/ablate_$world lines=docs/study/$world.jsonl
 
 start() {
-    [ -d "$starts/$1/sft/checkpoints/step-001200" ] && return
+    [ -n "$(ls -d "$starts/$1"/sft/checkpoints/step-* 2>/dev/null)" ] && return
     rm -rf "${starts:?}/$1" # of a start that was stopped
     # shellcheck disable=SC2086 # two words
     ramify quickstart --only sft $make --seed "$1" --out "$starts/$1" --quiet

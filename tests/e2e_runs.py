@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 SECONDS = 120.0
@@ -267,16 +266,6 @@ def python(code: str, *arguments, **environment) -> subprocess.CompletedProcess[
     return subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **environment}
     )
-
-
-def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
-    """Wait until the run has recorded a step, and see that it still runs."""
-    metrics = run / "metrics.jsonl"
-    deadline = time.monotonic() + SECONDS
-    while not (metrics.is_file() and f'"step":{step},' in metrics.read_text()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def different(first, second, prefix=""):

@@ -130,7 +130,9 @@ def main() -> int:
     if status:
         print("training failed", file=sys.stderr)
         return 1
-    estimate = _estimate(options.recipe, [f"model.path={options.model}", *options.settings], peak.whole)
+    # Doctor's figure is that of the recipe as it stands, on its own model.
+    settings = [*(word for word in trained if not word.startswith("model.")), f"model.path={options.model}"]
+    estimate = _estimate(options.recipe, [*settings, *options.settings], peak.whole)
     print(_row(options.recipe.stem, options.model.name, out / "rl", peak, estimate))
     return 0
 
@@ -178,7 +180,7 @@ def _row(recipe: str, model: str, run: Path, peak: Peak, estimate: str) -> str:
     import torch
 
     steps = read_metrics(run / "metrics.jsonl")
-    times = [row["time"] for row in steps]
+    times = [ended for row in steps if (ended := row["time"]) is not None]
     seconds = [after - before for before, after in pairwise(times)]
     path = run / "evals.jsonl"
     scores = [row["eval/pass@1"] for row in read_metrics(path)] if path.exists() else []

@@ -11,6 +11,7 @@ run_family(
         "3": _ENGINE,
         "3b": _ENGINE,
         "3c": "benchmarks.rollout.slow_steps",
+        "3.client": "benchmarks.rollout.client_row",
         "4.clean": _SCHEDULE,
         "4.tail": _SCHEDULE,
         "4b": _SCHEDULE,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ramify import algorithms, branching, rewards, tools
     from ramify.api.agent import Agent
+    from ramify.api.bench import bench_credit
     from ramify.api.data import Problems, problems
     from ramify.api.functions import advantage, branching_rule, reward, rewriter, token_loss, tool
     from ramify.api.policy import Policy, Report
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Agent": "api.agent",
+    "bench_credit": "api.bench",
     "Problems": "api.data",
     "problems": "api.data",
     "advantage": "api.functions",
@@ -103,6 +105,7 @@ __all__ = [
     "Trees",
     "advantage",
     "algorithms",
+    "bench_credit",
     "branching",
     "branching_rule",
     "compare",

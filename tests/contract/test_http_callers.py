@@ -239,7 +239,7 @@ CALLERS = {
     ),
     "ramify.tools.pages": (
         pages(lambda url: GuardedPages(BrowserConfig(networks=HERE, page_seconds=SECONDS))),
-        pages(lambda url: JinaPages(client(), base_url=f"{url}/jina")),
+        pages(lambda url: JinaPages(client(), BrowserConfig(source="jina", url=f"{url}/jina"))),
     ),
     "ramify.tools.python": (sandbox,),
     "ramify.tools.openenv_environment": (openenv_schema, openenv_socket) if OPENENV else (),
@@ -373,7 +373,9 @@ def test_a_socket_ends_with_its_error(name, folder):
 
 
 LIBRARIES = {
-    "httpx": {"ramify.net.connections", "ramify.net.addresses"},  # the second parses addresses
+    "aiohttp": {"ramify.net.connections"},
+    "httpx": {"ramify.net.connections", "ramify.net.addresses"},  # parses addresses, and reads certificates
+    "urllib.request": {"ramify.net.connections"},  # reads the environment's proxies
     "httpx2": {"ramify.net.mcp_http"},  # a bridge from mcp's client to our transport
     "websockets": {
         "ramify.net.websocket",
@@ -385,7 +387,7 @@ LIBRARIES = {
 }
 """Which modules may import what could make requests."""
 NEVER = {
-    "aiohttp", "requests", "urllib3", "httpcore", "h11", "pycurl", "http.client", "urllib.request", "hf_xet", "xmlrpc", "ftplib",
+    "requests", "urllib3", "httpcore", "h11", "pycurl", "http.client", "hf_xet", "xmlrpc", "ftplib",
     "smtplib", "datasets", "openai",
 }  # fmt: skip
 ASKING = {

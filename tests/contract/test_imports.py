@@ -38,6 +38,18 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+def test_a_training_step_loads_no_adapters_library_and_no_family_that_it_does_not_train():
+    code = """
+import sys
+import ramify.train.rl, ramify.learner.worker, ramify.engines.local
+families = [name for name in sys.modules if name.startswith("transformers.models.") and ".modeling_" in name]
+assert not families or all(".auto." in name for name in families), families
+assert "peft" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_import_ramify_takes_50_ms_and_loads_no_library():
     code = """
 import sys, time

@@ -205,7 +205,7 @@ def jina(answer, url="https://a.test/x?y=1&z=2", key=None):
         async def main():
             secrets = () if key is None else (key,)
             client = HttpClient("jina", HttpSettings(attempts=1), secrets=secrets)
-            source = JinaPages(client, key=key, base_url=server.url, max_chars=200)
+            source = JinaPages(client, BrowserConfig(source="jina", url=server.url, max_chars=200), key)
             try:
                 return await source.read(url)
             except (RequestFailedError, ServiceDownError) as error:

@@ -50,7 +50,10 @@ def test_the_job_is_indexed_and_its_pods_find_each_other(job):
         f"--rdzv-endpoint {name}-0.{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
         in command
     )
-    assert f"--nnodes {spec['completions']} " in command
+    assert re.search(r"--nnodes (\d+):(\d+) ", command)[2] == str(spec["completions"])
+    # torchrun kills before the pod is killed, and both wait longer than torchrun's own 30 s.
+    seconds = int(re.search(r"--shutdown-timeout (\d+) ", command)[1])
+    assert 300 < seconds < spec["template"]["spec"]["terminationGracePeriodSeconds"]
     assert "train" in COMMANDS
 
 
@@ -97,7 +100,7 @@ def test_a_first_job_and_one_that_goes_on(slurm, tmp_path):
     run = tmp_path / "run"
     status, (command,), _ = slurm(ASKED, "r.toml", str(run), "-s", "run.seed=1")
     assert status == 0
-    assert "--nnodes 2 --nproc-per-node 8 --max-restarts 3" in command
+    assert "--nnodes 2:2 --nproc-per-node 8 --max-restarts 3 --shutdown-timeout 540 " in command
     port = int(re.search(r"--rdzv-endpoint node-a:(\d+) --rdzv-id 77", command)[1])
     assert 1024 < port < 65536
     assert command.endswith(f"-m ramify train r.toml -s run.dir={run} -s run.seed=1")

@@ -40,14 +40,14 @@ def turns():
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, model_folder):
+def world(tmp_path_factory, tokenizer_folder):
     folder = tmp_path_factory.mktemp("world") / "task"
     problems = [{"id": f"p{i}", "prompt": f"question {i}", "answer": i} for i in range(PROBLEMS)]
     text = TRAIN.replace('name = "local"\nslots = 12', f'name = "scripted"\nscript = "{folder}/script.toml"')
     text = text.replace(
         'name = "length"', f'name = "parts"\nown = [{{{{ path = "{folder}/right.py", function = "right" }}}}]'
     )
-    recipe = write_task(folder, model_folder, text, problems=problems, script="".join(turns()))
+    recipe = write_task(folder, tokenizer_folder, text, problems=problems, script="".join(turns()))
     (folder / "right.py").write_text(REWARD)
     settings = {"rollout.n": 8, "rollout.m": 2, "run.deterministic": "false", "rollout.max_tokens": 120}
     settings["rollout.branching"] = '{name="random",rate=0.6,probe_tokens=2}'
@@ -64,7 +64,7 @@ def audit(capsys, source, out, *words):
 @pytest.fixture(scope="module")
 def audited(world, tmp_path_factory):
     out = tmp_path_factory.mktemp("audited") / "audit"
-    assert main(["audit", str(world), "--out", str(out), "--decisions", "200", "--samples", "16"]) == 0
+    assert main(["audit", str(world), "--out", str(out), "--decisions", "200", "--samples", "12"]) == 0
     return json.loads((out / "audit.json").read_text()), read_lines(out / "effects.jsonl"), out
 
 

@@ -120,7 +120,7 @@ from safetensors.numpy import load_file
 from ramify.cli import main
 for command in ("train", "rollout"):
     assert main([command, {str(recipe)!r}, "--dry-run"]) == 0
-unused = {{"torch", "transformers", "pyarrow", "httpx", "tenacity", "rich", "asyncio"}} & sys.modules.keys()
+unused = {{"torch", "transformers", "pyarrow", "aiohttp", "httpx", "rich", "asyncio"}} & sys.modules.keys()
 assert not unused, unused
 """
     done = python(code)
@@ -233,7 +233,7 @@ def test_doctor_opens_what_the_recipe_names(tmp_path, model_folder, capsys, monk
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the programs of a user from each other")
 @pytest.mark.parametrize("command", ["doctor", "train", "eval"])
-def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, command):
+def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, forked, command):
     """Asked by the user's own code, which runs in the command's process: PR_GET_DUMPABLE."""
     (tmp_path / "own.py").write_text(
         "import ctypes\nprint('dumpable:', ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)\n"
@@ -242,7 +242,7 @@ def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, 
     recipe = write_task(tmp_path / "task", model_folder, EVAL if command == "eval" else TRAIN)
     own = f"tools.own=[{{path = '{tmp_path / 'own.py'}', function = 'tool'}}]"
     more = ["--max-steps", "1"] if command == "train" else []
-    status, out, message = ramify(command, recipe, "-s", own, *more)
+    status, out, message = forked(command, recipe, "-s", own, *more)
     assert (status, "dumpable: 0\n" in out) == (0, True), message
 
 

@@ -104,9 +104,9 @@ def test_a_damaged_model_folder_leaves_no_run_behind(refused, tmp_path, model_fo
 
 
 @pytest.mark.parametrize("name", [BROKEN[0], "chat_template.jinja with raises"])
-def test_a_damaged_model_folder_prints_one_line_and_asks_nothing(tmp_path, model_folder, name):
+def test_a_damaged_model_folder_prints_one_line_and_asks_nothing(tmp_path, model_folder, forked, name):
     recipe = write_task(tmp_path / "task", broken(name, model_folder, tmp_path / "model"), SFT)
-    status, _, message = ramify("sft", recipe)
+    status, _, message = forked("sft", recipe)
     assert (status, message.count("\n")) == (2, 1), message
     assert str(tmp_path / "model") in message
 

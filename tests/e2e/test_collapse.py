@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from e2e_runs import overrides, ramify, write_task
+from e2e_runs import overrides, write_task
 from ramify.assemble.training import build_rl
 from ramify.config.load import load_recipe
 from ramify.config.other_runs import record_of
@@ -108,10 +108,10 @@ def test_what_the_guard_has_seen_survives_a_resume(tmp_path, caller):
         assert same(again.learning.learner.model, good)
 
 
-def test_after_the_last_way_back_the_run_stops_with_a_reason(tmp_path, caller):
+def test_after_the_last_way_back_the_run_stops_with_a_reason(tmp_path, caller, forked):
     recipe = write_task(tmp_path, caller)
     settings = overrides(*REPETITION[1:], "guard.max_length=0.01")
-    status, _, message = ramify("train", recipe, *settings)
+    status, _, message = forked("train", recipe, *settings)
     run = recipe.parent / "run"
     assert status == 1
     assert message.startswith("ramify train: step 4: health/written = 0.")

@@ -1,7 +1,6 @@
 """`ramify eval` with a judge that is slow, busy, broken, or answers in another form: verdicts, failures, agreement."""
 
 import json
-import os
 import signal
 import threading
 import time
@@ -9,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from e2e_runs import EVAL, overrides, start, write_task
+from e2e_runs import EVAL, overrides, write_task
 from loopback import as_json, serve
 from ramify.cli import main
 from ramify.eval.results import read_records
@@ -167,17 +166,13 @@ def test_too_many_answers_without_a_verdict_stop_the_evaluation(task, refused):
     assert not (task.parent / "run" / "summary.json").exists()
 
 
-def test_sigterm_keeps_what_has_ended(task):
+def test_sigterm_keeps_what_has_ended(task, forked):
     with serve(StandIn()) as server:
         arguments = words(task.parent, server.url)
-        process = start("eval", task, *arguments)
-        results = task.parent / "run" / "results.jsonl"
-        while process.poll() is None and not results.exists():
-            time.sleep(0.002)
-        os.kill(process.pid, signal.SIGTERM)
-        _, err = process.communicate()
-        assert process.returncode in (0, 128 + signal.SIGTERM), err
-        if process.returncode:
+        when = (f"{task.parent}/run/results.jsonl", 1, signal.SIGTERM)
+        status, _, err = forked("eval", task, *arguments, when=when)
+        assert status in (0, 128 + signal.SIGTERM), err
+        if status:
             assert "stopped by SIGTERM; the attempts that have ended are in" in err
         assert main(["eval", str(task), "--resume", *arguments]) == 0
     assert len(read_records(task.parent / "run")) == 27

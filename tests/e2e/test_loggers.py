@@ -2,13 +2,14 @@
 
 import io
 import json
+import signal
 import sqlite3
 import sys
 from dataclasses import replace
 
 import pytest
 
-from e2e_runs import SFT, TRAIN, overrides, ramify, start, wait_for_step, write_task
+from e2e_runs import SFT, TRAIN, overrides, ramify, write_task
 from ramify.assemble.training import build_rl
 from ramify.cli import main
 from ramify.config.load import load_recipe
@@ -102,7 +103,7 @@ READERS = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_run_that_was_killed_goes_on_in_the_same_run_of_its_logger(
-    tmp_path, model_folder, monkeypatch, name
+    tmp_path, model_folder, forked, monkeypatch, name
 ):
     pytest.importorskip(name)
     if name == "mlflow":
@@ -110,15 +111,13 @@ def test_a_run_that_was_killed_goes_on_in_the_same_run_of_its_logger(
     folder = tmp_path / "task"
     recipe, run = write_task(folder, model_folder, SFT), folder / "run"
     monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-    monkeypatch.setenv("WANDB_DIR", str(folder))
+    environment = {"TRACKIO_DIR": str(folder / "trackio"), "WANDB_DIR": str(folder)}
     settings = ("data.epochs=400", "run.threads=1", "run.save_every=4", f'log.to=["{name}"]')
     arguments = ("sft", recipe, *overrides(*settings))
-    process = start(*arguments)
-    wait_for_step(process, run, 6)
-    process.kill()
-    process.communicate()
+    when = (f"{run}/metrics.jsonl", 6, signal.SIGKILL)
+    assert forked(*arguments, when=when, **environment)[0] == -signal.SIGKILL
     before = len(read_metrics(run / "metrics.jsonl"))
-    status, out, err = ramify(*arguments, "--resume", "--max-steps", before + 5)
+    status, out, err = forked(*arguments, "--resume", "--max-steps", before + 5, **environment)
     assert status == 0, err
     assert "log.to" not in out + err
     truth = {row["step"]: row["loss"] for row in read_metrics(run / "metrics.jsonl")}

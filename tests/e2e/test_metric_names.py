@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import DPO, SELFCRITIC, SFT, TRAIN, ramify, write_task
+from e2e_runs import DPO, SELFCRITIC, SFT, TRAIN, write_task
 from ramify.core.protocols import Event
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey, make_tree
@@ -64,7 +64,7 @@ def browsed():
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory, caller):
+def written(tmp_path_factory, caller, forked):
     """Names that small runs write, and those of two functions about what small runs do not meet."""
     names = {*tree_metrics(judged()), *fallen(), *browsed()}
     refusing = SELFCRITIC.replace("[engine]", "dynamic_sampling = {{ max_attempts = 2 }}\n[engine]")
@@ -78,7 +78,7 @@ def written(tmp_path_factory, caller):
         task = write_task(tmp_path_factory.mktemp(command), caller, text)
         dev = f"eval={{test={str(task.parent / 'problems.jsonl')!r}, every=1, limit=2, null=true}}"
         settings = {"train": ("-s", "run.steps=2"), "selfcritic": ("-s", dev)}.get(command, ())
-        status, _, err = ramify(command, task, *settings)
+        status, _, err = forked(command, task, *settings)
         assert status == 0, err
         paths = [*task.parent.rglob("metrics.jsonl"), *task.parent.rglob("evals.jsonl")]
         rows = [row for path in paths for row in read_metrics(path)]

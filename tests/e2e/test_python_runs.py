@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import ramify as rf
-from e2e_runs import TRAIN, ramify, read_lines, write_task
+from e2e_runs import TRAIN, read_lines, write_task
 from ramify.cli import main
 from ramify.core.errors import ConfigError, DataError
 
@@ -39,7 +39,7 @@ def weights(run):
     return (run.checkpoint / "model.safetensors").read_bytes()
 
 
-def test_a_python_run_goes_on_from_the_command_line_to_the_same_bits(task, tmp_path):
+def test_a_python_run_goes_on_from_the_command_line_to_the_same_bits(task, tmp_path, forked):
     whole = trainer_of(task, tmp_path / "whole").train(steps=2)
     results = {}
     worker = threading.Thread(
@@ -49,7 +49,7 @@ def test_a_python_run_goes_on_from_the_command_line_to_the_same_bits(task, tmp_p
     worker.join()
     part = results["run"]
     assert len(part.metrics) == 1
-    status, _, err = ramify("train", part.dir / "recipe.toml", "--resume", "-s", "run.steps=2")
+    status, _, err = forked("train", part.dir / "recipe.toml", "--resume", "-s", "run.steps=2")
     assert status == 0, err
     assert weights(part) == weights(whole)
     assert part.steps == whole.steps == (1, 2)
@@ -96,7 +96,7 @@ def test_a_reward_with_an_unknown_parameter_is_refused_before_the_run(task, tmp_
     assert not (tmp_path / "run" / "trees").exists()
 
 
-def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, capsys):
+def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, forked, capsys):
     def right(completions):
         return [float(len(text)) for text in completions]
 
@@ -113,7 +113,7 @@ def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, capsys
     )
     run = trainer.train(steps=2, resume=True)
     assert len(run.metrics) == 2
-    status, _, err = ramify("train", run.dir / "recipe.toml", "--resume")
+    status, _, err = forked("train", run.dir / "recipe.toml", "--resume")
     assert status == 2
     assert "a function of another Python session, which no file has. Go on from Python" in err
     assert len(err.strip().splitlines()) == 1

@@ -114,3 +114,13 @@ def test_a_first_phase_that_fails_leaves_a_folder_that_can_be_used_again(tmp_pat
     assert "base: the model cannot be written there" in message
     assert "Traceback" not in message
     assert list(out.iterdir()) == []
+
+
+def test_only_the_cold_start_is_the_same_cold_start(smoke_quickstart, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["quickstart", "--smoke", "--seed", "1", "--only", "sft", "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["base", "sft", "world"]
+    for name in ("sft/checkpoints/step-000030/model.safetensors", "world/test.jsonl"):
+        assert (out / name).read_bytes() == (smoke_quickstart / name).read_bytes()
+    assert main(["quickstart", "--tool-star", "--only", "sft", "--out", str(tmp_path / "other")]) == 2
+    assert "--only: has no effect with --tool-star" in capsys.readouterr().err

@@ -258,6 +258,19 @@ CHECKS = {
 }
 
 
+def test_a_recipe_of_eight_gpus_serves_a_small_model_on_a_cpu(tmp_path, task, caller):
+    """With the local engine alone changed it computes in bfloat16, as it says."""
+    run = tmp_path / "run"
+    kept = {"model.dtype", "learner.optimizer.rate"}
+    settings = settings_of(RECIPES["arpo_reasoning_7b"], task, caller, run)
+    small = [word for word in settings if word != "-s" and word.partition("=")[0] not in kept]
+    assert "engine.name=local" in small
+    assert main(["train", "arpo_reasoning_7b", "--max-steps", "1", *overrides(*small)]) == 0
+    (row,) = read_metrics(run / "metrics.jsonl")
+    assert row["update/steps"] >= 1
+    assert 0 < row["update/mismatch_max"] < 0.1
+
+
 def test_importance_weights_act_where_the_engine_is_not_the_learner(tmp_path, task, caller):
     def first_update(name, *more):
         path, run = RECIPES[f"{name}_reasoning_7b"], tmp_path / name

@@ -9,7 +9,7 @@ import pytest
 from e2e_runs import EVAL, PASSAGES, TRAIN, overrides, read_lines, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.trace import read_trees
-from ramify.runs.actions import tree_actions
+from ramify.runs.recorded_trees import tree_actions
 
 STEPS = overrides("run.save_every=1", "learner.optimizer.rate=1e-4")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from e2e_runs import TRAIN, ramify, read_lines, write_task
+from e2e_runs import TRAIN, read_lines, write_task
 from ramify.chat.token_texts import run_tokenizer, token_texts
 from ramify.core.messages import Calls
 from ramify.core.tree import Source
@@ -27,10 +27,10 @@ RARE = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, caller):
+def run(tmp_path_factory, caller, forked):
     text = TRAIN.replace('loss = {{ name = "clip" }}\n', RECOMPUTED)
     task = write_task(tmp_path_factory.mktemp("traced"), caller, text)
-    status, _, err = ramify("train", task, "-s", "run.steps=2")
+    status, _, err = forked("train", task, "-s", "run.steps=2")
     assert status == 0, err
     return task.parent / "run"
 

@@ -13,7 +13,7 @@ from other_user import refuses_another_user
 from ramify.engines.vllm.process import Command, ServerProcess
 from ramify.engines.vllm.server import VllmServer
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.net.connections import HttpxTransport
+from ramify.net.connections import HttpTransport
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,7 +104,7 @@ def links(folder):
 def test_sleep_and_wake_are_verified_by_the_servers_own_word(launched):
     """On a CPU the routes change what the server says of itself, and no memory."""
     settings = HttpSettings(attempts=1, in_flight=8)
-    client = HttpClient("engine", settings, transport=HttpxTransport(8, uds=launched.socket), many_hosts=True)
+    client = HttpClient("engine", settings, transport=HttpTransport(8, uds=launched.socket), many_hosts=True)
     server = VllmServer(client, launched.url, 10_000, launched.key)
 
     async def main():

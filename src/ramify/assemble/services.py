@@ -123,8 +123,7 @@ def page_source(config: BrowserConfig) -> "PageSource":
     http = HttpConfig(timeout_seconds=config.page_seconds, in_flight=config.in_flight)
     # Unreadable pages count as failures of the service, so allow many.
     client = http_client("jina", http, key, failures_to_open=64)
-    address = {} if config.url is None else {"base_url": config.url}
-    return JinaPages(client, key=key, max_chars=config.max_chars, **address)
+    return JinaPages(client, config, key)
 
 
 def _key(variable: str, offline: bool) -> str:

@@ -245,12 +245,12 @@ class _Build:
         """Add a tool of the user's own."""
         from ramify.tools.functions import load_tool
 
-        loaded = load_tool(config)
-        name = loaded.tool.spec.name
-        self._add(name, loaded.tool)
-        self.identities[name] = {"file": str(loaded.path), "sha256": loaded.sha256}
-        self.notes.append(f"tool {name}: {config.function} of {loaded.path}, sha256 {loaded.sha256[:16]}")
-        return loaded.tool
+        tool, sha256 = load_tool(config)
+        name = tool.spec.name
+        self._add(name, tool)
+        self.identities[name] = {"file": str(config.path), "sha256": sha256}
+        self.notes.append(f"tool {name}: {config.function} of {config.path}, sha256 {sha256[:16]}")
+        return tool
 
 
 def _setup_note(setup: "ProgramSetup", level: int) -> str:
@@ -266,7 +266,7 @@ def _setup_note(setup: "ProgramSetup", level: int) -> str:
 
 
 def _routed(usual: Tool, others: Mapping[str, Tool]) -> Tool:
-    from ramify.tools.search_of import SearchByBenchmark
+    from ramify.tools.search import SearchByBenchmark
 
     return SearchByBenchmark(usual, others) if others else usual
 

@@ -113,7 +113,7 @@ def _replica(
     from ramify.engines.vllm.replica import Replica
     from ramify.engines.vllm.server import VllmServer
     from ramify.net.client import HttpClient, HttpSettings
-    from ramify.net.connections import HttpxTransport
+    from ramify.net.connections import HttpTransport
 
     settings = HttpSettings(
         timeout_seconds=section.request_seconds,
@@ -126,7 +126,7 @@ def _replica(
         f"engine {server.url}",
         settings,
         secrets=[server.key] if server.key else [],
-        transport=None if process is None else HttpxTransport(settings.in_flight, uds=process.socket),
+        transport=None if process is None else HttpTransport(settings.in_flight, uds=process.socket),
         # A refusal then concerns one request, and no number of failures makes the client give up: servers return.
         many_hosts=True,
     )

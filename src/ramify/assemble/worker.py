@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.assemble.model import build_model
+from ramify.assemble.model import build_model, require_positions
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
 from ramify.engines.configs import EngineConfig
@@ -19,6 +19,7 @@ from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed.device_mesh import DeviceMesh
     from transformers import PreTrainedModel
 
@@ -81,10 +82,13 @@ class WorkerPlan:
 
         on_gpu = section.device != "cpu" and torch.cuda.is_available()
         mesh = make_mesh(rank, "cuda" if on_gpu else "cpu", self.copies)
-        whole = replace(section, dtype=section.dtype if _keeps_its_base(section) else "float32", device="cpu")
-        model = _in_float32(build_model(whole, self.context_tokens, self.seed))
-        self._split(model, mesh)
-        return Worker(model, self.optimizer, self.reference(model, mesh))
+        parts = None if _keeps_its_base(section) else self._read_parts(section.folder, "float32", mesh)
+        if parts is None:
+            dtype = section.dtype if _keeps_its_base(section) else "float32"
+            whole = replace(section, dtype=dtype, device="cpu")
+            parts = _in_float32(build_model(whole, self.context_tokens, self.seed))
+            self._split(parts, mesh)
+        return Worker(parts, self.optimizer, self.reference(parts, mesh))
 
     def description(self) -> dict[str, Any]:
         """Return the plan as values that ranks can send to each other."""
@@ -100,11 +104,48 @@ class WorkerPlan:
         section = replace(self.model, path=self.source)
         return build_model(section, self.context_tokens, self.seed).requires_grad_(False)
 
-    def _split(self, model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
+    def _split(
+        self,
+        model: "PreTrainedModel",
+        mesh: "DeviceMesh",
+        read: "Callable[[str, slice], torch.Tensor] | None" = None,
+    ) -> None:
         from ramify.learner.sharding import Sharding, shard
         from ramify.modeling.load import DTYPES
 
-        shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.layout))
+        shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.layout), read)
+
+    def _read_parts(
+        self, folder: Path, dtype: str, mesh: "DeviceMesh", *, trained: bool = True
+    ) -> "PreTrainedModel | None":
+        """Read this rank's part of each weight, and no more; None: the folder has to be read whole."""
+        from safetensors import safe_open
+
+        from ramify.learner.sharding import on_any
+        from ramify.modeling.load import ValueFlags, check_values, load_unfilled
+
+        unfilled = load_unfilled(folder, dtype)
+        if unfilled is None:
+            return None
+        model, stored = unfilled
+        require_positions(folder, int(model.config.max_position_embeddings), self.context_tokens)
+        flags: dict[str, ValueFlags] = {}
+
+        def read(name: str, rows: slice) -> "torch.Tensor":
+            with safe_open(stored[name].file, framework="pt") as file:
+                part: torch.Tensor = file.get_slice(name)[rows]
+            flags[name] = ValueFlags.of(part)
+            return part
+
+        self._split(model.requires_grad_(trained), mesh, read)
+        known = on_any([flag for each in flags.values() for flag in (each.not_finite, each.not_zero)], mesh)
+        values = zip(known[::2], known[1::2], strict=True)
+        whole = {
+            name: replace(flags[name], not_finite=a, not_zero=b)
+            for name, (a, b) in zip(flags, values, strict=True)
+        }
+        check_values(whole, stored, folder)
+        return model
 
     def reference(self, model: "PreTrainedModel", mesh: "DeviceMesh | None") -> "Reference | None":
         """Return the model before the run: the base without its adapter, or a frozen copy.
@@ -130,8 +171,11 @@ class WorkerPlan:
             device = str(compute_device(model))
             frozen = load_model(self.model.folder, self.model.dtype, device).requires_grad_(False)
         else:
-            frozen = load_model(self.model.folder, self.model.dtype).requires_grad_(False)
-            self._split(frozen, mesh)
+            parts = self._read_parts(self.model.folder, self.model.dtype, mesh, trained=False)
+            if parts is None:
+                parts = load_model(self.model.folder, self.model.dtype).requires_grad_(False)
+                self._split(parts, mesh)
+            frozen = parts
         return lambda: nullcontext(frozen)
 
 

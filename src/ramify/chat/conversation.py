@@ -5,6 +5,7 @@ came in between. So the messages are made from the nodes (`EndpointRenderer.conv
 turn in the dialect (`EndpointRenderer.turn_text`). Nothing is parsed out of a rendered prompt.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TypeAlias
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.tokenizer import as_unicode
 from ramify.core.messages import Message, TextPart, ToolResult, TurnOutline
+from ramify.core.protocols import Json
 from ramify.core.tree import Source
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
@@ -137,3 +139,16 @@ def with_broken_controls(lines: Sequence[Line], controls: ControlTokens) -> tupl
 def followed_by(turn: str, calls: str) -> str:
     """Return a turn with its calls, which begin on a line of their own."""
     return f"{turn}\n{calls}" if calls and turn and not turn.endswith("\n") else turn + calls
+
+
+def data_message(data: Json, mark: str) -> Message:
+    """Return a user message that consists of `data` as JSON between two lines with `mark`.
+
+    A text cannot end its own JSON string, and cannot know a mark that was drawn for this request.
+    """
+    written = json.dumps(data, ensure_ascii=False, indent=1)
+    # Servers parse special tokens and tags in a message's text; the JSON escapes mean the same without being parsed.
+    written = written.replace("<", "\\u003c").replace(">", "\\u003e")
+    # A lone surrogate cannot be encoded as UTF-8.
+    written = written.encode("utf-8", "replace").decode("utf-8")
+    return Message.of("user", f"{mark}\n{written}\n{mark}")

@@ -70,7 +70,6 @@ def run(options: argparse.Namespace) -> None:
         return
     from ramify.files.durable import locked_folder, make_folder
     from ramify.study.arms import plan_ablation
-    from ramify.study.contrasts import compare_arms
     from ramify.study.lines import RESULTS, read_lines
 
     out: Path = options.out or Path("runs", f"ablate-{options.recipe.stem}")
@@ -79,6 +78,8 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         _list(options, ablation, read_lines(out / RESULTS))
         return
+    from ramify.study.contrasts import compare_arms
+
     make_folder("--out", out)
     with locked_folder("--out", out):
         lines = _train(options, ablation, out)

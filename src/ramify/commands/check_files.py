@@ -35,7 +35,7 @@ from ramify.config.sizes import (
 from ramify.core.config import Config, InputFile
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.data.configs import FROM
-from ramify.data.sources import is_on_hub, require_data, sources
+from ramify.data.sources import is_on_hub, require_data, require_readable, sources
 from ramify.files.user_code import WITHOUT_FILE
 from ramify.modeling.configs import ModelConfig
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
@@ -243,10 +243,7 @@ def require_file(key: str, path: Path) -> None:
     if not path.is_file():
         other = "got a folder" if path.is_dir() else "got something else" if path.exists() else "found none"
         raise ConfigError(f"{key}: expected a file, {other} at {path}")
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
+    require_readable(key, path)
 
 
 def require_dataset(key: str, dataset: str | tuple[str, ...]) -> None:

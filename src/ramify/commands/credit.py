@@ -172,7 +172,11 @@ def _node_lines(traced: "TracedTree", new: "TreeCredit | None", old: "TreeCredit
         lines.append(
             f"  {'node':16}  {'tokens':>6}  {'paths':>5}  {'advantage':>17}  {'S+':>17}  {'S-':>17}  {'W':>17}"
         )
-        then = None if old is None else dict(_by_id(by_node(trajectory, old.advantages[leaf])))
+        then = (
+            None
+            if old is None
+            else {node.id: array for node, array in by_node(trajectory, old.advantages[leaf])}
+        )
         for node, advantage in by_node(trajectory, new.advantages[leaf]):
             if not len(advantage):
                 continue
@@ -185,10 +189,6 @@ def _node_lines(traced: "TracedTree", new: "TreeCredit | None", old: "TreeCredit
             cells = "  ".join(f"{cell:>17}" for cell in columns)
             lines.append(f"  {node.id:16}  {len(advantage):>6}  {credit.num_paths[0]:>5.0f}  {cells}")
     return lines
-
-
-def _by_id(pairs: Any) -> "list[tuple[str, np.ndarray]]":  # noqa: ANN401
-    return [(node.id, array) for node, array in pairs]
 
 
 def _cell(new: "np.ndarray", old: "np.ndarray | None") -> str:

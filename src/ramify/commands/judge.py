@@ -95,8 +95,7 @@ def _judge_run(options: argparse.Namespace, config: "JudgeConfig") -> None:
 
 def _judge_file(options: argparse.Namespace, config: "JudgeConfig") -> None:
     from ramify.assemble.reward import build_judge
-    from ramify.eval.judged_files import judge_file
-    from ramify.eval.judging import OpenJudge, open_judging
+    from ramify.eval.judging import OpenJudge, judge_file, open_judging
 
     console = open_console(options)
     folder = options.out or options.source.with_name(options.source.name + ".judged")

@@ -157,6 +157,7 @@ def job_of(
         DataError: The folder of an adapter cannot be read.
     """
     number, copies, row_tokens, adapter, has_reference = _number_bytes(recipe.model.dtype), 1, 0, 0, False
+    stored = _FLOAT if device == "cpu" else number
     if trains and isinstance(recipe, TrainRecipe | SftRecipe):
         copies, row_tokens, model = recipe.learner.copies, largest_row(recipe), recipe.model
         is_adapter = is_fetched(model.path, weights=False) and is_adapter_folder(model.folder)
@@ -174,7 +175,7 @@ def job_of(
         processes=processes,
         copies=copies,
         has_reference=has_reference,
-        sequence_bytes=0 if config is None else store_bytes(config, 1, longest_sequence(recipe), number),
+        sequence_bytes=0 if config is None else store_bytes(config, 1, longest_sequence(recipe), stored),
         device=device,
     )
     buffers = {"NCCL's buffers (assumed)": _NCCL} if job.trains and processes > 1 and device == "cuda" else {}
@@ -215,10 +216,9 @@ def _engine_parts(recipe: AnyRecipe, job: Job) -> dict[str, int]:
         return {}
     weights = job.number_bytes * (job.size.base + job.size.adapter)
     copies = job.trains and (job.is_split or engine.learner_weights == "copy")
-    is_ordered = job.device == "cpu" and job.number_bytes == _FLOAT
     return {
         "the engine's copy of the weights": weights * copies,
-        "weights in the engine's order": job.number_bytes * job.size.base * is_ordered,
+        "weights in the engine's order": job.number_bytes * job.size.base * (job.device == "cpu"),
         f"keys and values of {engine.local_slots} slots": job.sequence_bytes * engine.local_slots,
     }
 

@@ -24,7 +24,9 @@ def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
     try:
         target = _target(path)
         for source in read:
-            if any(_are_one(source, written) for written in (target, _unfinished(target))):
+            if any(
+                _are_one(source, written) for written in (target, target.with_name(target.name + UNFINISHED))
+            ):
                 raise ConfigError(
                     f"{option} {path}: {source} would be overwritten, but the command reads it; name another file"
                 )
@@ -58,10 +60,6 @@ def write_output(option: str, path: Path, content: bytes) -> None:
 def _target(path: Path) -> Path:
     """The file that links lead to, which is replaced instead of the link."""
     return Path(os.path.realpath(path))
-
-
-def _unfinished(target: Path) -> Path:
-    return target.with_name(target.name + UNFINISHED)
 
 
 def _is_replaced(path: Path) -> bool:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.commands.parser import add_quiet, open_console
 from ramify.core.errors import ConfigError
@@ -11,7 +11,6 @@ from ramify.core.errors import ConfigError
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
     from ramify.quickstart.example import Example
-    from ramify.quickstart.report import Estimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +95,12 @@ def run(options: argparse.Namespace) -> None:
     console.note(f"report: {out / 'report.html'}")
 
 
-def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, Any]:
     """Cold start and ARPO; returns pass@1 by stage."""
     from ramify.quickstart.run import run_quickstart
 
-    measured = run_quickstart(_example(options), out, options.seed, console)["pass_at_1"]
-    return {"base": measured["base"], "sft": measured["sft"], "rl": measured["rl"]}
+    scores: Mapping[str, Any] = run_quickstart(_example(options), out, options.seed, console)["pass_at_1"]
+    return scores
 
 
 def _cold_start(options: argparse.Namespace, out: Path, console: "RunConsole") -> Path:
@@ -112,14 +111,14 @@ def _cold_start(options: argparse.Namespace, out: Path, console: "RunConsole") -
 
 
 def _example(options: argparse.Namespace) -> "Example":
-    from ramify.quickstart import language_model, world
+    from ramify.quickstart import word_problems, world
 
     if options.lm:
-        return language_model.make_example(smoke=options.smoke)
+        return word_problems.make_example(smoke=options.smoke)
     return world.make_example(options.difficulty or 1, smoke=options.smoke, ambiguous=options.ambiguous)
 
 
-def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, Any]:
     """Synthesis, SFT, GRPO, DPO and repair tools; returns pass@1 by stage."""
     from ramify.quickstart.tool_star import run_tool_star
 

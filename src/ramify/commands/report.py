@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     write_page(path, page)
     console.result(f"page: {path}")
     if options.figures:
-        from ramify.obs.figures import write_figures
+        from ramify.obs.page import write_figures
 
         paths = write_figures(page, folder / FIGURES)
         console.result(f"figures: {len(paths)} files in {folder / FIGURES}")

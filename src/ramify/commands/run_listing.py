@@ -73,14 +73,10 @@ class RunRow:
     updated: float | None = None
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the row as a JSON object."""
-        return asdict(self)
-
 
 def record_run(console: "RunConsole", folder: Path, **more: Any) -> None:  # noqa: ANN401 - JSON
     """Write the JSON object of a command that ran: the row of its run, and `more`."""
-    console.record({"schema": SCHEMA, **describe_run(folder).to_json(), **more})
+    console.record({"schema": SCHEMA, **asdict(describe_run(folder)), **more})
 
 
 def list_runs(root: Path) -> tuple[RunRow, ...]:

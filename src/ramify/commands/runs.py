@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def _list(options: argparse.Namespace, root: Path) -> None:
         raise DataError(f"{root}: no such folder. Name one: ramify runs DIR.")
     console = open_console(options)
     rows = list_runs(root)
-    console.record({"schema": SCHEMA, "runs": [row.to_json() for row in rows]})
+    console.record({"schema": SCHEMA, "runs": [asdict(row) for row in rows]})
     if not rows:
         console.result(f"no runs in {root}")
         return
@@ -114,7 +115,7 @@ def _compare(options: argparse.Namespace, folders: Sequence[Path]) -> None:
             "schema": SCHEMA,
             "kind": kind,
             "runs": [row.dir for row in rows],
-            **comparison.to_json(),
+            **asdict(comparison),
             "different": [{"key": each.key, "first": each.before, "second": each.now} for each in different],
             "warnings": warnings,
         }

@@ -144,7 +144,7 @@ def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) 
     """Score files and runs together, and each by itself if there are several."""
     from ramify.commands.output_files import require_output, write_output
     from ramify.eval.result_rows import is_gold
-    from ramify.rewards.averages import RowAverages
+    from ramify.rewards.responses import RowAverages
 
     if out is not None:
         require_output("--out", out, files)
@@ -194,7 +194,7 @@ def _scored_rows(
 def _by_benchmark(runs: list[Path], compat: str) -> Mapping[str, Any]:
     """Score the attempts of evaluations as the released code does, by benchmark, each as its task."""
     from ramify.eval.result_rows import read_run_responses
-    from ramify.rewards.averages import RowAverages
+    from ramify.rewards.responses import RowAverages
 
     averages: dict[str, RowAverages] = {}
     for run_folder in runs:

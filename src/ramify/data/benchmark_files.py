@@ -9,7 +9,6 @@ not against the real hub.
 
 import base64
 import binascii
-import math
 import re
 from collections.abc import Iterator, Mapping
 from itertools import cycle
@@ -19,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message
 from ramify.data import row_files
-from ramify.data.row_columns import find_field, is_missing, is_verl, plain_row
+from ramify.data.row_columns import find_field, is_missing, is_verl, number_as_text, plain_row
 from ramify.data.row_files import counting
 from ramify.data.row_messages import is_messages_text, read_lines
 from ramify.data.tables import HUB_PREFIX, SUFFIXES, check_file, fetch
@@ -174,10 +173,9 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         value.encode()  # raises at a lone surrogate, which is valid JSON but not text
         return value.strip()
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
+    if (text := number_as_text(value)) is None:
         raise ValueError(f"must be text, a number or a list of them, got {value!r:.40}")
-    # Tables turn a column of integers into floats if it contains a null.
-    return str(int(value)) if value == int(value) else repr(value)
+    return text
 
 
 def _after_rationale(text: str) -> str:

@@ -23,8 +23,7 @@ from ramify.data.benchmark_files import (
 )
 from ramify.data.overlap import duplicate_notes
 from ramify.data.problems import ProblemSet, listed, read_messages, repair_boxed, with_system_column
-from ramify.data.row_choices import require_shown
-from ramify.data.row_columns import find_field
+from ramify.data.row_columns import find_field, require_shown
 from ramify.data.row_messages import is_messages_text
 from ramify.data.tables import HUB_PREFIX
 

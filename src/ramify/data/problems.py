@@ -15,7 +15,6 @@ from typing import Any
 from ramify.chat.conversation import Line
 from ramify.core.errors import DataError, RowError
 from ramify.core.messages import Message, Problem, ToolResult
-from ramify.data.row_choices import require_shown
 from ramify.data.row_columns import (
     ColumnNames,
     Row,
@@ -24,7 +23,9 @@ from ramify.data.row_columns import (
     is_missing,
     is_verl,
     missing_column,
+    number_as_text,
     plain_row,
+    require_shown,
     with_own_names,
 )
 from ramify.data.row_messages import is_messages_text, read_lines, text_of
@@ -156,7 +157,8 @@ def _read_problem(row: DataRow, bare: bool, columns: ColumnNames, counts: _Count
         raise ValueError(missing_column("prompt", _PROMPTS, record, columns))
     stored = (Message.of("user", ""),) if prompt is None else read_messages(prompt[1], prompt[0])
     if not bare:
-        _require_question(stored)
+        if all(message.role == "system" for message in stored):
+            raise RowError("no prompt: it holds a system message only")
         stored = with_system_column(stored, own)
     messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
     counts.repaired += messages != stored
@@ -164,7 +166,7 @@ def _read_problem(row: DataRow, bare: bool, columns: ColumnNames, counts: _Count
     if gold is None and not bare:
         raise ValueError(missing_column("answer", GOLDS, record, columns))
     golds = () if gold is None else _golds(*gold, drop_blanks=verl)
-    counts.printed_lists += any(map(_is_printed_list, golds))
+    counts.printed_lists += any(map(_PRINTED_LIST.fullmatch, golds))
     if not golds and not is_bare:
         counts.dropped.append(row.number)
         return None
@@ -177,11 +179,6 @@ def _read_problem(row: DataRow, bare: bool, columns: ColumnNames, counts: _Count
     identifier = read_identifier(own, f"{row.path.stem}-{row.number}")
     info = _info(own, "prompt" if prompt is None or verl else prompt[0])
     return Problem(identifier, messages, golds, info)
-
-
-def _require_question(messages: Sequence[Message]) -> None:
-    if all(message.role == "system" for message in messages):
-        raise RowError("no prompt: it holds a system message only")
 
 
 def _notes(counts: _Counts) -> tuple[str, ...]:
@@ -226,10 +223,9 @@ def _golds(name: str, value: object, *, drop_blanks: bool) -> tuple[str, ...]:
 def _gold(value: object, name: str) -> str:
     if isinstance(value, str):
         return text_of(value, repr(name))
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
+    if (text := number_as_text(value)) is None:
         raise ValueError(f"{name!r} must be text, a number or a list of them, got {value!r:.60}")
-    # Tables turn a column of integers into floats if it contains a null.
-    return str(int(value)) if value == int(value) else repr(value)
+    return text
 
 
 def _of_solution(text: str) -> str:
@@ -252,10 +248,6 @@ def _of_solution(text: str) -> str:
             "no answer: 'solution' is worked out and has no \\boxed{..} and no ####. Name the column of the answer with data.columns"
         )
     return text
-
-
-def _is_printed_list(gold: str) -> bool:
-    return _PRINTED_LIST.fullmatch(gold) is not None
 
 
 def _after_rationale(text: str) -> str:

@@ -1,13 +1,15 @@
-"""The columns of a row: under the recipe's names for them, nulls as absent, and by name where one is missing."""
+"""The columns of a row: under the recipe's names for them, nulls as absent, and by name where one is missing; choices of a question."""
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ramify.core.errors import RowError
 from ramify.core.json_text import parse_json
+from ramify.core.messages import Message
 
 Row: TypeAlias = Mapping[str, Any]
 ColumnNames: TypeAlias = Mapping[str, str | tuple[str, ...]]
@@ -26,6 +28,14 @@ _MAX_SHOWN = 300
 def is_missing(value: object) -> bool:
     """Return True if a field is empty: null, or NaN, which tables use for null."""
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def number_as_text(value: object) -> str | None:
+    """Return a finite number as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
+        return None
+    # Tables turn a column of integers into floats if it contains a null.
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def without_nulls(value: Any) -> Any:  # noqa: ANN401 - any value of a table
@@ -175,3 +185,78 @@ def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")
     return value
+
+
+_COLUMNS = ("choices", "options", "answer_choices", "endings")
+_LETTERS = "ABCDEFGHIJ"
+_TEXTS, _LABELS = ("text", "texts", "value", "content"), ("label", "labels", "key", "id")
+"""Fields of a record that is all choices, or one of them, as in ARC and MedQA."""
+_LABEL = re.compile(r"\W*(?P<label>[A-Za-z]|\d{1,2})\W*")
+
+
+def require_shown(row: Row, messages: Sequence[Message], golds: Sequence[str]) -> None:
+    """Require that a prompt shows the row's choices if a gold is the letter or the number of one.
+
+    Raises:
+        RowError: It does not; names the column.
+    """
+    named = _choices(row)
+    if named is None:
+        return
+    column, choices, labels = named
+    wanted = {match["label"].upper() for gold in golds if (match := _LABEL.fullmatch(gold))}
+    prompt = "\n".join(message.text for message in messages)
+    if wanted.isdisjoint(labels) or all(choice.strip() in prompt for choice in choices):
+        return
+    raise RowError(
+        f"the gold is a letter or a number of {column}, which the prompt does not show. "
+        "Write the choices into the prompt, or name another column of the answer with data.columns"
+    )
+
+
+def _choices(row: Row) -> tuple[str, tuple[str, ...], set[str]] | None:
+    """Return the column of a row's choices as messages name it, their texts, and their letters and numbers; None without any."""
+    field = find_field(row, _COLUMNS)
+    if field is not None:
+        texts, labels = _read(field[1])
+        column = repr(field[0])
+    else:
+        letters = [letter for letter in _LETTERS if isinstance(row.get(letter), str)]
+        texts, labels = tuple(row[letter] for letter in letters), set(letters)
+        column = ", ".join(map(repr, letters))
+    if len(texts) < 2:
+        return None
+    return column, texts, labels | {*_LETTERS[: len(texts)], *map(str, range(len(texts)))}
+
+
+def _read(value: object) -> tuple[tuple[str, ...], set[str]]:
+    """Return the texts and labels of choices: a list of texts or of records, a record of lists, or texts by their letters."""
+    value = as_record(value)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            return (), set()
+    if isinstance(value, dict):
+        texts, labels = _named(value, _TEXTS), _named(value, _LABELS)
+        if isinstance(texts, list):
+            return tuple(_plain(texts)), {label.upper() for label in _plain(labels)}
+        return tuple(_plain(list(value.values()))), {str(key).upper() for key in value}
+    if not isinstance(value, list):
+        return (), set()
+    records = [each for each in value if isinstance(each, dict)]
+    if not records:
+        return tuple(_plain(value)), set()
+    labels = [_named(each, _LABELS) for each in records]
+    return tuple(_plain([_named(each, _TEXTS) for each in records])), {x.upper() for x in _plain(labels)}
+
+
+def _named(record: dict[str, object], names: Sequence[str]) -> object:
+    return next((record[name] for name in names if name in record), None)
+
+
+def _plain(values: object) -> Iterator[str]:
+    if isinstance(values, list):
+        yield from (
+            str(value) for value in values if isinstance(value, str | int | float) and str(value).strip()
+        )

@@ -123,7 +123,8 @@ def read_data(
     every = sources(data)
     for source, weight in zip(every, weights or (1.0,) * len(every), strict=True):
         count = 0
-        for path, number, value in islice(_read_source(source, split), limit):
+        rows = ((path, *row) for path in _files(source, split) for row in read_rows(path))
+        for path, number, value in islice(rows, limit):
             copies = int((count + 1) * weight) - int(count * weight)
             count += 1
             yield DataRow(path, number, value, copies)
@@ -132,12 +133,6 @@ def read_data(
                 f"data.weights: {weight:g} uses no row of {source}, which has {count:,}. Use at least 1/{count}, or leave the file out."
             )
         limit = None if limit is None else limit - count
-
-
-def _read_source(source: str, split: Split) -> Iterator[tuple[Path, int, Any]]:
-    for path in _files(source, split):
-        for number, value in read_rows(path):
-            yield path, number, value
 
 
 def require_data(key: str, data: Data) -> None:
@@ -161,7 +156,7 @@ def require_data(key: str, data: Data) -> None:
                 f"{key}: {source}: unknown kind of file {path.suffix!r}, expected {', '.join(FILE_KINDS)}"
             )
         else:
-            _require_readable(key, path)
+            require_readable(key, path)
 
 
 def _hub_hint(source: str) -> str:
@@ -175,7 +170,8 @@ def _hub_hint(source: str) -> str:
     return "" if is_path else f". A data set of the hub is written {location}"
 
 
-def _require_readable(key: str, path: Path) -> None:
+def require_readable(key: str, path: Path) -> None:
+    """Raise ConfigError if a file cannot be opened."""
     try:
         path.open("rb").close()
     except OSError as error:

@@ -18,7 +18,8 @@ from ramify.core.tree import Node, Source, Trajectory
 from ramify.engines.openai import FILTERED, as_text, bearer, first_choice
 from ramify.engines.served_models import ServedModel
 from ramify.files.user_code import check_signature, one_line
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import redact
 from ramify.net.servers import Servers

@@ -27,7 +27,7 @@ from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
-from ramify.engines.model_step import ModelStep, cache_shape
+from ramify.engines.model_step import ModelStep, cache_dtype, cache_shape
 from ramify.engines.sampling import RowFilters, SampledTokens, Sampler, sample
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
 from ramify.engines.slots import DecodeRows, Match, PrefillChunk, SlotTable, group_rows
@@ -103,7 +103,9 @@ class LocalEngine:
             )
         self._tokenizer = tokenizer
         self._vocab_size: int = model.config.vocab_size
-        self._table = SlotTable(cache_shape(model, num_slots, context_tokens), model.dtype, model.device)
+        shape = cache_shape(model, num_slots, context_tokens)
+        self._table = SlotTable(shape, cache_dtype(model), model.device)
+        self._tolerance = TOLERANCE if model.dtype == torch.float32 else TOLERANCE_16_BITS
         self._model_step = ModelStep(model, self._table)
         self._live = live
         self._entropy_top_k = entropy_top_k
@@ -201,7 +203,7 @@ class LocalEngine:
             self._entropy_top_k is None,
             self._version,
             self._tokenizer.fingerprint,
-            logprob_tolerance=TOLERANCE if self._table.keys.dtype == torch.float32 else TOLERANCE_16_BITS,
+            logprob_tolerance=self._tolerance,
         )
 
     async def close(self) -> None:

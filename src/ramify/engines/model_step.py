@@ -137,6 +137,13 @@ class DecodeGraphs:
         return step, graph, logits
 
 
+def cache_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Return the type of keys and values: on a CPU float32 for a model in 16 bits too, since numpy attends to them in place."""
+    if model.device.type != "cpu":
+        return model.dtype
+    return torch.promote_types(model.dtype, torch.float32)
+
+
 def cache_shape(model: PreTrainedModel, num_slots: int, context_tokens: int) -> CacheShape:
     """Return the sizes of the key-value store that `model` needs."""
     config = model.config

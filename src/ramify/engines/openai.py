@@ -19,7 +19,8 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import NO_FILTERS, Completion, EngineInfo, Finish, Floats, Request
 from ramify.engines.served_models import ServedModel, defaults_note, filter_fields
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 from ramify.net.servers import Servers
 

@@ -29,7 +29,8 @@ from ramify.engines.openai import (
     cut_at_stop,
     first_choice,
 )
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning")

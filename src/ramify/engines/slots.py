@@ -371,7 +371,8 @@ class StepAttention:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Shapes: query [T, Hq, D], key and value [T, Hkv, D] -> [T, Hq, D]; Hq is a multiple of Hkv."""
-        keys, values = self._table.keys[layer], self._table.values[layer]
+        keys, values, dtype = self._table.keys[layer], self._table.values[layer], query.dtype
+        query, key, value = (states.to(keys.dtype) for states in (query, key, value))
         keys[self._rows, :, self.places] = key
         values[self._rows, :, self.places] = value
         outputs: list[torch.Tensor] = []
@@ -391,7 +392,7 @@ class StepAttention:
             )
             outputs.append(attended[0].transpose(0, 1))
             offset += chunk.size
-        return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+        return (torch.cat(outputs) if len(outputs) > 1 else outputs[0]).to(dtype)
 
 
 def _hidden(chunk: PrefillChunk, like: torch.Tensor) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ from ramify.core.messages import MalformedTurn
 from ramify.core.tree import StopReason
 from ramify.eval.evaluation import Evaluation, ProblemResult
 from ramify.eval.results import AttemptRecord, tree_lines
-from ramify.obs.page import FoldedText, Section, Table
+from ramify.obs.page import FoldedText, Section, Table, in_a_line
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import read_index, read_tree
 from ramify.obs.tree_drawing import conversation
@@ -81,8 +81,8 @@ def _table(title: str, results: Sequence[ProblemResult], trees: Mapping[Key, Tra
         rows.append(
             (
                 result.id,
-                "" if problem is None else _cut(problem.messages[-1].text),
-                "" if problem is None else _cut(" | ".join(problem.answer)),
+                "" if problem is None else in_a_line(problem.messages[-1].text, _CHARS),
+                "" if problem is None else in_a_line(" | ".join(problem.answer), _CHARS),
                 _answers(result),
                 f"{result.num_correct} of {len(result.attempts)}",
                 why(wrong),
@@ -92,7 +92,7 @@ def _table(title: str, results: Sequence[ProblemResult], trees: Mapping[Key, Tra
 
 
 def _answers(result: ProblemResult) -> str:
-    answers = dict.fromkeys(_cut(attempt.answer) or "(none)" for attempt in result.attempts)
+    answers = dict.fromkeys(in_a_line(attempt.answer, _CHARS) or "(none)" for attempt in result.attempts)
     return "; ".join(list(answers)[:_MOST_ANSWERS]) + "; \u2026" * (len(answers) > _MOST_ANSWERS)
 
 
@@ -135,8 +135,3 @@ def _texts(result: ProblemResult, trees: Mapping[Key, TracedTree]) -> list[Folde
             body = reason + conversation(trajectory.nodes)
             texts.append(FoldedText(f"{result.id}, attempt {attempt.attempt}: {verdict}", body))
     return texts
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _CHARS else f"{line[:_CHARS]}\u2026"

@@ -1,6 +1,5 @@
 """The page of a comparison of evaluations: scores, paired differences, the problems that flipped, and settings that differ."""
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,9 @@ from ramify.core.errors import DataError
 from ramify.core.json_types import part, text
 from ramify.eval.compare import Comparison, Pair, compare
 from ramify.eval.compare_runs import Flip, compare_evaluations
-from ramify.files.durable import read_record, replace_file
+from ramify.files.durable import read_record, write_record
 from ramify.obs.charts import Bar, BarGroup, bar_chart
-from ramify.obs.page import Card, Cell, Page, Section, Table, write_page
+from ramify.obs.page import Card, Cell, Page, Section, Table, in_a_line, write_page
 from ramify.runs.page import origin_section
 
 COMPARISON, COMPARISON_PAGE = "compare.json", "compare.html"
@@ -24,7 +23,7 @@ _CHARS = 100
 def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write compare.html and compare.json into `folder`."""
     write_page(folder / COMPARISON_PAGE, comparison_page(comparison, folder))
-    replace_file(folder / COMPARISON, (json.dumps(comparison.to_json(), indent=2) + "\n").encode())
+    write_record(folder / COMPARISON, comparison.to_json())
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -120,17 +119,12 @@ def _flips_table(title: str, flips: Sequence[Flip], first: str, second: str) -> 
     rows = [
         (
             flip.problem,
-            _cut(flip.question),
-            _cut(" | ".join(flip.golds)),
-            _cut(flip.answers[0]),
-            _cut(flip.answers[1]),
+            in_a_line(flip.question, _CHARS),
+            in_a_line(" | ".join(flip.golds), _CHARS),
+            in_a_line(flip.answers[0], _CHARS),
+            in_a_line(flip.answers[1], _CHARS),
             f"{flip.right[0]:.0%} to {flip.right[1]:.0%}",
         )
         for flip in flips[:_MOST_FLIPS]
     ]
     return Table(f"{title}{more}", ("problem", "question", "accepted", first, second, "right"), rows)
-
-
-def _cut(value: str) -> str:
-    line = " ".join(value.split())
-    return line if len(line) <= _CHARS else f"{line[:_CHARS]}\u2026"

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
@@ -67,10 +66,6 @@ class RunComparison:
     step: int | None = None
     metrics: Mapping[str, tuple[float, float]] | None = None
     warnings: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as a JSON object."""
-        return asdict(self)
 
 
 def compare_evaluations(first: Path, second: Path, metric: str) -> RunComparison:
@@ -176,12 +171,10 @@ def _evaluated(folders: Sequence[RunFolder], warnings: list[str]) -> tuple[str, 
             f"no step was evaluated in both: the first is evaluated after step {last[0]}, the second after {last[1]}"
         )
     paths = [folder.evaluation(step) for folder, step in zip(folders, last, strict=True)]
-    first, second = ({key: _by_right(each) for key, each in _outcomes([path]).items()} for path in paths)
+    first, second = (
+        {key: replace(each, score=each.right) for key, each in _outcomes([path]).items()} for path in paths
+    )
     return f"{SCORE} at step {' and '.join(map(str, dict.fromkeys(last)))}", (first, second)
-
-
-def _by_right(outcome: _Outcome) -> _Outcome:
-    return _Outcome(outcome.problem, outcome.right, outcome.right, outcome.answer)
 
 
 def _trained(folders: Sequence[RunFolder], warnings: list[str]) -> tuple[str, _Outcomes]:

@@ -22,7 +22,7 @@ from ramify.eval.statistics import (
     mean_interval,
     pass_at_k,
 )
-from ramify.obs.service_counts import service_table
+from ramify.obs.metrics import service_table
 from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
 from ramify.runtime.call_clock import EventLoopLag

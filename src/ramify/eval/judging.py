@@ -1,4 +1,4 @@
-"""A judge for answers that are there: those of a finished evaluation; `judged_files` has those of a file of results.
+"""A judge for answers that are there: those of a finished evaluation, or of a file of results as ARPO's and others' evaluations write it.
 
 Verdicts are saved one by one, so that a judging that was stopped goes on where it was:
 
@@ -6,13 +6,12 @@ RUN/judge/ or FILE.judged/   manifest.json  verdicts.jsonl; of a file at the end
 """
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ramify.core.closing import Closable, close_all
 from ramify.core.errors import ConfigError, DataError, ServiceDownError
@@ -20,13 +19,18 @@ from ramify.core.json_types import FieldError, optional, part, truth
 from ramify.eval.compare import Side, read_side
 from ramify.eval.evaluation import summarise, to_csv
 from ramify.eval.page import evaluation_page
+from ramify.eval.result_rows import ResultRow, is_gold, read_result_rows
 from ramify.eval.results import AttemptRecord, results_lines, tree_lines
-from ramify.files.durable import locked_folder, make_folder, read_record, replace_file
+from ramify.eval.statistics import judge_agreement
+from ramify.files.durable import locked_folder, make_folder, read_record, replace_file, write_record
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.page import write_page
 from ramify.obs.trace_fields import read_problem
+from ramify.rewards.answer_scores import accepted_answers
 from ramify.rewards.judge import Judge, question_of
+from ramify.rewards.responses import RowAverages, text_scores
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
+from ramify.runs.manifest import file_sha256, text_sha256
 from ramify.runs.page import REPORT
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.sampler import sampling
@@ -99,7 +103,7 @@ class Judging:
                         "judge again"
                     )
             else:
-                replace_file(path, (json.dumps(manifest, indent=2) + "\n").encode())
+                write_record(path, manifest)
             yield
 
     def verdicts(self) -> dict[Key, bool]:
@@ -218,7 +222,7 @@ def judge_run(folder: Path, judging: Judging) -> dict[str, Any]:
 
 def _digest(records: Mapping[Key, AttemptRecord]) -> str:
     answers = sorted((*key, record.answer) for key, record in records.items())
-    return hashlib.sha256(json.dumps(answers).encode()).hexdigest()
+    return text_sha256(json.dumps(answers))
 
 
 def _of_run(folder: Path, answers: Mapping[Key, str]) -> Iterator[Candidate]:
@@ -258,11 +262,92 @@ def _write_run(side: Side, verdicts: Mapping[Key, bool], judge: Judge) -> dict[s
     summary = {**before, **figures}
     times["judge"] = judge.counts.as_json()
     results_lines(folder).update({(a.problem, a.attempt): a.to_json() for a in evaluation.attempts})
-    replace_file(folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
+    write_record(folder / "times.json", times)
     replace_file(folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
     write_page(folder / REPORT, evaluation_page(folder, evaluation, summary, times, side.manifest))
-    replace_file(folder / _SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+    write_record(folder / _SUMMARY, summary)
     return summary
 
 
 _READ_SUMMARY = part(pass_at=part(), notes=lambda value: value)
+
+
+Task = Literal["math", "qa"]
+Scores = Mapping[str, float | str | bool]
+
+
+def judge_file(path: Path, task: Task, judging: Judging) -> dict[str, Any]:
+    """Judge every row of a file, and write `summary.json` into the folder of the verdicts; returns its content.
+
+    The file is read twice, row by row: the first time for the other scores, so that a broken row is refused before the judge gets
+    a request.
+
+    Args:
+        path: The file.
+        task: As for `ramify score`.
+        judging: The judge and the folder of the verdicts.
+
+    Raises:
+        UserError: The file or a row cannot be read, the folder has other verdicts, or the judge is down.
+        RunInterruptedError: Ctrl-C or SIGTERM; the verdicts so far are saved.
+    """
+    scored: list[Scores] = []
+    identifiers: set[str] = set()
+    repeated = without_gold = 0
+    for row in read_result_rows(path):
+        if not row.question.strip():
+            raise DataError(f"{row.where}: expected a question, as question, input or Prompt")
+        scores = text_scores(row.response, row.gold, task)
+        scored.append({name: value for name, value in scores.items() if name != "prediction"})
+        without_gold += not is_gold(row.gold)
+        if row.id is not None:
+            repeated += str(row.id) in identifiers
+            identifiers.add(str(row.id))
+    if repeated:
+        judging.console.note(
+            f"{path}: {repeated} rows have the id of an earlier row; each row is judged and counted by itself"
+        )
+    with judging.claim({"file": path.name, "sha256": file_sha256(path), "task": task}):
+        verdicts = judging.judge_all(_candidates(path, task), len(scored))
+        summary = _summary(scored, verdicts, task)
+        summary |= {"no_gold": without_gold} if without_gold else {}
+        summary["model"] = judging.judge.identity["model"]
+        write_record(judging.folder / "summary.json", summary)
+    return summary
+
+
+def _candidates(path: Path, task: Task) -> Iterator[Candidate]:
+    for number, row in enumerate(read_result_rows(path), start=1):
+        golds = tuple(accepted_answers(row.gold, spelled_lists=task == "qa"))
+        yield Candidate(_key(number), row.question, golds, _answer(row, task))
+
+
+def _answer(row: ResultRow, task: Task) -> str:
+    """Return the answer in the response, else the one that the file has; "" of a run that failed."""
+    scores = text_scores(row.response, row.gold, task)
+    if scores["is_valid_answer"]:
+        return str(scores["prediction"])
+    return "" if str(scores["prediction"]).strip() else row.prediction or ""
+
+
+def _summary(scored: list[Scores], verdicts: Mapping[Key, bool], task: Task) -> dict[str, Any]:
+    averages = RowAverages(task)
+    parts: list[dict[str, float]] = []
+    for number, scores in enumerate(scored, start=1):
+        verdict = verdicts.get(_key(number))
+        averages.add(scores, None if verdict is None else float(verdict))
+        numbers = {name: float(value) for name, value in scores.items() if isinstance(value, int | float)}
+        parts.append(numbers if verdict is None else {**numbers, "judge": float(verdict)})
+    return {
+        **averages.result(),
+        "judge": {
+            "judged": len(verdicts),
+            "right": sum(verdicts.values()),
+            "without_verdict": len(scored) - len(verdicts),
+            "agreement": judge_agreement(parts),
+        },
+    }
+
+
+def _key(number: int) -> Key:
+    return f"row {number}", 0

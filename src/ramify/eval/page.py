@@ -1,7 +1,7 @@
 """The page of an evaluation: summary.json in tables and charts, and attempts."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ def evaluation_page(
 ) -> Page:
     """Return the page of an evaluation in `folder`."""
     scores = manifest["scores"]
+    test = scores["data"]["test"]
     subtitle = (
-        f"{_model_name(summary['model'])} on {_datasets(scores['data']['test'])}: {summary['num_problems']} problems, "
+        f"{_model_name(summary['model'])} on {test if isinstance(test, str) else f'{len(test)} data sets'}: {summary['num_problems']} problems, "
         f"{summary['attempts']} independent attempts at each, temperature {scores['sampling']['temperature']:g}, seed "
         f"{scores['seed']}. Intervals are 95 %, over problems."
     )
@@ -110,10 +111,6 @@ def _model_name(model: Mapping[str, Any]) -> str:
     return f"{model['name']}{address}" + (
         f" (tokenizer {model['tokenizer']}{ids})" if "tokenizer" in model else ""
     )
-
-
-def _datasets(test: str | Sequence[str]) -> str:
-    return test if isinstance(test, str) else f"{len(test)} data sets"
 
 
 def shown(interval: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ A record is taken from the attempt's tree of one trajectory, and never from coun
 RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,9 +32,8 @@ from ramify.core.json_types import (
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory, Tree
-from ramify.eval.retrieval import retrieval_scores
 from ramify.obs.token_counts import TokenCounts, count_tokens
-from ramify.rewards.extract import answer_of
+from ramify.rewards.extract import answer_of, last_turn
 from ramify.rollout.repair import repairs_of
 from ramify.runs import manifest
 from ramify.runs.keyed_lines import KeyedLines, key_of
@@ -297,3 +297,26 @@ def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
             return {"name": f"the script {engine['script']}", "tokenizer": path}
         case _:
             return {"name": path}
+
+
+_CONFIDENCE = re.compile(r"confidence\W{1,12}(\d{1,3}(?:\.\d+)?)\s*\\?%", re.IGNORECASE)
+
+
+def retrieval_scores(trajectory: Trajectory) -> Mapping[str, float]:
+    """Return `evidence_recall` and `confidence`, in [0, 1], of a problem with `evidence_docs`; nothing for other problems.
+
+    `evidence_recall` is the share of these documents that its searches showed. `confidence` is absent if its last turn states none.
+    """
+    evidence = trajectory.problem.info.get("evidence_docs")
+    if not isinstance(evidence, list) or not evidence:
+        return {}
+    shown: set[str] = set()
+    for _, result in trajectory.exchanges:
+        passages = result.info.get("passages")
+        shown.update(map(str, passages) if isinstance(passages, list) else ())
+    wanted = set(map(str, evidence))
+    scores = {"evidence_recall": len(wanted & shown) / len(wanted)}
+    stated = _CONFIDENCE.findall(last_turn(trajectory))
+    if stated and float(stated[-1]) <= 100:
+        scores["confidence"] = float(stated[-1]) / 100
+    return scores

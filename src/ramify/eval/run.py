@@ -1,7 +1,6 @@
 """Evaluations: of a live sampler, without files, and of a recipe, whose attempts are saved when they end and whose summary is a page."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -35,7 +34,7 @@ from ramify.eval.results import (
     tree_lines,
 )
 from ramify.eval.statistics import Interval
-from ramify.files.durable import RECIPE, replace_file
+from ramify.files.durable import RECIPE, replace_file, write_record
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.obs.page import write_page
@@ -311,11 +310,11 @@ class _Run:
         times = summarise_times(measured, held_up)
         if self.task.reward.judge is not None:
             times["judge"] = self.task.reward.judge.counts.as_json()
-        replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
+        write_record(self.folder / "times.json", times)
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         page = evaluation_page(self.folder, evaluation, summary, times, manifest)
         write_page(self.folder / REPORT, page)
-        replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        write_record(self.folder / "summary.json", summary)
 
 
 def _take_up(

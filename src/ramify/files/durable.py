@@ -262,6 +262,11 @@ def read_record(path: Path, read: Reader[T]) -> T:
         raise DataError(f"{path}: {error}") from None
 
 
+def write_record(path: Path, value: object) -> None:
+    """Write a value as the JSON of a small file (see `replace_file`)."""
+    replace_file(path, (json.dumps(value, indent=2) + "\n").encode("ascii"))
+
+
 def parse_line(path: Path, row: int, line: str | bytes) -> dict[str, Any]:
     """Read one line; `row` counts from 1.
 

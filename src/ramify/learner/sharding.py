@@ -11,7 +11,7 @@ number of passes; one with fewer rows makes empty ones.
 Gradients are summed, not averaged: losses are divided by a denominator of the whole optimizer step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
@@ -50,8 +50,13 @@ class Sharding:
     layout: Layout
 
 
-def shard(model: PreTrainedModel, how: Sharding) -> None:
-    """Split the parameters of a model over the processes, in place. Every process calls this with equal weights."""
+def shard(
+    model: PreTrainedModel, how: Sharding, read: Callable[[str, slice], torch.Tensor] | None = None
+) -> None:
+    """Split the parameters of a model over the processes, in place. Every process calls this with equal weights.
+
+    With `read` the parameters are on the meta device, and each process reads its own rows of each, by name.
+    """
     policy = MixedPrecisionPolicy(
         param_dtype=how.dtype, reduce_dtype=torch.promote_types(how.dtype, torch.float32)
     )
@@ -67,6 +72,8 @@ def shard(model: PreTrainedModel, how: Sharding) -> None:
             if how.layout.offload
             else OffloadPolicy(),
         )
+    if read is not None:
+        _fill(model, read, torch.device("cpu" if how.layout.offload else how.mesh.device_type))
     for part in _parts(model):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -78,6 +85,28 @@ def shard(model: PreTrainedModel, how: Sharding) -> None:
     # The first pass decides what is trained and in which types; later an adapter may be off, and look frozen.
     with torch.no_grad(), gathered(model):
         empty_pass(model)
+
+
+def _fill(model: PreTrainedModel, read: Callable[[str, slice], torch.Tensor], device: torch.device) -> None:
+    filled: dict[int, torch.nn.Parameter] = {}
+    state = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) not in filled:
+            part = torch.empty_like(own_part(parameter), device=device)
+            part.copy_(read(name, own_rows(parameter)))
+            filled[id(parameter)] = torch.nn.Parameter(
+                with_own_part(parameter, part), requires_grad=parameter.requires_grad
+            )
+        state[name] = filled[id(parameter)]
+    # Each part is the one that FSDP2 works with: it takes them over when they are assigned.
+    model.load_state_dict(state, strict=False, assign=True)
+
+
+def on_any(flags: Sequence[bool], mesh: DeviceMesh) -> list[bool]:
+    """Return for each flag whether it is set on any process that has a part of the same weights."""
+    known = torch.tensor(flags, dtype=torch.uint8, device=mesh.device_type)
+    torch.distributed.all_reduce(known, torch.distributed.ReduceOp.MAX, mesh.get_group("parts"))
+    return [bool(flag) for flag in known.tolist()]
 
 
 def _base_forward(model: PreTrainedModel, **inputs: Any) -> Any:  # noqa: ANN401 - of transformers

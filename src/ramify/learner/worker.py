@@ -31,10 +31,10 @@ from ramify.learner.sharding import (
     reduced,
     whole,
 )
-from ramify.modeling.load import load_model
+from ramify.modeling.load import load_model, load_unfilled
 from ramify.modeling.numerics import compute_device, compute_dtype, release_cached
 from ramify.modeling.recompute import set_checkpointing
-from ramify.modeling.tensor_files import all_finite
+from ramify.modeling.tensor_files import all_finite, read_rows
 
 Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
 """Opens the reference model: a frozen copy, or the trained one with its adapters off."""
@@ -219,7 +219,15 @@ class Worker:
         Raises:
             DataError: The weights cannot be read, or belong to another model.
         """
-        saved = dict(load_model(folder).named_parameters())
+        read: Callable[[str, slice], torch.Tensor]
+        # A rank that keeps a part of the weights reads no more of them.
+        unfilled = load_unfilled(folder, "float32") if is_sharded(self.model) else None
+        if unfilled is None:
+            saved = dict(load_model(folder).named_parameters())
+            read = lambda name, rows: saved[name][rows]  # noqa: E731
+        else:
+            saved, stored = dict(unfilled[0].named_parameters()), unfilled[1]
+            read = lambda name, rows: read_rows(stored[name].file, name, rows)  # noqa: E731
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if not parameter.requires_grad:
@@ -229,7 +237,10 @@ class Worker:
                     raise DataError(
                         f"checkpoint {folder}: {name} is {shape}, expected {list(parameter.shape)}"
                     )
-                own_part(parameter).copy_(saved[name][own_rows(parameter)])
+                try:
+                    own_part(parameter).copy_(read(name, own_rows(parameter)))
+                except ValueError as error:
+                    raise DataError(f"checkpoint {folder}: {error}") from error
 
     def _head(self) -> torch.Tensor:
         """Return the head's weight: its part while it is split, which is another tensor than the whole one."""

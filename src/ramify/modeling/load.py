@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,40 @@ def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") ->
     return placed
 
 
+def load_unfilled(path: Path, dtype: str) -> tuple[PreTrainedModel, Mapping[str, StoredTensor]] | None:
+    """Return a whole model in training mode whose parameters are on the meta device, and the tensors of its files.
+
+    So a process that needs a part of each weight reads no more. None: the files do not hold just these parameters under
+    just these names (adapters, saved buffers, a tied head that is stored twice), and `load_model` has to read them.
+
+    Raises:
+        DataError: As for `load_model`, but for values.
+    """
+    if is_adapter_folder(path):
+        return None
+    record, packs, stored = _checked(path, dtype)
+    # A number that stands for a whole weight takes no memory, and transformers computes the buffers.
+    numbers = {
+        name: torch.zeros((), dtype=DTYPES[dtype]).expand(tensor.shape)
+        for name, tensor in stored.items()
+        if not is_rotary_buffer(name)
+    }
+    with quiet_transformers():
+        model = _read_weights(path, record, stored, dtype, ATTENTION_NAME if packs else "sdpa", numbers)
+    if {name: tuple(p.shape) for name, p in model.named_parameters()} != {
+        name: stored[name].shape for name in numbers
+    }:
+        return None
+    model.config._name_or_path = str(path)
+    unfilled: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = torch.nn.Parameter(torch.empty_like(parameter, device="meta").contiguous())
+            setattr(module, name, unfilled.setdefault(id(parameter), empty))
+    recompute_activations(model)
+    return model.train(), stored
+
+
 def parameter_shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], PretrainedConfig]:
     """Return the shapes of a whole model's parameters, a tied one once, and its configuration, from `config.json` alone.
 
@@ -114,7 +149,8 @@ def check_weights(path: Path) -> None:
         _configured(folder, record, stored)
 
 
-def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
+def _checked(folder: Path, dtype: str) -> tuple[dict[str, Any], bool, Mapping[str, StoredTensor]]:
+    """Return a model's configuration, whether it takes packed trees, and the tensors of its files."""
     path = folder / "config.json"
     record = read_object_file(path)
     packs = check_architecture(record, f"{path}")
@@ -122,9 +158,16 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
         raise DataError(f"model dtype {dtype!r} is unknown, expected one of {sorted(DTYPES)}")
     stored = stored_tensors(folder)
     _check_layers(record, stored, path)
+    return record, packs, stored
+
+
+def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
+    record, packs, stored = _checked(folder, dtype)
     with quiet_transformers():
         model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
-    _check_values(model, stored, folder)
+    check_values(
+        {name: ValueFlags.of(parameter) for name, parameter in model.named_parameters()}, stored, folder
+    )
     recompute_activations(model)
     return model
 
@@ -187,15 +230,24 @@ def _fit(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Any
 
 
 def _read_weights(
-    folder: Path, record: dict[str, Any], stored: Mapping[str, StoredTensor], dtype: str, attention: str
+    folder: Path,
+    record: dict[str, Any],
+    stored: Mapping[str, StoredTensor],
+    dtype: str,
+    attention: str,
+    tensors: Mapping[str, torch.Tensor] | None = None,
 ) -> PreTrainedModel:
-    """Let transformers build the model from its folder; anything that it raises becomes a DataError in one line."""
+    """Let transformers build the model from its folder, or from `tensors`; what it raises becomes a DataError in one line."""
     with _naming(folder):
         config = _configured(folder, record, stored)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        how = {"config": config, "dtype": DTYPES[dtype], "output_loading_info": True}
+        how = {"config": config, "dtype": DTYPES[dtype], "output_loading_info": True, "state_dict": tensors}
         model, _ = kind.from_pretrained(
-            folder, attn_implementation=attention, local_files_only=True, use_safetensors=True, **how
+            folder if tensors is None else None,
+            attn_implementation=attention,
+            local_files_only=True,
+            use_safetensors=True,
+            **how,
         )
     loaded: PreTrainedModel = model
     return loaded
@@ -246,8 +298,27 @@ def _misfits(report: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> l
     ]
 
 
-def _check_values(model: PreTrainedModel, stored: Mapping[str, StoredTensor], folder: Path) -> None:
-    """Refuse weights that can only be damaged. Reads each weight once.
+@dataclass(frozen=True, slots=True)
+class ValueFlags:
+    """The values of a weight, or of a part of one: some are not finite; some are not zero; and it is a matrix."""
+
+    not_finite: bool
+    not_zero: bool
+    is_matrix: bool
+
+    @classmethod
+    def of(cls, weight: torch.Tensor) -> "ValueFlags":
+        """Read a weight once."""
+        if not weight.numel():
+            return cls(False, False, weight.ndim > 1)
+        low, high = torch.aminmax(weight.detach())
+        return cls(
+            not bool(torch.isfinite(low) and torch.isfinite(high)), bool(low) or bool(high), weight.ndim > 1
+        )
+
+
+def check_values(flags: Mapping[str, ValueFlags], stored: Mapping[str, StoredTensor], folder: Path) -> None:
+    """Refuse weights that can only be damaged.
 
     Vectors may be zero (biases, and norms that are stored as a difference from one).
 
@@ -255,12 +326,11 @@ def _check_values(model: PreTrainedModel, stored: Mapping[str, StoredTensor], fo
         DataError: A weight contains NaN or infinity, or a matrix is all zeros.
     """
     problems = []
-    for name, weight in model.named_parameters():
-        low, high = torch.aminmax(weight.detach())
+    for name, values in flags.items():
         label = f"{stored[name].file.name}: {name}" if name in stored else name
-        if not (torch.isfinite(low) and torch.isfinite(high)):
+        if values.not_finite:
             problems.append(f"{label} holds NaN or infinity, expected finite numbers")
-        elif weight.ndim > 1 and low == high == 0 and not _MAY_BE_ZERO.search(name):
+        elif values.is_matrix and not values.not_zero and not _MAY_BE_ZERO.search(name):
             problems.append(f"{label} is all zeros, expected weights")
     if problems:
         raise DataError(f"{folder}: {_joined(problems)}. Copy the file again from its source")

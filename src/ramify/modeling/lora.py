@@ -11,15 +11,14 @@ computed once. On disk an adapter is a peft folder, which transformers, peft and
 
 import json
 import math
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig
-from peft.tuners import lora
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
@@ -34,6 +33,9 @@ from ramify.modeling.model_config import (
 )
 from ramify.modeling.tensor_files import weights_checksum
 from ramify.modeling.weight_files import stored_tensors
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 _ADAPTER = "default"
 PREFIX = "base_model.model."
@@ -74,6 +76,8 @@ def add_lora(model: PreTrainedModel, settings: AdapterConfig, seed: int) -> None
         raise ConfigError(
             "model.lora: the model has an adapter already. Remove the section to train that one"
         )
+    from peft import LoraConfig
+
     targets = _target_names(model, settings.targets)
     _require_room(model, settings.rank, targets)
     config = LoraConfig(
@@ -141,11 +145,14 @@ def adapters_off(model: PreTrainedModel) -> Iterator[None]:
 def merged_weight(module: torch.nn.Module) -> torch.Tensor:
     """Return the current W + scale B A of a linear layer; W itself if it has no adapter or the adapter is off. [out, in]"""
     parts: Any = module
-    base: torch.Tensor = parts.base_layer.weight if isinstance(module, lora.Linear) else parts.weight
-    if not isinstance(module, lora.Linear) or module.disable_adapters:
+    if not _has_adapter(module):
+        plain: torch.Tensor = parts.weight
+        return plain
+    base: torch.Tensor = parts.base_layer.weight
+    if parts.disable_adapters:
         return base
     a, b = parts.lora_A[_ADAPTER].weight, parts.lora_B[_ADAPTER].weight
-    return merged(base, a, b, adapter_scaling(module))
+    return merged(base, a, b, adapter_scaling(parts))
 
 
 def merged(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling: float) -> torch.Tensor:
@@ -165,11 +172,18 @@ def adapter_scaling(module: Any) -> float:  # noqa: ANN401 - peft's layer
 
 def linear_below(module: torch.nn.Module) -> torch.nn.Linear | None:
     """Return the plain linear layer that `module` is, or that its adapter wraps; None for any other module."""
-    inner = module.base_layer if isinstance(module, lora.Linear) else module
+    parts: Any = module
+    inner = parts.base_layer if _has_adapter(module) else module
     return inner if type(inner) is torch.nn.Linear else None
 
 
-def inject(model: PreTrainedModel, config: LoraConfig) -> None:
+def _has_adapter(module: torch.nn.Module) -> bool:
+    """Return True for a linear layer with an adapter; peft, which made it, is loaded then."""
+    layers = sys.modules.get("peft.tuners.lora")
+    return layers is not None and isinstance(module, layers.Linear)
+
+
+def inject(model: PreTrainedModel, config: "LoraConfig") -> None:
     """Add adapter layers to `model` and freeze everything else; the caller fills their matrices.
 
     Raises:
@@ -197,15 +211,17 @@ def base_checksum(model: PreTrainedModel) -> str:
     return str(checksum)
 
 
-def adapter_config(model: PreTrainedModel) -> LoraConfig:
+def adapter_config(model: PreTrainedModel) -> "LoraConfig":
     """Return peft's settings of `model`'s adapter."""
+    from peft import LoraConfig
+
     config = model.peft_config[_ADAPTER]
     assert isinstance(config, LoraConfig)
     return config
 
 
 def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, lora.Linear))
+    return ((name, module) for name, module in model.named_modules() if _has_adapter(module))
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -292,6 +308,8 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     Raises:
         DataError: It is not a plain LoRA adapter, or it belongs to another base model (even one of the same shape).
     """
+    from peft import LoraConfig
+
     path = folder / ADAPTER_SETTINGS
     record = read_adapter_settings(folder)
     try:
@@ -355,6 +373,8 @@ def require_base(folder: Path, checksum: str) -> None:
 
 
 def _require_plain(record: dict[str, Any], path: Path) -> None:
+    from peft import LoraConfig
+
     if record.get("peft_type") != "LORA":
         raise DataError(f"{path}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
     if not isinstance(record.get("target_modules"), list):

@@ -21,10 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
-from transformers.models.mistral.modeling_mistral import MistralRMSNorm
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from ramify.modeling.memory_plan import SHARES, row_bytes
 from ramify.modeling.numerics import compute_device, compute_dtype
@@ -32,7 +28,15 @@ from ramify.modeling.numerics import compute_device, compute_dtype
 _Kind: TypeAlias = type[torch.nn.Module]
 _Again: TypeAlias = Callable[[], torch.Tensor]
 
-_NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
+_NORMS = frozenset(
+    {
+        "transformers.models.llama.modeling_llama.LlamaRMSNorm",
+        "transformers.models.mistral.modeling_mistral.MistralRMSNorm",
+        "transformers.models.qwen2.modeling_qwen2.Qwen2RMSNorm",
+        "transformers.models.qwen3.modeling_qwen3.Qwen3RMSNorm",
+    }
+)
+"""By name: importing the classes would load every family for a model of one."""
 
 _CLASSES: dict[_Kind, _Kind] = {}
 
@@ -48,11 +52,15 @@ def recompute_activations(model: PreTrainedModel) -> None:
 
 def _forward_for(module: torch.nn.Module) -> Callable[..., torch.Tensor] | None:
     if isinstance(module, GradientCheckpointingLayer):
-        recomputes = any(isinstance(below, _NORMS) or _is_gated_mlp(below) for below in module.modules())
+        recomputes = any(_is_norm(below) or _is_gated_mlp(below) for below in module.modules())
         return _layer_forward if recomputes else None
-    if isinstance(module, _NORMS):
+    if _is_norm(module):
         return _norm_forward
     return _mlp_forward if _is_gated_mlp(module) else None
+
+
+def _is_norm(module: torch.nn.Module) -> bool:
+    return any(f"{kind.__module__}.{kind.__name__}" in _NORMS for kind in type(module).__mro__)
 
 
 def _is_gated_mlp(module: torch.nn.Module) -> bool:

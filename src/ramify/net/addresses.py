@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from ramify.net.connections import HttpxTransport
+from ramify.net.connections import HttpTransport
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import ConnectFailedError, Request, Response, Transport
 
@@ -193,7 +193,7 @@ class GuardedTransport:
     ) -> None:
         self._also = tuple(also)
         self._resolve = resolver or Lookups()
-        self._inner = inner or HttpxTransport(_IN_FLIGHT, by_environment=False, keep_alive=False)
+        self._inner = inner or HttpTransport(_IN_FLIGHT, by_environment=False, keep_alive=False)
 
     async def send(self, request: Request) -> Response:
         """Send one request.

@@ -2,36 +2,28 @@
 
 import asyncio
 import json
+import math
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Final, Protocol, TypeAlias
-from urllib.parse import urlencode
-
-import tenacity
+from typing import Final
 
 from ramify.core.errors import ServiceDownError
-from ramify.core.json_text import parse_json
 from ramify.core.protocols import Json
 from ramify.net.configs import HttpConfig
-from ramify.net.connections import HttpxTransport, NetworkThread, wait_for
+from ramify.net.connections import HttpTransport, NetworkThread, wait_for
+from ramify.net.exchange import Answer, Params, Sink, build_request, exchange
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.net.limits import Breaker, Pace, body_chunks, read_body
-from ramify.net.secrets import hide, names_of, redact
+from ramify.net.limits import Breaker, Pace
+from ramify.net.secrets import hide, names_of
 from ramify.net.servers import Server, Servers
-from ramify.net.wire import Request, Response, Transport, check_sendable, without_query
+from ramify.net.wire import Request, Transport, without_query
 from ramify.runtime.call_clock import queued, slot_of
 
-Params: TypeAlias = Mapping[str, str | int]
-_HEADERS: Final = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "ramify"}
-PART_BYTES: Final = 2**20
-"""Bytes of a download that have to arrive within one `timeout_seconds`."""
 _LOOK_SECONDS: Final = 30.0
 """Most time for a look at a server."""
-_SHOWN = 160
-"""Most characters of a service's own error text that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,74 +47,6 @@ class HttpSettings(HttpConfig):
     failures_to_open: int = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer of a service, with a status below 400 and a complete body.
-
-    Attributes:
-        status: 2xx or 3xx; the client never follows redirects.
-        url: The requested address. It may contain a key, so messages show `where`.
-        content_type: In lower case, with its parameters; "" if the service sent none.
-        body: The decompressed body.
-        location: The Location header of a 3xx, verbatim; else "".
-    """
-
-    status: int
-    url: str = field(repr=False)
-    content_type: str
-    body: bytes = field(repr=False)
-    location: str = field(default="", repr=False)
-    # An answer that no client received has no breaker to inform.
-    _count_as_failed: Callable[[RequestFailedError], None] = field(
-        default=lambda _error: None, repr=False, compare=False
-    )
-
-    @property
-    def where(self) -> str:
-        """The address without its query, for messages."""
-        return without_query(self.url)
-
-    def json(self) -> Json:
-        """Return the body as JSON.
-
-        Raises:
-            RequestFailedError: MALFORMED; REDIRECTS for a 3xx.
-        """
-        if self.status >= 300:
-            detail = redact(f"{self.where} leads elsewhere (HTTP {self.status})")
-            raise RequestFailedError(FailureKind.REDIRECTS, detail, self.status)
-        try:
-            read: Json = parse_json(self.body)
-        except ValueError:
-            raise self.malformed(f"expected JSON, found {self.content_type or 'no content type'}") from None
-        return read
-
-    def malformed(self, detail: str) -> RequestFailedError:
-        """Return the error to raise when the answer breaks the service's documentation; the request then counts as failed."""
-        error = RequestFailedError(FailureKind.MALFORMED, redact(f"{self.where}: {detail}"), self.status)
-        self._count_as_failed(error)
-        return error
-
-
-class Sink(Protocol):
-    """Receives a body that is too large for memory. Its methods run in the network thread."""
-
-    max_bytes: int
-    """Limit for the body of one attempt."""
-
-    def headers(self) -> Mapping[str, str]:
-        """Return further headers of the next attempt, such as the range of bytes that is still missing."""
-        ...
-
-    def begin(self, status: int) -> None:
-        """Prepare for the body of an answer with this status, 2xx; bytes of an earlier attempt may be here."""
-        ...
-
-    def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
-        ...
-
-
 @dataclass(slots=True)
 class _PendingRequest:
     """A pending request.
@@ -141,7 +65,7 @@ class _PendingRequest:
     """
 
     request: Request
-    sink: "Sink | None" = None
+    sink: Sink | None = None
     wave: int | None = None
     failure: str = ""
     sent_at: float | None = None
@@ -179,8 +103,8 @@ class HttpClient:
             name: Name of the service, for messages.
             settings: Limits and retries.
             secrets: Keys that requests carry; they are redacted from every message.
-            transport: Opens the connections: `GuardedTransport` checks addresses, `HttpxTransport(..., uds=path)` connects
-                to a Unix socket. None: `HttpxTransport` with the proxies and certificates that the environment names.
+            transport: Opens the connections: `GuardedTransport` checks addresses, `HttpTransport(..., uds=path)` connects
+                to a Unix socket. None: `HttpTransport` with the proxies and certificates that the environment names.
             many_hosts: The client fetches pages from many hosts instead of asking one service. A refusal (HTTP 401 to
                 403) then concerns one page, and the breaker never opens.
             clock: A monotonic clock, in seconds.
@@ -200,7 +124,7 @@ class HttpClient:
         self._breaker = Breaker(name, opens_after, settings.max_backoff_seconds, clock)
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._is_closed = False
-        self._transport: Transport = transport or HttpxTransport(settings.in_flight)
+        self._transport: Transport = transport or HttpTransport(settings.in_flight)
         self._thread = NetworkThread(f"http {name}")
 
     async def get(
@@ -212,7 +136,7 @@ class HttpClient:
             RequestFailedError: This request failed.
             ServiceDownError: The service is down, refuses the key or demands payment, or the budget is spent.
         """
-        return await self._ask(_PendingRequest(_request("GET", url, params, headers, None)))
+        return await self._ask(_PendingRequest(build_request("GET", url, params, headers, None)))
 
     async def download(self, url: str, sink: Sink, *, headers: Mapping[str, str] | None = None) -> Answer:
         """Send a GET request and write the body of a 2xx to `sink`; the answer's own body is then empty.
@@ -221,14 +145,14 @@ class HttpClient:
         take long but a slow drip may not. Raises as `get` does, and whatever `sink` raises.
         """
         plain = {"accept-encoding": "identity", **(headers or {})}
-        return await self._ask(_PendingRequest(_request("GET", url, None, plain, None), sink))
+        return await self._ask(_PendingRequest(build_request("GET", url, None, plain, None), sink))
 
     async def post_json(
         self, url: str, body: Json, *, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Answer:
         """Send a POST request; raises as `get` does."""
         content = json.dumps(body, allow_nan=False).encode()
-        return await self._ask(_PendingRequest(_request("POST", url, params, headers, content)))
+        return await self._ask(_PendingRequest(build_request("POST", url, params, headers, content)))
 
     async def post_json_to(
         self,
@@ -252,7 +176,7 @@ class HttpClient:
             preferred: See `Servers.chosen`.
         """
         content = json.dumps(body, allow_nan=False).encode()
-        request = _request("POST", servers.all[0].url + path, None, headers, content)
+        request = build_request("POST", servers.all[0].url + path, None, headers, content)
         return await self._ask(_PendingRequest(request, servers=servers, path=path, preferred=preferred))
 
     async def check(self, servers: Servers) -> None:
@@ -275,30 +199,31 @@ class HttpClient:
         await self._thread.close()
 
     async def _ask(self, pending: _PendingRequest) -> Answer:
-        """Try until an attempt succeeds, fails for good, or no attempt is left."""
-        attempts = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._settings.attempts + _others(pending)),
-            wait=self._wait,
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, RequestFailedError) and error.kind.retriable
-            ),
-            sleep=self._sleep,
-            reraise=True,
-        )
+        """Try until an attempt succeeds, fails for good, or no attempt is left; the breaker counts a failure."""
         try:
-            answer: Answer = await attempts(self._attempt, pending)
+            return await self._tries(pending)
         except RequestFailedError as failed:
             error = failed
         except asyncio.CancelledError:
             self._count_cancelled(pending)
             raise
-        else:
-            return answer
         if error.kind is FailureKind.REFUSED and not self._many_hosts:
             raise ServiceDownError(self._refusal(error))
         if error.kind.is_services and pending.wave is not None:
             self._breaker.failed(pending.wave, str(error))
         raise error
+
+    async def _tries(self, pending: _PendingRequest) -> Answer:
+        failures, most = 0, self._settings.attempts + _others(pending)
+        while True:
+            try:
+                return await self._attempt(pending)
+            except RequestFailedError as error:
+                failures += 1
+                if failures == most or not error.kind.retriable:
+                    raise
+                seconds = self._wait(pending, error, failures)
+            await self._sleep(seconds)
 
     def _count_cancelled(self, pending: _PendingRequest) -> None:
         """Count a cancelled request as failed if the service had enough time: a service that hangs shows only like this."""
@@ -340,97 +265,44 @@ class HttpClient:
             self.requests += 1
             self.retries += bool(pending.failure)
             pending.sent_at = self._clock()
-            try:
-                answer = await self._exchange_with_a_server(pending)
-            except TimeoutError:
-                limit = f"{self._settings.timeout_seconds:g} s"
-                detail = (
-                    f"no whole answer within {limit}"
-                    if pending.sink is None
-                    else f"nothing more within {limit}"
-                )
-                error = (FailureKind.TIMEOUT, detail)
-            except RuntimeError:  # httpx raises this if its client was closed
-                if not self._is_closed:
-                    raise
-                error = (FailureKind.CONNECTION, "closed")
-            else:
-                wave, old_count = pending.wave, self._breaker.succeeded()
-                return replace(
-                    answer,
-                    _count_as_failed=lambda error: self._breaker.retract_success(old_count, wave, str(error)),
-                )
-        raise RequestFailedError(error[0], f"{without_query(pending.request.url)}: {error[1]}")
+            answer = await self._exchange_with_a_server(pending)
+            wave, old_count = pending.wave, self._breaker.succeeded()
+            return replace(
+                answer,
+                _count_as_failed=lambda error: self._breaker.retract_success(old_count, wave, str(error)),
+            )
 
     async def _exchange_with_a_server(self, pending: _PendingRequest) -> Answer:
         """Exchange with the address of the request, or with one of its servers."""
         if pending.servers is None:
-            return await self._thread.run(self._exchange(pending.request, pending.sink))
+            return await self._exchange(pending.request, pending.sink)
         # Chosen now, when the request has a slot: a server may have failed while it waited.
         with pending.servers.chosen(pending.preferred) as server:
             pending.server, pending.failures = server, server.failures
             pending.request = replace(pending.request, url=server.url + pending.path)
             await server.check(pending.servers.check, self._look)
-            return await self._thread.run(self._exchange(pending.request, pending.sink))
+            return await self._exchange(pending.request, pending.sink)
 
     async def _look(self, url: str, headers: Mapping[str, str]) -> Answer:
         """Send one GET request at once, whatever the limits of requests are: it is part of another request's attempt."""
-        try:
-            async with asyncio.timeout(min(self._settings.timeout_seconds, _LOOK_SECONDS)):
-                request = _request("GET", url, None, headers, None)
-                return await self._thread.run(self._exchange(request, None))
-        except TimeoutError:
-            detail = f"{without_query(url)}: no answer within {_LOOK_SECONDS:g} s"
-        raise RequestFailedError(FailureKind.TIMEOUT, detail)
+        request = build_request("GET", url, None, headers, None)
+        return await self._exchange(request, None, _LOOK_SECONDS)
 
-    async def _exchange(self, request: Request, sink: Sink | None) -> Answer:
-        """Send the request and read the response. Runs in the network thread; it uses only the transport of this client."""
-        where, most = without_query(request.url), self._settings.max_bytes
-        if sink is not None:
-            request = replace(request, headers={**request.headers, **sink.headers()})
-        async with asyncio.timeout(self._settings.timeout_seconds) as deadline:
-            response = await self._transport.send(request)
-            try:
-                if response.status >= 400:
-                    raise _failure(response, where, await _error_text(response, where))
-                if sink is not None and response.status < 300:
-                    body = b""
-                    await self._fill(sink, response, where, deadline)
-                else:
-                    body = await read_body(response, where, most)
-            finally:
-                await response.close()
-        return Answer(
-            response.status,
-            request.url,
-            response.headers.get("content-type", "").lower(),
-            body,
-            response.headers.get("location", "") if response.status >= 300 else "",
+    async def _exchange(self, request: Request, sink: Sink | None, most: float = math.inf) -> Answer:
+        """Exchange in the network thread, within `most` seconds."""
+        seconds = min(self._settings.timeout_seconds, most)
+        return await self._thread.run(
+            exchange(self._transport, request, seconds=seconds, max_bytes=self._settings.max_bytes, sink=sink)
         )
 
-    async def _fill(self, sink: Sink, response: Response, where: str, deadline: asyncio.Timeout) -> None:
-        """Write the body to `sink`; each part that arrives extends the deadline."""
-        sink.begin(response.status)
-        part = 0
-        async for chunk in body_chunks(response, where, sink.max_bytes):
-            sink.write(chunk)
-            part += len(chunk)
-            if part >= PART_BYTES:
-                part = 0
-                deadline.reschedule(asyncio.get_running_loop().time() + self._settings.timeout_seconds)
-
-    def _wait(self, state: tenacity.RetryCallState) -> float:
+    def _wait(self, pending: _PendingRequest, error: RequestFailedError, failures: int) -> float:
         """Return the seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""
-        error = state.outcome.exception() if state.outcome else None
-        pending: _PendingRequest = state.args[0]
         if pending.servers is not None and pending.servers.any_up:
             return 0.0
-        longest = self._settings.max_backoff_seconds
-        if isinstance(error, RequestFailedError) and error.retry_after is not None:
+        longest, first = self._settings.max_backoff_seconds, self._settings.backoff_seconds
+        if error.retry_after is not None:
             return min(error.retry_after, longest)
-        first = self._settings.backoff_seconds
-        doubled = tenacity.wait_exponential(multiplier=first, max=longest)(state)
-        return min(doubled + tenacity.wait_random(0, first)(state), longest)
+        return min(first * 2.0 ** min(failures - 1, 60) + random.uniform(0, first), longest)
 
     def _refusal(self, error: RequestFailedError) -> str:
         if error.status == HTTPStatus.PAYMENT_REQUIRED:
@@ -461,53 +333,3 @@ def get_once(
 
 def _others(pending: _PendingRequest) -> int:
     return 0 if pending.servers is None else len(pending.servers.all) - 1
-
-
-def _request(
-    method: str, url: str, params: Params | None, headers: Mapping[str, str] | None, body: bytes | None
-) -> Request:
-    check_sendable(url)
-    if params:  # appended, since re-encoding the whole query breaks other encodings and signatures
-        url, mark, fragment = url.partition("#")
-        url = f"{url}{'&' if '?' in url else '?'}{urlencode(params)}{mark}{fragment}"
-    typed = {"content-type": "application/json"} if body else {}
-    sent = {name.lower(): value for name, value in (headers or {}).items()}
-    return Request(method=method, url=url, headers={**_HEADERS, **typed, **sent}, body=body)
-
-
-def _failure(response: Response, where: str, text: str) -> RequestFailedError:
-    status = response.status
-    if status in (401, 402, 403):
-        kind = FailureKind.REFUSED
-    elif status == 429:
-        kind = FailureKind.TOO_MANY
-    else:
-        kind = FailureKind.SERVER if status >= 500 else FailureKind.CLIENT
-    detail = f": {text}" if text else ""
-    code = response.headers.get("x-error-code", "")
-    return RequestFailedError(
-        kind, f"HTTP {status} from {where}{detail}", status, _retry_after(response), code
-    )
-
-
-async def _error_text(response: Response, where: str) -> str:
-    """Return the beginning of the service's error text; "" for an HTML page."""
-    if "html" in response.headers.get("content-type", "").lower():
-        return ""
-    try:
-        body = await read_body(response, where, 20 * _SHOWN)
-    except RequestFailedError:
-        return ""
-    # Redacted before it is cut: half a key would not be recognised.
-    return " ".join(redact(body.decode(errors="replace")).split())[:_SHOWN]
-
-
-def _retry_after(response: Response) -> float | None:
-    """Return the Retry-After header (RFC 9110, 10.2.3) in seconds from now; None if it is neither a number nor an HTTP date."""
-    value = response.headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None

@@ -1,4 +1,4 @@
-"""Settings of services, apart from their clients: checking a recipe need not import httpx."""
+"""Settings of services, apart from their clients: checking a recipe need not import an HTTP library."""
 
 from dataclasses import dataclass
 

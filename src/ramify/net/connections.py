@@ -1,7 +1,8 @@
-"""Connections with httpx, the certificates that they trust, and a thread to read them in.
+"""Connections with aiohttp, the certificates that they trust, and a thread to read them in.
 
-This is the only module that makes HTTP requests with a library. httpx's automatic features are off: no cookies, no
-redirects, no decompression, no time limits; they are the client's.
+This is the only module that makes HTTP requests with a library. aiohttp's automatic features are off: no cookies, no
+redirects, no second try, no decompression, no time limits, no keys from .netrc; they are the client's. Addresses are read
+by httpx, which leaves a query as it is spelled.
 """
 
 import asyncio
@@ -9,14 +10,16 @@ import functools
 import os
 import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
-from contextlib import contextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx
+from aiohttp.http import HttpProcessingError
+from yarl import URL
 
 from ramify.core.errors import MachineError
 from ramify.net.failures import FailureKind, RequestFailedError
@@ -55,11 +58,8 @@ def _certificates(file: str, folder: str) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=bool(file or folder))
 
 
-_PROXY_VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy")
-
-
-class HttpxTransport:
-    """Implements `ramify.net.wire.Transport` with httpx; it opens connections on demand."""
+class HttpTransport:
+    """Implements `ramify.net.wire.Transport` with aiohttp; it opens connections on demand."""
 
     def __init__(
         self,
@@ -82,65 +82,110 @@ class HttpxTransport:
         Raises:
             MachineError: The environment names a proxy or certificates that cannot be used.
         """
-        certificates = verify or trusted(by_environment=by_environment)
-        limits = httpx.Limits(
-            max_connections=in_flight, max_keepalive_connections=in_flight if keep_alive else 0
-        )
-        socket = None
-        if uds is not None:
-            socket = httpx.AsyncHTTPTransport(
-                verify=certificates, limits=limits, uds=str(uds), trust_env=False
-            )
-        with _usable_proxies():
-            self._client = httpx.AsyncClient(
-                transport=socket,
-                verify=certificates,
-                trust_env=by_environment and uds is None,
-                timeout=None,
-                follow_redirects=False,
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                limits=limits,
-            )
+        self._in_flight, self._uds, self._keep_alive = in_flight, uds, keep_alive
+        self._certificates = verify or trusted(by_environment=by_environment)
+        self._proxies = _proxies() if by_environment and uds is None else {}
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     async def send(self, request: Request) -> Response:
         """Send a request; raises as `Transport.send` does."""
         where = without_query(request.url)
+        if self._is_closed:
+            raise RequestFailedError(FailureKind.CONNECTION, f"{where}: closed")
+        if self._session is None:  # here, since it belongs to the event loop
+            self._session = self._opened()
         try:
-            answer = await self._client.send(self._build(request), stream=True)
+            url = httpx.URL(request.url)
+            address = URL(str(url), encoded=True)
+        except (httpx.InvalidURL, ValueError):
+            raise RequestFailedError(FailureKind.CLIENT, f"{where}: no address that can be asked") from None
+        headers, host = dict(request.headers), None
+        if request.connect_to is not None:
+            # The certificate is checked for the requested host, not for the address.
+            headers["host"], host = url.netloc.decode("ascii"), url.raw_host.decode("ascii")
+            address = address.with_host(request.connect_to)
+        try:
+            answer = await self._session.request(
+                request.method,
+                address,
+                headers=headers,
+                data=request.body,
+                allow_redirects=False,
+                proxy=self._proxy(url),
+                server_hostname=host,
+            )
         except _ERRORS as failed:
             error = _as_ours(failed, where)
         else:
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return Response(answer.status_code, headers, _raw(answer, where), answer.aclose)
+
+            async def close() -> None:
+                answer.close()
+
+            return Response(answer.status, _headers(answer), _raw(answer, where), close)
         raise error
 
     async def close(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
+        """Close all connections; closing twice is allowed."""
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
 
-    def _build(self, request: Request) -> httpx.Request:
-        built = self._client.build_request(
-            request.method, request.url, headers=dict(request.headers), content=request.body
+    def _opened(self) -> aiohttp.ClientSession:
+        connector: aiohttp.BaseConnector
+        if self._uds is not None:
+            connector = aiohttp.UnixConnector(
+                str(self._uds), limit=self._in_flight, keepalive_timeout=_IDLE_SECONDS
+            )
+        else:
+            connector = aiohttp.TCPConnector(
+                limit=self._in_flight,
+                ssl=self._certificates,
+                resolver=aiohttp.ThreadedResolver(),
+                keepalive_timeout=_IDLE_SECONDS if self._keep_alive else None,
+                force_close=not self._keep_alive,
+            )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            max_line_size=_FIELD_BYTES,
+            max_field_size=_FIELD_BYTES,
+            middlewares=(_sent_once,),
         )
-        if request.connect_to is None:
-            return built
-        # The certificate is checked for the requested host, not for the address.
-        return httpx.Request(
-            built.method,
-            built.url.copy_with(host=request.connect_to),
-            headers=built.headers,
-            stream=built.stream,
-            extensions={**built.extensions, "sni_hostname": built.url.raw_host.decode("ascii")},
-        )
+
+    def _proxy(self, url: httpx.URL) -> URL | None:
+        proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
+        return None if proxy is None or proxy_bypass(url.host) else proxy
 
 
-# ValueError: httpx raises it for addresses that it cannot encode.
-_ERRORS = (httpx.TransportError, httpx.InvalidURL, ValueError)
+_FIELD_BYTES: Final = 2**16
+"""Longest header of an answer; there are at most 128."""
+_IDLE_SECONDS: Final = 4.0
+"""A connection that was idle for longer is not used again; uvicorn, and so vLLM, closes them after five."""
 
 
-async def _raw(answer: httpx.Response, where: str) -> AsyncIterator[bytes]:
+async def _sent_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Raise another error for a lost connection: aiohttp would send a GET a second time, which no budget counts."""
     try:
-        async for chunk in answer.aiter_raw():
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(str(error)) from None
+
+
+# ValueError: for headers that cannot be sent.
+_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+
+
+async def _raw(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.content.iter_any():
             yield chunk
         return
     except _ERRORS as failed:
@@ -148,42 +193,65 @@ async def _raw(answer: httpx.Response, where: str) -> AsyncIterator[bytes]:
     raise error
 
 
+def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    """Return the headers with their names in lower case; the values of equal names are joined."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in answer.raw_headers:
+        name, value = raw_name.decode("latin-1").lower(), _text(raw_value)
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
 def _as_ours(error: Exception, where: str) -> RequestFailedError:
-    """Return our error for one of httpx's. Do not chain it: httpx's can quote addresses and headers with keys."""
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        detail = f"{where}: {type(error).__name__}: {_one_line(error)}"
-        return ConnectFailedError(FailureKind.CONNECTION, detail)
-    if isinstance(error, httpx.UnsupportedProtocol):
-        return RequestFailedError(FailureKind.FORBIDDEN, f"{where}: expected an http or https address")
-    if isinstance(error, httpx.LocalProtocolError):
+    """Return our error for one of aiohttp's. Do not chain it: aiohttp's can quote addresses and headers with keys."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ConnectFailedError(
+            FailureKind.CONNECTION, f"{where}: no connection ({_one_line(error.os_error)})"
+        )
+    if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         detail = f"{where}: the request breaks HTTP's rules. Look at its headers."
         return RequestFailedError(FailureKind.CLIENT, detail)
-    if not isinstance(error, httpx.TransportError):
-        return RequestFailedError(FailureKind.CLIENT, f"{where}: no address that can be asked")
-    return RequestFailedError(FailureKind.CONNECTION, f"{where}: {type(error).__name__}: {_one_line(error)}")
+    # Its text may quote what a server sent beside an address with a key.
+    text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    return RequestFailedError(FailureKind.CONNECTION, f"{where}: {type(error).__name__}: {_one_line(text)}")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(redact(str(error)).split())[:_SHOWN]
+def _one_line(text: object) -> str:
+    return " ".join(redact(str(text)).split())[:_SHOWN]
 
 
-@contextmanager
-def _usable_proxies() -> Iterator[None]:
-    """Name the environment's variable where httpx cannot use the proxy in it."""
-    try:
-        yield
-        return
-    except (ImportError, ValueError, httpx.InvalidURL):
-        proxies = sorted(
-            name for name, value in os.environ.items() if value and name.lower() in _PROXY_VARIABLES
-        )
-        if not proxies:
-            raise
-    # The library's own text is left out: it may contain the proxy's password.
-    raise MachineError(
-        f"the environment variable {' or '.join(proxies)} names a proxy that cannot be used. "
-        "Set it to http://HOST:PORT or unset it."
-    )
+def _proxies() -> dict[str, URL]:
+    """Return the environment's proxies by the scheme of the addresses they are for, or "all".
+
+    Raises:
+        MachineError: One of them cannot be used.
+    """
+    proxies = {}
+    for scheme, text in getproxies().items():
+        if scheme not in ("http", "https", "all") or not text:
+            continue
+        try:
+            proxies[scheme] = URL(text if "://" in text else f"http://{text}")
+            usable = proxies[scheme].scheme in ("http", "https") and bool(proxies[scheme].host)
+        except ValueError:
+            usable = False
+        if not usable:
+            variable = next(
+                name for name in (f"{scheme}_proxy".upper(), f"{scheme}_proxy") if os.environ.get(name)
+            )
+            # The address is left out: it may contain the proxy's password.
+            raise MachineError(
+                f"the environment variable {variable} names a proxy that cannot be used. "
+                "Set it to http://HOST:PORT or unset it."
+            )
+    return proxies
 
 
 Result = TypeVar("Result")

@@ -19,8 +19,9 @@ from urllib.parse import quote
 
 from ramify.core.errors import DataError, MachineError, UserError
 from ramify.net.addresses import join_url
-from ramify.net.client import PART_BYTES, Answer, HttpClient, HttpSettings
+from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.connections import wait_for
+from ramify.net.exchange import PART_BYTES, Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.hub_cache import (
     HubFile,

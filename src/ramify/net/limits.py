@@ -124,6 +124,9 @@ class _Decoder(Protocol):
     @property
     def eof(self) -> bool: ...
 
+    @property
+    def unused_data(self) -> bytes: ...
+
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
@@ -181,10 +184,11 @@ def _decoder(encoding: str, where: str) -> _Decoder | None:
 
 
 def _decompress(decoder: _Decoder, chunk: bytes, room: int, where: str) -> bytes:
-    # zlib would buffer whatever follows the end of the compressed data, without limit.
-    if decoder.eof and chunk:
-        raise RequestFailedError(FailureKind.MALFORMED, f"{where}: more data follows the compressed body")
     try:
-        return decoder.decompress(chunk, room)
+        plain = decoder.decompress(chunk, room)
     except zlib.error:
         raise RequestFailedError(FailureKind.MALFORMED, f"{where}: the compressed body is broken") from None
+    # zlib would buffer whatever follows the end of the compressed data, without limit.
+    if decoder.unused_data:
+        raise RequestFailedError(FailureKind.MALFORMED, f"{where}: more data follows the compressed body")
+    return plain

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 import httpx2
 
-from ramify.net.connections import HttpxTransport
+from ramify.net.connections import HttpTransport
 from ramify.net.failures import RequestFailedError
 from ramify.net.limits import body_chunks
 from ramify.net.wire import Request, Response, Transport, without_query
@@ -33,7 +33,7 @@ def limited_client(headers: Mapping[str, str], *, seconds: float, max_bytes: int
     Raises:
         MachineError: The environment names a proxy or certificates that cannot be used.
     """
-    bridge = _Bridge(HttpxTransport(_IN_FLIGHT), seconds, max_bytes)
+    bridge = _Bridge(HttpTransport(_IN_FLIGHT), seconds, max_bytes)
     return httpx2.AsyncClient(headers=dict(headers), transport=bridge, timeout=None, trust_env=False)
 
 

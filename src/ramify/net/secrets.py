@@ -99,7 +99,7 @@ if logging.lastResort is not None:
 
 
 class _RedactingFilter(logging.Filter):
-    """Redacts the addresses that httpx logs: some services take their key in the address."""
+    """Redacts the addresses that libraries log: some services take their key in the address."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact(record.getMessage()), None

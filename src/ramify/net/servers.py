@@ -14,7 +14,7 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import without_query
 
 if TYPE_CHECKING:
-    from ramify.net.client import Answer
+    from ramify.net.exchange import Answer
 
 Fetch: TypeAlias = Callable[[str, Mapping[str, str]], Awaitable["Answer"]]
 """Sends one GET request to an address, with these headers."""

@@ -14,7 +14,6 @@ from ramify.core.json_types import number as finite_number
 from ramify.core.protocols import Event
 from ramify.files.durable import append_line, dump_line, parse_line, read_text, replace_lines
 from ramify.files.untrusted import read_small_file
-from ramify.obs.service_counts import service_metrics, service_notes
 
 if TYPE_CHECKING:
     # Its module imports asyncio, which a dry run has no use for.
@@ -221,3 +220,57 @@ class TimingLog:
             "seconds": event.seconds,
             "fields": dict(event.fields),
         }
+
+
+_WARN_FROM = 0.1
+_INSTEAD = {
+    "pages": ("page reads", "the policy got snippets in their place"),
+    "summaries": ("summaries", "the policy got the passages in their place"),
+}
+
+
+def service_metrics(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return the metrics of a step; a name is absent if there is nothing to count."""
+    metrics: dict[str, float] = {}
+    for kind in _INSTEAD:
+        outcomes = _outcomes(counts, kind)
+        if outcomes:
+            metrics |= {
+                f"{kind}/ok": float(outcomes["ok"]),
+                f"{kind}/failed": float(outcomes.total() - outcomes["ok"]),
+            }
+    cached = _cached(counts)
+    return metrics | {f"cache/{name}": float(count) for name, count in cached.items() if cached.total()}
+
+
+def service_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a warning for each kind of which more than a tenth failed."""
+    notes = []
+    for kind, (name, instead) in _INSTEAD.items():
+        outcomes = _outcomes(counts, kind)
+        failed = outcomes.total() - outcomes["ok"]
+        if failed > _WARN_FROM * outcomes.total():
+            reasons = ", ".join(f"{outcome} {n}" for outcome, n in outcomes.most_common() if outcome != "ok")
+            notes.append(
+                f"warning: {failed} of {outcomes.total()} {name} failed ({reasons}); {instead}. Check tools.browser"
+            )
+    return tuple(notes)
+
+
+def service_table(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return the outcomes by kind, for a summary; kinds of which there are none are left out."""
+    kinds = {kind: _outcomes(counts, kind) for kind in (*_INSTEAD, "cache")}
+    return {kind: dict(sorted(outcomes.items())) for kind, outcomes in kinds.items() if outcomes}
+
+
+def _outcomes(counts: Mapping[str, int], kind: str) -> Counter[str]:
+    return Counter(
+        {name.removeprefix(f"{kind}/"): n for name, n in counts.items() if name.startswith(f"{kind}/")}
+    )
+
+
+def _cached(counts: Mapping[str, int]) -> Counter[str]:
+    cached = Counter({"hits": 0, "misses": 0})
+    for name, count in _outcomes(counts, "cache").items():
+        cached[name.rpartition("/")[2]] += count
+    return cached

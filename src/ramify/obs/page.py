@@ -1,6 +1,7 @@
-"""Self-contained pages without scripts or network access: cards, charts, tables and texts that unfold."""
+"""Self-contained pages without scripts or network access: cards, charts, tables and texts that unfold; and their charts as files."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -90,6 +91,12 @@ def render_page(page: Page) -> str:
     return template.render(page=page, is_number=lambda value: isinstance(value, int | float))
 
 
+def in_a_line(text: str, chars: int) -> str:
+    """Return a text on one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= chars else f"{line[:chars]}\u2026"
+
+
 def flat(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
     """Return dotted keys with their values, as the `-s` option spells them."""
     pairs: list[tuple[str, object]] = []
@@ -104,3 +111,45 @@ def flat(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, obje
 def settings_table(config: Mapping[str, object]) -> Table:
     """Return a table of settings, without keys of services."""
     return Table("", ("key", "value"), [(key, shown(str(value))) for key, value in flat(config)])
+
+
+_ZOOM = 3
+"""Pixels of a PNG for each unit of the SVG: 1,680 wide."""
+
+
+def write_figures(page: Page, folder: Path) -> tuple[Path, ...]:
+    """Write the charts of a page as SVG, and as PNG if the extra `figures` is installed; returns the files.
+
+    Each is named by its title. Without the extra there are SVG files only.
+    """
+    paths: list[Path] = []
+    for name, chart in _named(page):
+        svg = chart.as_file()
+        files = {".svg": svg.encode("utf-8", "replace"), ".png": _as_png(svg)}
+        for suffix, content in files.items():
+            if content is not None:
+                paths.append(folder / f"{name}{suffix}")
+                replace_file(paths[-1], content)
+    return tuple(paths)
+
+
+def _as_png(svg: str) -> bytes | None:
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        return None
+    return bytes(svg_to_bytes(svg_string=svg, zoom=_ZOOM))
+
+
+def _named(page: Page) -> Iterator[tuple[str, Chart]]:
+    names: set[str] = set()
+    for section in page.sections:
+        for chart in section.charts:
+            if chart.body is None:
+                continue
+            name = re.sub(r"[^a-z0-9]+", "-", chart.title.casefold())[:60].strip("-") or "figure"
+            numbers = (f"{name}-{number}" for number in range(2, 1000))
+            while name in names:
+                name = next(numbers)
+            names.add(name)
+            yield name, chart

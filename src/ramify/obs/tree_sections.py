@@ -7,7 +7,7 @@ from pathlib import Path
 from ramify.core.errors import DataError
 from ramify.core.messages import MalformedTurn, ToolStatus
 from ramify.core.tree import StopReason, Trajectory
-from ramify.obs.page import FoldedText, Section, Table
+from ramify.obs.page import FoldedText, Section, Table, in_a_line
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_index, read_tree
 from ramify.obs.tree_drawing import LEGEND, conversation, draw_tree, trajectory_texts
@@ -59,7 +59,7 @@ class StepTrees:
         accepted = f" Accepted: {' | '.join(problem.answer)}" if problem.answer else ""
         return Section(
             heading,
-            f"{_line(problem.messages[-1].text)}{accepted}",
+            f"{in_a_line(problem.messages[-1].text, _QUESTION_CHARS)}{accepted}",
             legend=LEGEND,
             drawing=draw_tree(traced),
             texts=trajectory_texts(traced),
@@ -70,7 +70,12 @@ class StepTrees:
         ranked = [(each.mean, each) for each in self.summaries if each.mean is not None]
         ranked.sort(key=lambda pair: pair[0])
         rows = [
-            (each.problem, _line(each.question), f"{each.right} of {each.trajectories}", mean)
+            (
+                each.problem,
+                in_a_line(each.question, _QUESTION_CHARS),
+                f"{each.right} of {each.trajectories}",
+                mean,
+            )
             for mean, each in ranked[:_MOST_PROBLEMS]
         ]
         return Table(title, ("problem", "question", "reward above 0", "mean reward"), rows)
@@ -105,8 +110,3 @@ def _failure(trajectory: Trajectory) -> str:
 
 def _interest(summary: TreeSummary) -> tuple[bool, int, int]:
     return "mixed" in summary.flags, summary.branches, -summary.depth
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _QUESTION_CHARS else f"{line[:_QUESTION_CHARS]}\u2026"

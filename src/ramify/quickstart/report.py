@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.json_types import count, each, mapping, number, numbers, optional, part, text, whole
@@ -14,81 +14,13 @@ from ramify.obs.page import Card, Page, Section, Table, settings_table
 from ramify.runs.metric_charts import LEARNING, charts
 from ramify.runs.page import origin_section, run_page, versions_of
 
+Report: TypeAlias = Mapping[str, Any]
+"""The content of report.json, as `_READ_REPORT` reads it. Shares are 0 to 1.
 
-class Estimate(TypedDict):
-    """A mean over `n` problems with its 95 % confidence interval."""
-
-    value: float
-    ci95: tuple[float, float]
-    n: int
-
-
-class ByStage(TypedDict):
-    """One measure before training, after supervised training and after reinforcement learning."""
-
-    base: Estimate
-    sft: Estimate
-    rl: Estimate
-
-
-class AfterTraining(TypedDict):
-    """A number after each kind of training."""
-
-    sft: float
-    rl: float
-
-
-class PhaseSeconds(TypedDict):
-    """Wall-clock seconds of each phase."""
-
-    data: float
-    sft: float
-    rl: float
-    eval: float
-
-
-class NumSteps(TypedDict):
-    """Optimizer steps of each kind of training."""
-
-    sft: int
-    rl: int
-
-
-class BranchSummary(TypedDict):
-    """Totals of the branching rule in RL: see `branch_metrics.BranchTotals`.
-
-    `rate` and `p_std` (standard deviation of the probability) are None in a run without decisions.
-    """
-
-    planned: int
-    taken: int
-    by_entropy: int
-    rate: float | None
-    p_std: float | None
-
-
-class Report(TypedDict):
-    """The content of report.json. Shares are 0 to 1; `base` names the initial model on the page.
-
-    `notes` are those of the evaluation of the last model, such as problems that it was trained on.
-    """
-
-    seed: int
-    base: str
-    seconds: PhaseSeconds
-    pass_at_1: ByStage
-    by_kind: Mapping[str, ByStage]
-    greedy: AfterTraining | None
-    train_entities: AfterTraining | None
-    tool_calls_per_answer: AfterTraining
-    branches: BranchSummary
-    steps: NumSteps
-    peak_memory_bytes: int
-    config: Mapping[str, object]
-    versions: Mapping[str, str]
-    sandbox_level: int
-    warnings: Sequence[str]
-    notes: Sequence[str]
+`base` names the initial model on the page; `branches` are the totals of `branch_metrics.BranchTotals`, with `rate` and `p_std` (the
+standard deviation of the probability) None in a run without decisions; `notes` are those of the evaluation of the last model, such
+as problems that it was trained on.
+"""
 
 
 def read_report(path: Path) -> Report:
@@ -97,12 +29,7 @@ def read_report(path: Path) -> Report:
     Raises:
         DataError: It cannot be read, or is something else.
     """
-    return cast(Report, read_record(path, lambda value: _READ_REPORT(_with_notes(value))))
-
-
-def _with_notes(value: object) -> object:
-    """Return a report with the field `notes`, which those of older versions lack."""
-    return {"notes": [], **value} if isinstance(value, dict) else value
+    return read_record(path, _READ_REPORT)
 
 
 _ESTIMATE = part(value=number, ci95=numbers, n=count)
@@ -159,7 +86,7 @@ def quickstart_page(report: Report, folder: Path) -> Page:
     return Page("How the agent learned to use its tools", subtitle, cards, sections)
 
 
-def _staged(stages: ByStage, names: Sequence[str]) -> list[tuple[str, Estimate]]:
+def _staged(stages: Report, names: Sequence[str]) -> list[tuple[str, Any]]:
     return list(zip(names, (stages["base"], stages["sft"], stages["rl"]), strict=True))
 
 
@@ -169,13 +96,13 @@ def _results_section(report: Report) -> Section:
         BarGroup(
             kind,
             tuple(
-                Bar(name, estimate["value"], *estimate["ci95"], colour)
+                Bar(name, estimate["value"], estimate["ci95"][0], estimate["ci95"][1], colour)
                 for colour, (name, estimate) in enumerate(_staged(stages, (base, "SFT", "RL")))
             ),
         )
         for kind, stages in report["by_kind"].items()
     ]
-    rows: list[tuple[str, AfterTraining | None]] = [
+    rows = [
         ("pass@1, greedy", report["greedy"]),
         ("pass@1, names asked about in training", report["train_entities"]),
     ]
@@ -221,7 +148,7 @@ def _curves(folder: Path, stage: str) -> tuple[Chart, ...]:
     )
 
 
-def _branching_section(branches: BranchSummary) -> Section:
+def _branching_section(branches: Mapping[str, Any]) -> Section:
     rate, spread = (
         f"{value:.3f}" if value is not None else "none" for value in (branches["rate"], branches["p_std"])
     )
@@ -245,14 +172,14 @@ def _page_of_training(folder: Path) -> tuple[Section, ...]:
 
 def _run_section(report: Report) -> Section:
     seconds = report["seconds"]
-    phases = [*seconds.items(), ("all", sum(cast(Mapping[str, float], seconds).values()))]
+    phases = [*seconds.items(), ("all", sum(seconds.values()))]
     machine: list[tuple[str, str]] = [
         ("peak memory", f"{report['peak_memory_bytes'] / 2**30:.2f} GiB"),
         ("sandbox level of the python tool", f"L{report['sandbox_level']}"),
         *report["versions"].items(),
     ]
     tables = (
-        Table("", ("phase", "seconds"), [(phase, f"{cast(float, value):.1f}") for phase, value in phases]),
+        Table("", ("phase", "seconds"), [(phase, f"{value:.1f}") for phase, value in phases]),
         Table("", ("", ""), machine),
     )
     return Section("The run", tables=tables)
@@ -262,12 +189,12 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}\u00a0%"
 
 
-def _interval(estimate: Estimate) -> str:
+def _interval(estimate: Mapping[str, Any]) -> str:
     low, high = estimate["ci95"]
     return f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def _lift(stages: ByStage) -> str:
+def _lift(stages: Mapping[str, Any]) -> str:
     """Return one sentence about RL against SFT."""
     points = 100 * (stages["rl"]["value"] - stages["sft"]["value"])
     sft, rl = stages["sft"]["ci95"], stages["rl"]["ci95"]

@@ -1,11 +1,11 @@
 """The quick start, top to bottom: data, cold start, reinforcement learning, evaluation, report."""
 
-import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from ramify import __version__
 from ramify.assemble.examples import run_sft
@@ -16,7 +16,7 @@ from ramify.core.json_types import each, part, text
 from ramify.core.rank import Rank
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.statistics import Interval
-from ramify.files.durable import read_record, replace_file
+from ramify.files.durable import read_record, write_record
 from ramify.learner.parallel import Ranks
 from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.console import RunConsole
@@ -32,15 +32,7 @@ from ramify.quickstart.example import (
     rl_recipe,
     sft_recipe,
 )
-from ramify.quickstart.report import (
-    AfterTraining,
-    BranchSummary,
-    ByStage,
-    Estimate,
-    PhaseSeconds,
-    Report,
-    quickstart_page,
-)
+from ramify.quickstart.report import Report, quickstart_page
 from ramify.runs.page import REPORT
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
 
@@ -85,7 +77,7 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     report = _make_report(
         example, seed, clock.seconds, evaluations, (sft, rl), level, out / "eval" / "rl-sampled"
     )
-    replace_file(out / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode("ascii"))
+    write_record(out / "report.json", report)
     write_page(out / REPORT, quickstart_page(report, out))
     return report
 
@@ -147,30 +139,28 @@ def _make_report(
     """Put the report together; `eval_folder` is that of the last model's evaluation."""
     sft, rl = recipes
     rows = read_metrics(rl.run.dir / "metrics.jsonl")
-    return Report(
-        seed=seed,
-        base=example.base,
-        seconds=PhaseSeconds(
-            data=seconds["data"], sft=seconds["sft"], rl=seconds["rl"], eval=seconds["eval"]
-        ),
-        pass_at_1=_by_stage(evaluations.sampled, None),
-        by_kind={
-            kind: _by_stage(evaluations.sampled, kind) for kind in evaluations.sampled["base"].values("kind")
+    sampled = evaluations.sampled
+    return {
+        "seed": seed,
+        "base": example.base,
+        "seconds": seconds,
+        "pass_at_1": _estimates(sampled),
+        "by_kind": {
+            kind: _estimates({stage: whole.of("kind", kind) for stage, whole in sampled.items()})
+            for kind in sampled["base"].values("kind")
         },
-        greedy=_pass_at_1(evaluations.greedy),
-        train_entities=_pass_at_1(evaluations.train_entities),
-        tool_calls_per_answer=_after_training(
-            evaluations.sampled, lambda evaluation: evaluation.calls_per_attempt
-        ),
-        branches=_branches(rows),
-        steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
-        peak_memory_bytes=peak_memory_bytes() + evaluations.memory_bytes,
-        config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
-        versions=versions(),
-        sandbox_level=sandbox_level,
-        warnings=entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
-        notes=read_record(eval_folder / "summary.json", part(notes=each(text)))["notes"],
-    )
+        "greedy": _pass_at_1(evaluations.greedy),
+        "train_entities": _pass_at_1(evaluations.train_entities),
+        "tool_calls_per_answer": {stage: sampled[stage].calls_per_attempt for stage in ("sft", "rl")},
+        "branches": _branches(rows),
+        "steps": {"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
+        "peak_memory_bytes": peak_memory_bytes() + evaluations.memory_bytes,
+        "config": {"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
+        "versions": versions(),
+        "sandbox_level": sandbox_level,
+        "warnings": entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
+        "notes": read_record(eval_folder / "summary.json", part(notes=each(text)))["notes"],
+    }
 
 
 def versions() -> dict[str, str]:
@@ -182,31 +172,22 @@ def versions() -> dict[str, str]:
     }
 
 
-def estimate(interval: Interval) -> Estimate:
+def estimate(interval: Interval) -> dict[str, Any]:
     """Return an interval in the form of a report."""
     return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
 
 
-def _by_stage(evaluations: Mapping[str, Evaluation], kind: str | None) -> ByStage:
-    if kind is not None:
-        evaluations = {stage: whole.of("kind", kind) for stage, whole in evaluations.items()}
-    base, sft, rl = (estimate(evaluations[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
-    return {"base": base, "sft": sft, "rl": rl}
+def _estimates(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    return {stage: estimate(evaluation.pass_at(1)) for stage, evaluation in evaluations.items()}
 
 
-def _after_training(
-    evaluations: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]
-) -> AfterTraining:
-    return {"sft": measure(evaluations["sft"]), "rl": measure(evaluations["rl"])}
-
-
-def _pass_at_1(evaluations: Mapping[str, Evaluation] | None) -> AfterTraining | None:
+def _pass_at_1(evaluations: Mapping[str, Evaluation] | None) -> dict[str, float] | None:
     if evaluations is None:
         return None
-    return _after_training(evaluations, lambda evaluation: evaluation.pass_at(1).value)
+    return {stage: evaluation.pass_at(1).value for stage, evaluation in evaluations.items()}
 
 
-def _branches(rows: Sequence[MetricsRow]) -> BranchSummary:
+def _branches(rows: Sequence[MetricsRow]) -> dict[str, Any]:
     totals = branch_totals(rows)
     if totals is None:
         return {"planned": 0, "taken": 0, "by_entropy": 0, "rate": None, "p_std": None}

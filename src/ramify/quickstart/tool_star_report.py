@@ -1,7 +1,6 @@
 """The report of `ramify quickstart --tool-star`: the gain of each stage and of each repair tool. report.json and report.html."""
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from ramify.core.json_types import each, mapping, number, numbers, part, text, whole
 from ramify.eval.evaluation import Evaluation, repair_table
 from ramify.eval.statistics import Difference, paired_difference
-from ramify.files.durable import read_record, replace_file
+from ramify.files.durable import read_record, write_record
 from ramify.obs.charts import Bar, BarGroup, bar_chart
 from ramify.obs.page import Card, Page, Section, Table, settings_table, write_page
 from ramify.quickstart.run import estimate, versions
@@ -86,8 +85,7 @@ def tool_star_report(
 
 def write_tool_star_report(report: Mapping[str, Any], folder: Path) -> None:
     """Write report.json and report.html into `folder`."""
-    text = json.dumps(report, indent=2, allow_nan=False)
-    replace_file(folder / "report.json", (text + "\n").encode("ascii"))
+    write_record(folder / "report.json", report)
     write_page(folder / REPORT, tool_star_page(report, folder))
 
 

@@ -71,11 +71,13 @@ def make_example(difficulty: int, *, smoke: bool, ambiguous: float | None = None
     # Tokens and calls that a question of the world can need, with room to try again.
     is_long = difficulty > 1 or ambiguous is not None
     limits = {"max_tokens": 256, "max_calls": 10} if is_long else {"max_tokens": 180, "max_calls": 7}
+    # A weak start keeps contrast scarce where rules are compared: half of the groups of 8 are all right or all wrong.
+    demonstrations = 9_600 if difficulty == 3 else 19_200
     short: Settings = {"learner.optimizer.warmup_steps": 3} if smoke else {}
     return Example(
         name="quickstart",
         base="Untrained",
-        make_data=partial(_make_data, settings, 480 if smoke else 19_200),
+        make_data=partial(_make_data, settings, 480 if smoke else demonstrations),
         shares=_SMOKE_SHARES if smoke else _SHARES,
         sft=short,
         rl={

@@ -2,7 +2,7 @@
 """The prompt for a judge, and the one form of reply that counts as a verdict.
 
 The wording is ours, and fixed. Whoever changes it must increase `PROMPT_VERSION`, so that cached verdicts and manifests
-of evaluations distinguish the versions. The candidate's text is data in a message of its own (`chat.data_messages`). The
+of evaluations distinguish the versions. The candidate's text is data in a message of its own (`chat.conversation`). The
 mark is random and new for each request, so nothing that the candidate wrote can pass for a verdict.
 """
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ramify.chat.data_messages import data_message
+from ramify.chat.conversation import data_message
 from ramify.core.messages import Message
 
 PROMPT_VERSION: Final = 1

@@ -3,7 +3,7 @@ r"""Equality of mathematical answers.
     1/2 = 0.5 = \frac{50}{100}    \{1,-2\} = -2, 1    (3,4] = 3 < x \le 4    10\% = 10%    52_{8} = 52_8    5 \text{ cm} = 5
 
 Signs, the case of symbols, brackets and the order inside brackets matter. Text rules come first, then values at points
-(`math_terms`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
+(`math_values`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
 can read, and comparisons that run out of CPU time, count as unequal; `unread` and `timeout` report them.
 
 That process forks for every comparison, since one may never end, or use up all memory, and none may meet what another left
@@ -29,7 +29,6 @@ from ramify.rewards.math_forms import (
     Text,
     clean,
     read_form,
-    without_unit,
 )
 from ramify.rewards.math_terms import (
     WORDS,
@@ -37,12 +36,11 @@ from ramify.rewards.math_terms import (
     Number,
     Symbol,
     Term,
-    exact_value,
     negative,
-    same_up_to_factor,
-    same_value,
     symbols_of,
 )
+from ramify.rewards.math_units import without_unit
+from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value
 from ramify.rewards.words import canonical, same_clock_time
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError, serve
 

@@ -156,11 +156,7 @@ class JudgePart:
 
     judge: JudgeScore
     name: str = "judge"
-
-    @property
-    def always_applies(self) -> bool:
-        """True: every answer can be judged."""
-        return True
+    always_applies = True
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
         """Return the verdicts; None where the judge gave none."""
@@ -197,6 +193,8 @@ class FunctionPart:
     function: Callable[..., Any]
     name: str
     args: Mapping[str, Any] = field(default_factory=dict)
+    # A function may be for problems of one kind, as in TRL.
+    always_applies = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -211,11 +209,6 @@ class FunctionPart:
             ) from None
         if unknown := [key for key in self.args if key not in parameters and not _takes_all(parameters)]:
             raise ConfigError(f"reward {self.name}: args.{unknown[0]}: the function has no such parameter")
-
-    @property
-    def always_applies(self) -> bool:
-        """False: a function may be for problems of one kind, as in TRL."""
-        return False
 
     def check_columns(self, columns: Iterable[str]) -> None:
         """Check that problems with these columns have all that the function needs.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ramify.chat.data_messages import data_message
+from ramify.chat.conversation import data_message
 from ramify.core.draws import stream
 from ramify.core.messages import Message, ToolSpec, ToolStatus
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Json, Renderer

@@ -44,7 +44,7 @@ class SlotGate:
     def __init__(self, slots: int | None) -> None:
         self._free = slots
         self._waiting: list[tuple[Start, int, int, asyncio.Future[None]]] = []
-        self._asked = count()
+        self._places = count()
 
     @asynccontextmanager
     async def tree(self, order: int, roots: int) -> AsyncIterator[TakeSlot]:
@@ -76,7 +76,7 @@ class SlotGate:
             self._free -= 1
             slot.set_result(None)
         else:
-            heappush(self._waiting, (start, order, next(self._asked), slot))
+            heappush(self._waiting, (start, order, next(self._places), slot))
         return slot
 
     def _give_back(self, slot: "asyncio.Future[None]") -> None:

@@ -1,7 +1,7 @@
 """Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -173,10 +173,10 @@ class TreeGrower:
 
     async def _run_with_slot(self, state: TrajectoryState) -> None:
         loop = asyncio.get_running_loop()
-        asked = loop.time()
+        since = loop.time()
         async with self._take_slot(Start.of(state.key)):
             # The wait for the slot does not count towards the trajectory's deadline.
-            own = None if state.deadline is None else state.deadline + (loop.time() - asked)
+            own = None if state.deadline is None else state.deadline + (loop.time() - since)
             ends = [time for time in (own, self._deadline) if time is not None]
             await self._run_trajectory(replace(state, deadline=min(ends, default=None)))
 

@@ -24,7 +24,7 @@ from ramify.core.messages import Problem
 from ramify.data.configs import DataFiles
 from ramify.data.sources import data_files
 from ramify.engines.configs import SERVER_KEYS
-from ramify.files.durable import read_record, replace_file
+from ramify.files.durable import read_record, write_record
 from ramify.modeling.model_config import whole_folder
 
 MANIFEST = "manifest.json"
@@ -75,7 +75,7 @@ def made_with(device: str) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write `manifest.json`; adds the schema number."""
-    replace_file(folder / MANIFEST, (json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n").encode())
+    write_record(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 
 def read_manifest(folder: Path, **fields: Reader[Any]) -> dict[str, Any]:

@@ -232,7 +232,7 @@ class ProcessSandbox:
     """Implements `ramify.core.protocols.Sandbox` with child processes."""
 
     def __init__(self, level: int, limits: Limits, setup: ProgramSetup) -> None:
-        self._level = level
+        self.level = level
         self._limits = limits
         self._setup = setup
         self._always_loaded = always_loaded(setup)
@@ -240,11 +240,6 @@ class ProcessSandbox:
         self._zygotes: dict[Packages, asyncio.Task[ZygoteProcess]] = {}
         self._running = asyncio.Semaphore(self._most)
         self._live: set[ZygoteProcess] = set()
-
-    @property
-    def level(self) -> int:
-        """The isolation level."""
-        return self._level
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> SandboxResult:
         """Run one program, after `cells` if there are any. The value of a final bare expression is printed.
@@ -257,7 +252,7 @@ class ProcessSandbox:
         if len(code) + sum(map(len, cells)) > _MAX_CODE_CHARS:
             what = "the program is" if not cells else "the program and those before it are"
             note = f"killed: {what} longer than {_MAX_CODE_CHARS} characters"
-            return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
+            return SandboxResult(SandboxStatus.KILLED, "", note, self.level)
         names = self._always_loaded | mentioned(code, cells)
         async with slot_of(self._running):
             return await self._run(code, timeout_seconds, cells, names)
@@ -265,7 +260,7 @@ class ProcessSandbox:
     async def _run(
         self, code: str, timeout_seconds: float, cells: Sequence[str], names: frozenset[str]
     ) -> SandboxResult:
-        if self._level == 0:
+        if self.level == 0:
             with queued():
                 zygote = await self._start(scientific(names, self._setup), 1)
             try:
@@ -304,8 +299,8 @@ class ProcessSandbox:
         if answer is None:
             await self._stop(zygote)
             note = "killed: the sandbox process died"
-            return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
-        return None if "unserved" in answer[0] else read_answer(*answer, self._level, mark)
+            return SandboxResult(SandboxStatus.KILLED, "", note, self.level)
+        return None if "unserved" in answer[0] else read_answer(*answer, self.level, mark)
 
     async def _shared_zygote(self, packages: Packages) -> ZygoteProcess:
         task = self._zygotes.get(packages)
@@ -316,7 +311,7 @@ class ProcessSandbox:
         return await asyncio.shield(task)
 
     async def _start(self, packages: Packages, num_slots: int) -> ZygoteProcess:
-        zygote = ZygoteProcess(launch.Start(self._level, self._limits, num_slots, packages))
+        zygote = ZygoteProcess(launch.Start(self.level, self._limits, num_slots, packages))
         self._live.add(zygote)
         try:
             await asyncio.wait_for(zygote.start(), _START_SECONDS)

@@ -1,1 +1,1 @@
-"""Studies of recorded runs: executed counterfactuals of decisions, and what estimators of credit make of them."""
+"""Studies of runs: arms with other branching rules at equal cost; executed counterfactuals of decisions, and estimators of credit."""

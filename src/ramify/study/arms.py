@@ -21,6 +21,9 @@ FLAT, YOKED, RULE = "flat", "yoked", "rule"
 SEED = "{seed}"
 """In a text of the recipe it stands for the seed: a start, or a world, of the seed's own."""
 
+_OTHER_RUNS = ("of", "rate_from")
+"""Keys of a rule that name the folder of another run."""
+
 Table = dict[str, Any]
 
 
@@ -33,7 +36,7 @@ class PlannedRun:
         seed: `run.seed`.
         folder: `run.dir`.
         overrides: Values of `-s`.
-        branching: Its rule with every default; for `yoked` without the folder of the pair.
+        branching: Its rule with every default; without the folder of another run.
         after: Name of the run that must have ended before; "" if there is none.
     """
 
@@ -96,11 +99,14 @@ def plan_ablation(
     for seed in seeds:
         for name in names:
             own = [*_own_settings(table, seed, out / run_name(name, seed))]
-            own += _branching_settings(recipe, name, others, out / run_name(RULE, seed))
+            pair = out / run_name(RULE, seed)
+            texts = {other: text.replace(SEED, str(seed)) for other, text in others.items()}
+            own += _branching_settings(recipe, name, texts, pair)
             planned = override_recipe(TrainRecipe, deepcopy(table), own, f"{path}, arm {name}")
             rule = planned.model_dump(mode="json")["rollout"]["branching"]
-            branching = {key: value for key, value in rule.items() if key != "of"}
-            after = run_name(RULE, seed) if name == YOKED else ""
+            branching = {key: value for key, value in rule.items() if key not in _OTHER_RUNS}
+            waits = RULE in arms and str(pair) in [rule.get(key) for key in _OTHER_RUNS]
+            after = pair.name if waits else ""
             runs.append(PlannedRun(name, seed, planned.run.dir, (*overrides, *own), branching, after))
     order = [name for name in (FLAT, YOKED, RULE) if name in arms]
     return Ablation(recipe, _fingerprint(table), (*order, *others), tuple(runs))

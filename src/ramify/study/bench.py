@@ -91,7 +91,10 @@ def _node_scores(name: str, function: NodeScores, traced: TracedTree) -> Mapping
     returned = function(np.array([reward.value for reward in scored.rewards]), scored.tree)
     if isinstance(returned, Mapping):
         return {str(node): float(score) for node, score in returned.items()}
-    values = np.asarray(returned, dtype=np.float64)
+    try:
+        values = np.asarray(returned, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
     if values.shape != (len(scored.rewards),) or not np.isfinite(values).all():
         raise DataError(
             f"{name}: expected {len(scored.rewards)} finite numbers, or a mapping of node ids, got {returned!r:.80}. "

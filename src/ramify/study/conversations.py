@@ -153,7 +153,10 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
     if not rewards or any(each is None for each in rewards.values()):
         raise RowError("it has no reward")
     reward = sum(number(each["score"]) * number(each.get("weight", 1.0)) for each in rewards.values())
-    data = dict((record.get("task") or {}).get("data") or {})
+    if (record.get("agent") or {}).get("trainable") is False:
+        raise RowError("its agent is not trained")
+    row = (record.get("task") or {}).get("data") or {}
+    data = {key: value for key, value in row.items() if key not in ("prompt", "system_prompt")}
     messages = [node["message"] for node in path]
     begins = [bool(node.get("sampled")) for node in path]
     tools = record.get("tools") or path[0].get("tools")

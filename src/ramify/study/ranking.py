@@ -10,7 +10,7 @@ from ramify.core.draws import stream
 from ramify.core.records import Floats, Ints
 from ramify.eval.statistics import Interval
 
-_RESAMPLES = 1000
+_RESAMPLES = 500
 _FEWEST = 100
 """Resamples with a value that an interval needs."""
 

@@ -8,8 +8,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import read_trees
-from ramify.runs.actions import weights_of
-from ramify.runs.recorded_trees import recipe_of
+from ramify.runs.recorded_trees import recipe_of, weights_of
 from ramify.study.audit import Audit, AuditSettings, Sources
 from ramify.study.decisions import Decision
 from ramify.study.effects import Side

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Source, Trajectory, Tree, TreeKey
-from ramify.data.recorded_pairs import is_prefix_pair
+from ramify.data.examples import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
 from ramify.runs.recorded_trees import trajectory_at
 from ramify.synth.rows import is_right

@@ -13,7 +13,6 @@ Answers that do not count (`Reward.counts`: a failed service, a deadline, no ver
 "unclear", and goes nowhere.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,7 +25,7 @@ from ramify.chat.renderer import ExampleRenderer
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolSpec
-from ramify.files.durable import dump_line, replace_file, replacing
+from ramify.files.durable import dump_line, replacing, write_record
 from ramify.obs.token_counts import PriceConfig, TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
 from ramify.rollout.repair import repairs_of
@@ -224,7 +223,7 @@ def write_results(
             for name in ("sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl")
         },
     }
-    replace_file(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_record(folder / "summary.json", summary)
     return summary
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from ramify.chat.data_messages import data_message
+from ramify.chat.conversation import data_message
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Hit, Json, ToolSession
 from ramify.net.failures import FailureKind, RequestFailedError
@@ -154,12 +154,7 @@ class BrowsingSearch:
         seconds = search.config.timeout_seconds + config.pages_seconds
         if summary is not None:
             seconds += config.summary_seconds
-        self._spec = replace(SPEC, timeout_seconds=seconds + _GRACE_SECONDS)
-
-    @property
-    def spec(self) -> ToolSpec:
-        """Name, description, parameters, deadline."""
-        return self._spec
+        self.spec = replace(SPEC, timeout_seconds=seconds + _GRACE_SECONDS)
 
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session that searches the problem's collection."""
@@ -289,12 +284,7 @@ class OpenPage:
 
     def __init__(self, pages: Pages, config: BrowserConfig) -> None:
         self._pages, self._config = pages, config
-        self._spec = replace(OPEN_PAGE_SPEC, timeout_seconds=config.pages_seconds + _GRACE_SECONDS)
-
-    @property
-    def spec(self) -> ToolSpec:
-        """Name, description, parameters, deadline."""
-        return self._spec
+        self.spec = replace(OPEN_PAGE_SPEC, timeout_seconds=config.pages_seconds + _GRACE_SECONDS)
 
     async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems see the same pages
         """Start a session."""

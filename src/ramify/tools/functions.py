@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, ContentError, RamifyError
@@ -184,17 +183,8 @@ def _name(source: object) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedTool:
-    """A tool, and the path and hash of the file that it was loaded from."""
-
-    tool: Tool
-    path: Path
-    sha256: str
-
-
-def load_tool(config: OwnToolConfig) -> LoadedTool:
-    """Make a tool from a function or class in a Python file.
+def load_tool(config: OwnToolConfig) -> tuple[Tool, str]:
+    """Return the tool of a function or class in a Python file, and the SHA-256 of the file.
 
     Two tools from one file share its module. The folder of the file is not searched for other modules.
 
@@ -207,7 +197,6 @@ def load_tool(config: OwnToolConfig) -> LoadedTool:
     path, function = config.path, config.function
     loaded = load_function(path, function)
     try:
-        tool = tool_from(loaded.function, **settings)
+        return tool_from(loaded.function, **settings), loaded.sha256
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return LoadedTool(tool, path, loaded.sha256)

@@ -31,7 +31,7 @@ from ramify.tools.server_tools import ServerSession, server_tool
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-    from ramify.net.client import Answer
+    from ramify.net.exchange import Answer
 
 _SCHEMA_BYTES = 4 * 2**20
 """Most bytes of a server's description of itself."""

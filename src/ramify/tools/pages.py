@@ -23,7 +23,8 @@ from typing import Final, Protocol
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.addresses import GuardedTransport, check_url, join_url
-from ramify.net.client import Answer, HttpClient, HttpSettings
+from ramify.net.client import HttpClient, HttpSettings
+from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import Transport
 from ramify.runtime.call_clock import slot_of
@@ -193,6 +194,8 @@ _MAX_REDIRECTS: Final = 5
 class GuardedPages:
     """Implements `PageSource` with requests from this machine."""
 
+    name = "guarded"
+
     def __init__(self, config: BrowserConfig, transport: Transport | None = None) -> None:
         """Open no connection yet.
 
@@ -213,16 +216,7 @@ class GuardedPages:
         guarded = transport or GuardedTransport(tuple(map(ip_network, config.networks)))
         self._client = HttpClient("pages", limits, transport=guarded, many_hosts=True)
         self._reader = DocumentReader(max_chars=config.max_chars)
-
-    @property
-    def name(self) -> str:
-        """The source's name in the recipe."""
-        return "guarded"
-
-    @property
-    def identity(self) -> Mapping[str, Json]:
-        """Everything that a page's text depends on besides its address."""
-        return {"max_chars": self._config.max_chars, "user_agent": _USER_AGENT}
+        self.identity: Mapping[str, Json] = {"max_chars": config.max_chars, "user_agent": _USER_AGENT}
 
     async def read(self, url: str) -> Document:
         """Fetch a page and read its text.
@@ -263,41 +257,27 @@ _IMAGE = re.compile(r"!\[[^\[\]\n]{0,1000}+\]" + _TARGET)
 _AT_ONE_TIME = 20_000
 """Characters of a line that are searched at once; a link across this boundary is not removed."""
 _LINK = re.compile(r"\[([^\[\]\n]{0,1000}+)\]" + _TARGET)
+_JINA: Final = "https://r.jina.ai"
 
 
 class JinaPages:
     """Implements `PageSource` with a service that fetches the pages."""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        *,
-        key: str | None = None,
-        base_url: str = "https://r.jina.ai",
-        max_chars: int = 50_000,
-    ) -> None:
+    name = "jina"
+
+    def __init__(self, client: HttpClient, config: BrowserConfig, key: str | None = None) -> None:
         """Open no connection yet.
 
         Args:
             client: A client for this service alone. Unreadable pages count as failures of the service, so allow many
                 failures before it counts as down.
+            config: Its address, and limits.
             key: Key of the service; without a key (None) it answers at a lower rate.
-            base_url: Address of the service, or of your own instance of it.
-            max_chars: Most characters of a page's text; the rest is cut.
         """
         self._client, self._key = client, key
-        self._base_url = base_url.rstrip("/")
-        self._max_chars = max_chars
-
-    @property
-    def name(self) -> str:
-        """The source's name in the recipe."""
-        return "jina"
-
-    @property
-    def identity(self) -> Mapping[str, Json]:
-        """Everything that a page's text depends on besides its address."""
-        return {"base_url": self._base_url, "max_chars": self._max_chars}
+        self._base_url = (config.url or _JINA).rstrip("/")
+        self._max_chars = config.max_chars
+        self.identity: Mapping[str, Json] = {"base_url": self._base_url, "max_chars": self._max_chars}
 
     async def read(self, url: str) -> Document:
         """Let the service read a page.

@@ -28,7 +28,8 @@ from ramify.tools.configs import PythonConfig
 from ramify.tools.stateless import StatelessSession
 
 if TYPE_CHECKING:
-    from ramify.net.client import Answer, HttpClient
+    from ramify.net.client import HttpClient
+    from ramify.net.exchange import Answer
     from ramify.sandbox.program_setup import ProgramSetup
 
 MARGIN_SECONDS = 10.0
@@ -289,14 +290,9 @@ class RemoteSandbox:
         self._preamble = preamble
         self._client = client
         self._address = f"{base_url.rstrip('/')}/run_code"
-        self._level = declared_level
+        self.level = declared_level
         self._headers = dict(headers or {})
         self._runner = Path(snippet.__file__).read_text(encoding="utf-8")
-
-    @property
-    def level(self) -> int:
-        """The declared level."""
-        return self._level
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> SandboxResult:
         """Run one program, after `cells` if there are any.
@@ -331,7 +327,7 @@ class RemoteSandbox:
         stdout, stderr = "" if failed is not None else stdout, snippet.own_errors(stderr, mark, failed)
         if status is SandboxStatus.OK and failed is not None:
             status, stderr = SandboxStatus.ERROR, snippet.NOT_REPLAYED
-        return SandboxResult(status, stdout, stderr, self._level, remote=True, failed_cell=failed)
+        return SandboxResult(status, stdout, stderr, self.level, remote=True, failed_cell=failed)
 
 
 def _outcome(answer: "Answer") -> Mapping[str, Json]:

@@ -2,13 +2,13 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
-from ramify.core.protocols import Cache, CacheKey, Hit, Json, SearchProvider, ToolSession
+from ramify.core.protocols import Cache, CacheKey, Hit, Json, SearchProvider, Tool, ToolSession
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import SearchConfig
 from ramify.tools.stateless import StatelessSession
@@ -63,11 +63,6 @@ class SearchAnswer:
 
     text: str
     passages: tuple[str, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """True if nothing was found."""
-        return self.text == NOTHING_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +138,7 @@ class SearchTool:
             answer = await self.look_up(query, collection)
         except RequestFailedError as error:
             return failed_search(call.id, error)
-        status = ToolStatus.EMPTY if answer.is_empty else ToolStatus.OK
+        status = ToolStatus.EMPTY if answer.text == NOTHING_FOUND else ToolStatus.OK
         ambiguous = any(pair <= set(answer.passages) for pair in contradictions)
         return ToolResult(
             call.id, status, answer.text, {"passages": list(answer.passages)}, ambiguous=ambiguous
@@ -196,3 +191,24 @@ def _is_hit(record: Json) -> bool:
         and record.keys() <= Hit.__dataclass_fields__.keys()
         and all(isinstance(value, str) for value in record.values())
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchByBenchmark:
+    """Implements `ramify.core.protocols.Tool`: a problem of a benchmark in `others` searches with that tool, any other with `usual`.
+
+    It has no `close`: whoever creates it closes the searches.
+    """
+
+    usual: Tool
+    others: Mapping[str, Tool]
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Return the usual tool's spec, with the longest of all time limits."""
+        longest = max(tool.spec.timeout_seconds for tool in (self.usual, *self.others.values()))
+        return replace(self.usual.spec, timeout_seconds=longest)
+
+    async def open(self, problem: Problem) -> ToolSession:
+        """Start a session of the problem's search."""
+        return await self.others.get(str(problem.info.get("benchmark")), self.usual).open(problem)

@@ -117,8 +117,8 @@ class DenseSearch:
         return near[np.argsort(-scores[near], kind="stable")][:count]
 
 
-def load_embedder(model: str, device: str | None = None) -> Embed:
-    """Load a model of sentence-transformers, by name or folder; with `device` None the library chooses.
+def load_embedder(model: str) -> Embed:
+    """Load a model of sentence-transformers, by name or folder; the library chooses the device.
 
     A model of the hub is fetched first, without pickles and code, and the library reads its folder.
 
@@ -133,7 +133,7 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
             "dense search needs sentence-transformers, which is not installed: pip install sentence-transformers"
         ) from None
     try:
-        encoder = library.SentenceTransformer(str(_folder(model)), device=device, local_files_only=True)
+        encoder = library.SentenceTransformer(str(_folder(model)), local_files_only=True)
     except (OSError, ValueError) as error:
         raise MachineError(f"no embedding model at {model}: {' '.join(str(error).split())}") from None
 

@@ -16,7 +16,8 @@ from urllib.parse import urlencode
 
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Hit, Json
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 from ramify.tools.configs import (
     BrightDataSearchConfig,

@@ -89,14 +89,9 @@ class FairTurns:
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit = self._free = limit
+        self.limit = self.free = limit
         # Clients, and each client's requests, in the order of their turns.
         self._waiting: dict[Hashable, dict[Hashable, deque[asyncio.Future[None]]]] = {}
-
-    @property
-    def free(self) -> int:
-        """Number of slots that nobody holds."""
-        return self._free
 
     @asynccontextmanager
     async def slot(self, client: Hashable, request: Hashable) -> AsyncIterator[None]:
@@ -116,14 +111,14 @@ class FairTurns:
             self._release()
 
     def _release(self) -> None:
-        self._free += 1
+        self.free += 1
         self._assign()
 
     def _assign(self) -> None:
-        while self._free and self._waiting:
+        while self.free and self._waiting:
             turn = self._next()
             if not turn.done():  # else the waiter was cancelled
-                self._free -= 1
+                self.free -= 1
                 turn.set_result(None)
 
     def _next(self) -> "asyncio.Future[None]":

@@ -25,10 +25,9 @@ from ramify.core.messages import Calls, Message, Problem, ToolSpec
 from ramify.core.tree import Source, Tree, TreeKey
 from ramify.data.configs import ExampleDataConfig
 from ramify.data.example_formats import COMPLETION, PAIR
-from ramify.data.examples import Example, RefusedRows, RowName, read_examples
+from ramify.data.examples import Example, RecordedPair, RefusedRows, RowName, check_tokenizer, read_examples
 from ramify.data.problems import control_notes, listed
 from ramify.data.prompts import PromptTexts
-from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
 from ramify.data.sources import named, source_notes

@@ -1,6 +1,5 @@
 """Before the first step: do the untrained model's rewards differ, and does it use the form and the tools it is asked for?"""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -10,7 +9,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.outcomes import counted_trees
 from ramify.core.records import Reward, ScoredTree
 from ramify.data.order import DataCursor, ProblemOrder
-from ramify.files.durable import replace_file
+from ramify.files.durable import write_record
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import write_indexed
@@ -115,7 +114,7 @@ def run_preflight(
         )
     report = make_report(batch)
     console.note(f"preflight: {report.in_words}")
-    replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
+    write_record(where / "report.json", asdict(report))
     if report.never_differ and not config.allow_zero_variance:
         raise ConfigError(
             f"preflight: the rewards never differ, so there is nothing to learn from ({report.in_words}). Teach the model the "

@@ -5,7 +5,6 @@ RUN/recipe.toml  manifest.json  cycle-01/{rl, trees.jsonl, pairs.jsonl, dpo, mod
 Each phase is a run of its own in its folder, and goes on from where it was interrupted. A cycle is done once it has done.json.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.json_types import Reader, count, mapping, record, text
 from ramify.core.records import ScoredTree
-from ramify.files.durable import read_record, replace_file
+from ramify.files.durable import read_record, write_record
 from ramify.modeling.lora_merge import write_merged
 from ramify.modeling.model_config import is_adapter_folder
 from ramify.modeling.model_path import cycle_model
@@ -92,7 +91,7 @@ class Cycle:
             trees = self.folder / "trees.jsonl"
             phases.sample(self, policy, trees)
             counts = self._write_pairs(trees, policy, pairs)
-            replace_file(summary, (json.dumps(counts, indent=2) + "\n").encode())
+            write_record(summary, counts)
         counts = read_record(summary, _READ_PAIRS)
         console.note(f"cycle {self.number}: {counts['line']}")
         done: dict[str, Any] = {"cycle": self.number, "rl": _reward(self.folder / RL), "pairs": counts}
@@ -105,7 +104,7 @@ class Cycle:
         else:
             console.note(f"cycle {self.number}: no pair, so there is no DPO in it")
         done["model"] = str(model.relative_to(self.folder))
-        replace_file(self.folder / DONE, (json.dumps(done, indent=2) + "\n").encode())
+        write_record(self.folder / DONE, done)
 
     @property
     def model(self) -> Path:

@@ -10,8 +10,8 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.files.durable import is_locked
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import TreeSummary, read_tree
-from ramify.runs.actions import tree_actions
 from ramify.runs.manifest import MANIFEST
+from ramify.runs.recorded_trees import tree_actions
 from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of

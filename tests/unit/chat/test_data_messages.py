@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ramify.chat.data_messages import data_message
+from ramify.chat.conversation import data_message
 
 MARK = "feedfacefeedface"
 

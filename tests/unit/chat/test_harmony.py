@@ -7,7 +7,7 @@ import pytest
 
 from harmony_folders import write_harmony_tokenizer
 from hermes_folders import write_hermes_tokenizer
-from ramify.chat.conversation import AssistantCall, AssistantTurn
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import as_messages, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.harmony import HarmonyRenderer
 from ramify.chat.hermes import HermesRenderer
@@ -21,12 +21,9 @@ from ramify.core.messages import (
     Message,
     Problem,
     ToolCall,
-    ToolResult,
-    ToolSpec,
-    ToolStatus,
 )
 from ramify.core.tree import Source, StopReason, TreeKey
-from said import parts_of, tree_of
+from said import SPECS, parts_of, require_unread, results, tree_of, turn_with_calls
 
 RETURN, CALLED = "<|return|>", "<|call|>"
 NEXT = "<|end|><|start|>assistant"
@@ -36,12 +33,6 @@ HEADER = " to=functions.{}<|channel|>commentary json<|message|>"
 RESULT = "<|start|>functions.{} to=assistant<|channel|>commentary<|message|>"
 
 
-def spec(name, key):
-    parameters = {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
-    return ToolSpec(name, "d", parameters, True, 1.0)
-
-
-SPECS = [spec("search", "query"), spec("python", "program")]
 PROBLEM = Problem("p", (Message.of("system", "Be short."), Message.of("user", "Which city is older?")), ())
 ARGUMENTS = {"query": 'Paris \u00e9 "x"'}
 CALL = HEADER.format("search") + json.dumps(ARGUMENTS, ensure_ascii=False)
@@ -51,10 +42,6 @@ CALLS = Calls((ToolCall("0", "search", ARGUMENTS, None),))
 @pytest.fixture(scope="module")
 def renderer(tmp_path_factory):
     return HarmonyRenderer(ChatTokenizer(write_harmony_tokenizer(tmp_path_factory.mktemp("harmony"))))
-
-
-def results(*texts):
-    return [ToolResult(str(index), ToolStatus.OK, text) for index, text in enumerate(texts)]
 
 
 def test_a_context_that_grew_equals_a_fresh_render_token_by_token(renderer):
@@ -135,11 +122,7 @@ def test_turns(renderer, turn, parsed):
     ],
 )
 def test_a_call_that_cannot_be_read_says_why(renderer, turn, name, message):
-    parsed = renderer.parse(turn + CALLED, SPECS)
-    assert isinstance(parsed, Calls)
-    (unread,) = parsed.calls
-    assert (unread.name, unread.arguments) == (name, {})
-    assert message in unread.malformed
+    require_unread(renderer.parse(turn + CALLED, SPECS), name, message)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +159,6 @@ def test_a_thought_that_is_put_before_a_turn_is_one(renderer):
     assert renderer.parse(turn, SPECS) == CALLS
     (thought,) = renderer.outline(turn, SPECS).thoughts
     assert turn[slice(*thought)].startswith("I try again &lt;|end|>")
-
-
-def turn_with_calls(text, thought, *arguments):
-    calls = (AssistantCall("a", "search", json.dumps(each, ensure_ascii=False)) for each in arguments)
-    return AssistantTurn(text, thought, tuple(calls))
 
 
 @pytest.mark.parametrize(

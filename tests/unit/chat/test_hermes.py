@@ -25,12 +25,10 @@ from ramify.core.messages import (
     Message,
     Problem,
     ToolCall,
-    ToolResult,
     ToolSpec,
-    ToolStatus,
 )
 from ramify.core.tree import Source, StopReason, TreeKey
-from said import parts_of, tree_of
+from said import parts_of, require_unread, results, tree_of
 
 KEY = TreeKey(0, 0)
 END = "<|im_end|>"
@@ -53,10 +51,6 @@ ANSWER = "<think>\nRome.\n</think>\n\nIt is \\boxed{Rome}."
 
 def call(arguments, name="search", malformed=None):
     return ToolCall("0", name, arguments, malformed)
-
-
-def results(*texts):
-    return [ToolResult(str(index), ToolStatus.OK, text) for index, text in enumerate(texts)]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -323,11 +317,7 @@ def test_a_demonstration_with_tags_in_strings_is_read_as_a_rollout_is(renderer):
     ],
 )
 def test_a_call_that_cannot_be_read_says_why(content, name, message):
-    parsed = parse_turn(f"<tool_call>\n{content}\n</tool_call>{END}", (END,))
-    assert isinstance(parsed, Calls)
-    (unread,) = parsed.calls
-    assert (unread.name, unread.arguments) == (name, {})
-    assert message in unread.malformed
+    require_unread(parse_turn(f"<tool_call>\n{content}\n</tool_call>{END}", (END,)), name, message)
 
 
 def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):

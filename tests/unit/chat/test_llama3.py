@@ -7,7 +7,7 @@ import pytest
 
 from hermes_folders import write_hermes_tokenizer
 from llama3_folders import write_llama3_tokenizer
-from ramify.chat.conversation import AssistantCall, AssistantTurn
+from ramify.chat.conversation import AssistantTurn
 from ramify.chat.demonstrations import demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.hermes import HermesRenderer
 from ramify.chat.hermes_turn import UNREADABLE
@@ -21,23 +21,14 @@ from ramify.core.messages import (
     Message,
     Problem,
     ToolCall,
-    ToolResult,
-    ToolSpec,
-    ToolStatus,
 )
 from ramify.core.tree import Source, StopReason, TreeKey
-from said import parts_of, tree_of
+from said import SPECS, parts_of, require_unread, results, tree_of, turn_with_calls
 
 END, MORE = "<|eot_id|>", "<|eom_id|>"
 HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
 
 
-def spec(name, key):
-    parameters = {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
-    return ToolSpec(name, "d", parameters, True, 1.0)
-
-
-SPECS = [spec("search", "query"), spec("python", "program")]
 PROBLEM = Problem("p", (Message.of("user", "Which city is older?"),), ())
 ARGUMENTS = {"query": 'Paris \u00e9 "x"'}
 CALL = f'{{"name": "search", "parameters": {json.dumps(ARGUMENTS, ensure_ascii=False)}}}'
@@ -51,10 +42,6 @@ def renderer(tmp_path_factory):
 
 def call(name, arguments, malformed=None):
     return ToolCall("0", name, arguments, malformed)
-
-
-def results(*texts):
-    return [ToolResult(str(index), ToolStatus.OK, text) for index, text in enumerate(texts)]
 
 
 def test_a_context_that_grew_equals_a_fresh_render_token_by_token(renderer):
@@ -126,11 +113,7 @@ def test_turns(turn, parsed):
     ],
 )
 def test_a_call_that_cannot_be_read_says_why(turn, name, message):
-    parsed = parse_turn(turn + END, (END,))
-    assert isinstance(parsed, Calls)
-    (unread,) = parsed.calls
-    assert (unread.name, unread.arguments) == (name, {})
-    assert message in unread.malformed
+    require_unread(parse_turn(turn + END, (END,)), name, message)
 
 
 @pytest.mark.parametrize("piece", ["<think>", "</think>", "<|python_tag|>", "{", '{"name": ', CALL, "[", ";"])
@@ -164,11 +147,6 @@ def test_outlines(renderer, turn, thoughts, spoken):
     outline = renderer.outline(turn, SPECS)
     assert [turn[start:end] for start, end in outline.thoughts] == thoughts
     assert turn[outline.words :] == spoken
-
-
-def turn_with_calls(text, thought, *arguments):
-    calls = (AssistantCall("a", "search", json.dumps(each, ensure_ascii=False)) for each in arguments)
-    return AssistantTurn(text, thought, tuple(calls))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from ramify.cli import main
-from ramify.rewards.averages import RowAverages
-from ramify.rewards.responses import row_scores
+from ramify.rewards.responses import RowAverages, row_scores
 
 RIGHT = "<think> t </think><answer> \\boxed{0.5} </answer>"
 

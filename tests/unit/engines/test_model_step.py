@@ -9,7 +9,7 @@ import torch
 
 from model_folders import write_model
 from ramify.engines.decoder import Decoder
-from ramify.engines.model_step import Bucket, ModelStep, StaticStep, bucket_for, cache_shape
+from ramify.engines.model_step import Bucket, ModelStep, StaticStep, bucket_for, cache_dtype, cache_shape
 from ramify.engines.slots import CacheShape, DecodeRows, PrefillChunk, PrefixGroup, SlotTable
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
@@ -25,7 +25,7 @@ def folder(request, tmp_path_factory):
 
 
 def table_of(model, num_slots=6):
-    return SlotTable(cache_shape(model, num_slots, 64), model.dtype, model.device)
+    return SlotTable(cache_shape(model, num_slots, 64), cache_dtype(model), model.device)
 
 
 def expected(model, ids):
@@ -99,8 +99,9 @@ def test_bfloat16_weights(folder, with_adapter):
     table = table_of(model)
     step = ModelStep(model, table)
     contexts = fill(model, table, step)
-    assert table.keys.dtype == torch.bfloat16
-    logits = step(DecodeRows(np.array([1, 2]), ()), np.array([c[-1] for c in contexts[1:3]]), [])
+    assert table.keys.dtype == torch.float32
+    rows = DecodeRows(np.array([1, 2]), (PrefixGroup(0, 2, 9),))
+    logits = step(rows, np.array([c[-1] for c in contexts[1:3]]), [])
     assert_as_exact_as_the_model(model, logits, contexts[1:3])
 
 

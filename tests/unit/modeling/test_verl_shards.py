@@ -1,7 +1,9 @@
 """Shards that torch wrote for FSDP on real ranks come back bit for bit, and wrong ones are refused."""
 
+import functools
 import os
 import random
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -50,18 +52,32 @@ def require_equal(shards, tensors):
         assert torch.equal(shards.tensor(name, torch.float32), tensor), name
 
 
-@pytest.fixture(scope="module", params=MESHES, ids=str)
-def actors(request, tmp_path_factory, model):
-    """A step of each kind on the ranks of a mesh, which are started once."""
+@pytest.fixture(scope="module")
+def actors(tmp_path_factory, model):
+    """Steps on the ranks of a mesh, which are started once: of each kind, and one of another model or with partial sums."""
     folder = tmp_path_factory.mktemp("verl")
-    saves = [(folder / kind, model, request.param, kind) for kind in KINDS]
-    return dict(zip(KINDS, write_many_sharded(saves, folder / "scratch"), strict=True))
+    others = {(3,): {"vocab_size": 8}, (2, 2): {"tied": False}}
+
+    @functools.cache
+    def on(mesh):
+        place = folder / str(mesh)
+        place.mkdir()
+        saves = [(place / kind, model, mesh, kind) for kind in KINDS]
+        if mesh in others:
+            other = write_small_model(place / "model", **others[mesh])
+            saves.append((place / "other", other, mesh, "tensors"))
+        else:
+            saves.append((place / "other", model, mesh, "partial"))
+        return dict(zip((*KINDS, "other"), write_many_sharded(saves, place / "scratch"), strict=True))
+
+    return on
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_are_joined_bit_for_bit(actors, tensors, kind):
-    require_equal(shards_at(actors[kind]), tensors)
+def test_shards_are_joined_bit_for_bit(actors, tensors, mesh, kind):
+    require_equal(shards_at(actors(mesh)[kind]), tensors)
 
 
 def test_shards_that_torch_2_4_wrote_are_joined():
@@ -73,25 +89,8 @@ def test_shards_that_torch_2_4_wrote_are_joined():
 
 
 @pytest.fixture(scope="module")
-def on_three_ranks(tmp_path_factory, model):
-    """A step of the model, and one of a model with another vocabulary."""
-    folder = tmp_path_factory.mktemp("verl")
-    other = write_small_model(folder / "other", vocab_size=8)
-    saves = [(folder / name, m, (3,), "tensors") for name, m in (("save", model), ("wrong", other))]
-    return write_many_sharded(saves, folder / "scratch")
-
-
-@pytest.fixture(scope="module")
-def three(on_three_ranks):
-    return on_three_ranks[0]
-
-
-@pytest.fixture(scope="module")
-def on_one_rank(tmp_path_factory, model):
-    """A step of the model, and one with partial sums."""
-    folder = tmp_path_factory.mktemp("verl")
-    saves = [(folder / kind, model, (1,), kind) for kind in ("tensors", "partial")]
-    return write_many_sharded(saves, folder / "scratch")
+def three(actors):
+    return actors((3,))["tensors"]
 
 
 @pytest.fixture
@@ -131,12 +130,11 @@ def test_plain_tensors_are_taken_if_all_ranks_have_the_same(tmp_path, model, ten
         require_equal(shards_at(actor), tensors)
 
 
-def test_copies_that_differ_are_refused(tmp_path, model, tensors):
-    other = write_small_model(tmp_path / "other", tied=False)
-    saves = [(tmp_path / name, m, (2, 2), "tensors") for name, m in (("save", model), ("wrong", other))]
-    actor, wrong = write_many_sharded(saves, tmp_path / "scratch")
+def test_copies_that_differ_are_refused(tmp_path, actors, tensors):
+    actor = tmp_path / "global_step_7" / "actor"
+    shutil.copytree(actors((2, 2))["tensors"], actor)
     name = "model_world_size_4_rank_3.pt"
-    (actor / name).write_bytes((wrong / name).read_bytes())
+    (actor / name).write_bytes((actors((2, 2))["other"] / name).read_bytes())
     with pytest.raises(DataError, match=r"rank_3\.pt: lm_head\.weight differs from rank 1"):
         require_equal(shards_at(actor), tensors)
 
@@ -206,21 +204,21 @@ def test_other_content_is_refused(copied, content, message):
         shards_at(copied)
 
 
-def test_ranks_of_different_runs_are_refused(copied, on_three_ranks):
-    shard(copied, 1).write_bytes(shard(on_three_ranks[1], 1).read_bytes())
+def test_ranks_of_different_runs_are_refused(copied, actors):
+    shard(copied, 1).write_bytes(shard(actors((3,))["other"], 1).read_bytes())
     with pytest.raises(
         DataError, match=r"rank_1\.pt: lm_head\.weight is \[8, 8\] float32 .* on rank 0 \[7, 8\]"
     ):
         shards_at(copied)
 
 
-def test_partial_sums_are_refused(on_one_rank):
+def test_partial_sums_are_refused(actors):
     with pytest.raises(DataError, match="partial sums and strides are not read"):
-        shards_at(on_one_rank[1])
+        shards_at(actors((1,))["other"])
 
 
-def test_a_mesh_of_fewer_ranks_than_files_is_refused(copied, on_one_rank):
-    whole = (on_one_rank[0] / "model_world_size_1_rank_0.pt").read_bytes()
+def test_a_mesh_of_fewer_ranks_than_files_is_refused(copied, actors):
+    whole = (actors((1,))["tensors"] / "model_world_size_1_rank_0.pt").read_bytes()
     for rank in range(3):
         shard(copied, rank).write_bytes(whole)
     with pytest.raises(DataError, match="spread over 1 ranks, but there are 3 files"):

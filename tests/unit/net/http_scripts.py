@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from loopback import HttpRequest, Loopback, Reply, serve
-from ramify.net.client import Answer, HttpClient, HttpSettings
+from ramify.net.client import HttpClient, HttpSettings
+from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 
 FAST = HttpSettings(timeout_seconds=5.0, backoff_seconds=0.01, max_backoff_seconds=0.02)

@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from ramify.net.addresses import GuardedTransport, Lookups, check_url, is_allowed
-from ramify.net.connections import HttpxTransport
+from ramify.net.connections import HttpTransport
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import ConnectFailedError, Request, Response
 
@@ -211,7 +211,7 @@ def test_a_certificate_is_checked_for_the_host_and_not_for_the_address(certifica
     async def main():
         server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=serving)
         url = f"https://{host}:{server.sockets[0].getsockname()[1]}/"
-        inner = HttpxTransport(1, keep_alive=False, verify=trusting)
+        inner = HttpTransport(1, keep_alive=False, verify=trusting)
         transport = GuardedTransport([ip_network("127.0.0.1/32")], resolver=resolver, inner=inner)
         async with server:
             try:

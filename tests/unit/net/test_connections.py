@@ -7,7 +7,7 @@ import pytest
 
 from ramify.core.errors import MachineError
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.net.connections import HttpxTransport, trusted
+from ramify.net.connections import HttpTransport, trusted
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_a_unix_socket_is_asked_whatever_the_host(tmp_path) -> None:
     async def main() -> object:
         async with await asyncio.start_unix_server(answer, tmp_path / "s"):
             client = HttpClient(
-                "probe", HttpSettings(attempts=1), transport=HttpxTransport(1, uds=tmp_path / "s")
+                "probe", HttpSettings(attempts=1), transport=HttpTransport(1, uds=tmp_path / "s")
             )
             try:
                 return (await client.get("http://engine/health")).json()

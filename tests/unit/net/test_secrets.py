@@ -118,11 +118,17 @@ def test_no_key_shows_in_messages_reprs_logs_or_tracebacks(
     with caplog.at_level(logging.DEBUG), serve(answer) as server:
         shown = asyncio.run(ask())
     logged = caplog.text + "".join(record.getMessage() for record in caplog.records)
-    assert "[key RAMIFY_PROBE_KEY]" in logged
+    assert "[key RAMIFY_PROBE_KEY]" in shown
     for text in (shown, logged):
         assert KEY not in text
         assert "very" not in text
     assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+
+
+def test_addresses_that_a_library_logs_hold_no_key(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("httpx").info("HTTP Request: %s", f"http://h.test/?k={KEY}")
+    assert caplog.messages == ["HTTP Request: http://h.test/?k=[key RAMIFY_PROBE_KEY]"]
 
 
 @pytest.mark.integration

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.obs.charts import HEIGHT, LABEL_GAP, WIDTH, Bar, BarGroup, Line, bar_chart, line_chart
-from ramify.obs.figures import write_figures
-from ramify.obs.page import Page, Section, write_page
+from ramify.obs.page import Page, Section, write_figures, write_page
 
 HOSTILE = '<script>alert(1)</script>&"\x00\x1b\ud800\u202e'
 

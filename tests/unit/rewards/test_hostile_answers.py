@@ -47,13 +47,6 @@ LARGE = {
 ODD = ["", " ", "!", "\\text{}", "...", "∅", "🇩🇪", "\x00", "\ud800", "\udfff", "**", "`", "$", "\\", "{", "}", "\u200b", "½", "5²", "Aa -(AB)", "World Health Organization - (WHO)", "x_", "\\log 0", "1.2.3", "null", "9^{9^{9^9}}", "((((9)!)!)!)!", "\\sqrt[3", "x^" * 450 + "2", "1" * 3_900 + ".5\\overline{3}", "\\binom{10^{300}}{2}", "\\sin 10^{400}", "1e9999"]  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def libraries_are_loaded() -> None:
-    for gold in ("5", "Rome"):
-        text_reward("<think> t </think><answer> \\boxed{x y} </answer>", gold)
-        text_scores("<think> t </think><answer> \\boxed{x y} </answer>", gold, "math")
-
-
 @pytest.mark.parametrize("what", LARGE)
 def test_a_long_text_is_scored_soon(what: str) -> None:
     text, began = LARGE[what], time.process_time()
@@ -67,8 +60,8 @@ def test_a_long_text_is_scored_soon(what: str) -> None:
     response = f"<think> t </think><answer> \\boxed{{{text}}} </answer>"
     assert text_reward(response, "5").parts["correct"] == 0.0
     assert text_scores(response, "5", "math")["lenient"] == 0.0
-    # Six microseconds a character: what takes time with their square takes hours.
-    assert time.process_time() - began < 3
+    # What takes time with the square of these lengths takes hours. Ten thousand blanks, all that is read of them, take seconds.
+    assert time.process_time() - began < 12
 
 
 def test_boxes_without_end() -> None:

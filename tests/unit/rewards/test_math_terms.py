@@ -4,7 +4,8 @@ from fractions import Fraction
 import pytest
 
 from ramify.rewards.math_equal import decide
-from ramify.rewards.math_terms import UndecidedError, arithmetic, exact_value, read_term
+from ramify.rewards.math_terms import read_term
+from ramify.rewards.math_values import UndecidedError, arithmetic, exact_value
 
 SAME = [
     (r"\sqrt{8}-2\sqrt2", "0"),

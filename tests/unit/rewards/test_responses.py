@@ -1,8 +1,7 @@
 import pytest
 
-from ramify.rewards.averages import RowAverages
 from ramify.rewards.judge_prompt import read_verdict
-from ramify.rewards.responses import row_scores, text_reward, text_scores
+from ramify.rewards.responses import RowAverages, row_scores, text_reward, text_scores
 
 THINK, BOX = "<think> t </think>", "<answer> \\boxed{Paris} </answer>"
 SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</python> <result>\n1\n</result>"

@@ -235,8 +235,8 @@ def play_gate(slots, trees):
 
 def test_a_slot_that_is_free_is_taken_at_once():
     """Two trees of two at four slots, and a third one that begins beside their last trajectories."""
-    two, one = [(ROOT, 0, 3), (ROOT, 0, 9)], [(ROOT, 0, 1)]
-    taken = play_gate(4, [("a", two), ("b", two), ("c", two), ("d", one)])
+    pair, single = [(ROOT, 0, 3), (ROOT, 0, 9)], [(ROOT, 0, 1)]
+    taken = play_gate(4, [("a", pair), ("b", pair), ("c", pair), ("d", single)])
     assert [(at, name) for at, name, _ in taken] == [
         *((0, name) for name in "aabb"),
         *((3, name) for name in "cc"),

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from ramify.runs.actions import tree_actions
+from ramify.runs.recorded_trees import tree_actions
 
 TABLES = "[rollout]\nn = 4\n[environments]\n"
 

@@ -57,6 +57,9 @@ def test_other_arms_and_rules_that_compute_their_roots(recipe):
     others = {"aepo": "{ name = 'balanced' }", "half": "{ name = 'random', rate = 0.5 }"}
     recipes = loaded(recipe, plan(recipe, others=others, seeds=1))
     assert [recipes[f"{name}-0"].rollout.m for name in ("aepo", "half")] == [None, 3]
+    shuffled = f"{{ name = 'shuffled', of = '{recipe.parent}/out/rule-{{seed}}', rule = 'threshold' }}"
+    last = plan(recipe, others={"shuffled": shuffled}, arms=("rule",)).runs[-1]
+    assert (last.name, last.after, "of" in last.branching) == ("shuffled-1", "rule-1", False)
     balanced = ("rollout.branching=balanced", "rollout.m=")
     recipes = loaded(recipe, plan(recipe, *balanced, seeds=1))
     # A quarter of n, the fewest roots of that rule.

@@ -14,8 +14,7 @@ from ramify.core.errors import DataError, RowError
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey
 from ramify.data.example_formats import PAIR
-from ramify.data.examples import Example, read_examples
-from ramify.data.recorded_pairs import check_tokenizer, read_recorded_pair
+from ramify.data.examples import Example, check_tokenizer, read_examples, read_recorded_pair
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.plan import TreeRequest
 from ramify.synth.pairs import (

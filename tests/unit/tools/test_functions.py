@@ -200,25 +200,22 @@ def load(path, function, args=None, **settings):
 
 def test_a_function_of_a_file(tmp_path):
     path = write(tmp_path, FILE)
-    loaded = load(path, "lookup", {"table": {"a": 3}}, timeout_seconds=2.0)
-    assert (loaded.path, loaded.sha256) == (path, hashlib.sha256(path.read_bytes()).hexdigest())
-    assert (loaded.tool.spec.name, loaded.tool.spec.timeout_seconds) == ("lookup", 2.0)
-    assert list(loaded.tool.spec.parameters["properties"]) == ["key", "within"]
-    assert call_tool(loaded.tool, {"key": "a"}).text == "3"
-    assert (
-        call_tool(loaded.tool, {"key": "a", "within": {"low": 4, "high": 5}}).text
-        == "lookup returned nothing."
-    )
+    tool, sha256 = load(path, "lookup", {"table": {"a": 3}}, timeout_seconds=2.0)
+    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (tool.spec.name, tool.spec.timeout_seconds) == ("lookup", 2.0)
+    assert list(tool.spec.parameters["properties"]) == ["key", "within"]
+    assert call_tool(tool, {"key": "a"}).text == "3"
+    assert call_tool(tool, {"key": "a", "within": {"low": 4, "high": 5}}).text == "lookup returned nothing."
     assert "my_tools" not in sys.modules
     assert [file.name for file in tmp_path.iterdir()] == ["my_tools.py"]
 
 
 def test_two_tools_of_a_file_share_it_and_a_changed_file_is_another(tmp_path):
     path = write(tmp_path, FILE)
-    tools = [load(path, name).tool for name in ("lookup", "count")]
+    tools = [load(path, name)[0] for name in ("lookup", "count")]
     call_tool(tools[0], {"key": "a"})
     assert call_tool(tools[1], {}).text == "1"
-    changed = load(write(tmp_path, FILE + "\n"), "count", name="n").tool
+    changed = load(write(tmp_path, FILE + "\n"), "count", name="n")[0]
     assert (changed.spec.name, call_tool(changed, {}).text) == ("n", "0")
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from loopback import HttpRequest, Loopback, Reply, as_json, serve
 from ramify.core.protocols import Hit, SearchProvider
-from ramify.net.client import Answer, HttpClient, HttpSettings
+from ramify.net.client import HttpClient, HttpSettings
+from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.search_http import ResultFields, RetrieverSearch, plain_text, read_hits

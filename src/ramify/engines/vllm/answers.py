@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from ramify.core.protocols import Json
 from ramify.core.records import TokenFilters
-from ramify.net.client import Answer
+from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _MIN_LOGPROB = -9999.0

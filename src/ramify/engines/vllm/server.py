@@ -48,7 +48,8 @@ from ramify.engines.vllm.answers import (
     read_prompt_logprobs,
     text_of,
 )
-from ramify.net.client import Answer, HttpClient
+from ramify.net.client import HttpClient
+from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 
 TESTED = ((0, 32), (0, 32))

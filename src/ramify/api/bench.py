@@ -1,0 +1,84 @@
+"""`bench_credit`: an estimator of credit against executed effects, in three frozen worlds."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ramify.api.tables import algorithm_section, is_function
+from ramify.assemble.recorded_credit import RecordedAlgorithm
+from ramify.study.audit import HEADER, ranking_row
+from ramify.study.bench import WORLDS, BenchWorld, read_world
+from ramify.study.credits import ESTIMATORS, algorithm_of
+from ramify.study.ranking import Ranking
+
+_NAMES = {table["name"]: table for table in ESTIMATORS.values() if len(table) == 1}
+_WITHOUT_MODEL = {
+    "kl": None,
+    "correction": None,
+    "old": "behavior",
+    "truncated": "train",
+    "overlong_margin": None,
+}
+"""An algorithm's keys that act besides its advantages, or need values of a model that no trace holds."""
+
+
+@dataclass(frozen=True, repr=False)
+class CreditBench:
+    """An estimator's rankings, beside those of the built-in ones.
+
+    Attributes:
+        name: The estimator.
+        worlds: Its ranking in each world: `.spearman`, `.auroc` and `.sure` are intervals with `.value`, `.low` and `.high`.
+        others: Those of the built-in estimators, by world.
+        ceilings: By world, the correlation of the true effects with the measured ones, at most.
+    """
+
+    name: str
+    worlds: Mapping[str, Ranking]
+    others: Mapping[str, tuple[Ranking, ...]]
+    ceilings: Mapping[str, float | None]
+
+    def __repr__(self) -> str:
+        rows: list[tuple[str, ...]] = [("world", *HEADER)]
+        for world, ranking in self.worlds.items():
+            rows += [(world, *ranking_row(each)) for each in (ranking, *self.others[world])]
+            ceiling = self.ceilings[world]
+            if ceiling is not None:
+                rows.append((world, "(ceiling)", "", f"{ceiling:.2f}", "", ""))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def bench_credit(estimator: Any = "group") -> CreditBench:  # noqa: ANN401 - a name, an object or a function
+    """Score an estimator of credit on frozen trees of three worlds whose decisions were resampled; needs no model.
+
+    Args:
+        estimator: A name ("group", "node_value", "turn_level", "tree_grpo") or an object of `ramify.algorithms`, or that of an
+            algorithm ("arpo"), of which the advantages count, without KL and corrections; or a function `f(rewards, tree)` that returns an advantage for each of `tree.trajectories`, as in
+            a recipe, or a mapping with a number for each id of a policy node.
+
+    Raises:
+        ConfigError: It is none of these, or needs what the trees do not hold.
+        DataError: The function returned something else.
+    """
+    name, rank = _ranked_by(estimator)
+    worlds = {world: read_world(world) for world in WORLDS}
+    return CreditBench(
+        name,
+        {world: rank(each) for world, each in worlds.items()},
+        {world: each.audit.rankings for world, each in worlds.items()},
+        {world: each.audit.ceiling for world, each in worlds.items()},
+    )
+
+
+def _ranked_by(estimator: Any) -> tuple[str, Callable[[BenchWorld], Ranking]]:  # noqa: ANN401
+    if is_function(estimator):
+        name = getattr(estimator, "__name__", type(estimator).__name__)
+        return name, lambda world: world.rank_function(name, estimator)
+    if isinstance(estimator, str) and estimator in _NAMES:
+        own = algorithm_of(estimator, _NAMES[estimator])
+    else:
+        section = algorithm_section(estimator).model_copy(update=_WITHOUT_MODEL)
+        name = estimator if isinstance(estimator, str) else section.estimator.name
+        own = RecordedAlgorithm(name, section, runs_file=True)
+    return own.name, lambda world: world.rank_algorithm(own.name, own)
