@@ -26,11 +26,15 @@ def ramify(command, recipe, *settings):
     return main([command, str(recipe), *overrides(*settings)])
 
 
-@pytest.mark.parametrize("lora", [(), ("model.lora.rank=4", "model.lora.alpha=8")], ids=["tied", "adapter"])
-def test_a_run_on_a_server_learns_from_its_ids_and_weights(tmp_path, caller, lora):
+@pytest.mark.parametrize(
+    "settings",
+    [(), ("model.lora.rank=4", "model.lora.alpha=8"), ("engine.weights=gloo",)],
+    ids=["tied", "adapter", "over gloo"],
+)
+def test_a_run_on_a_server_learns_from_its_ids_and_weights(tmp_path, caller, settings):
     with stand_in(caller) as (here, server):
         recipe = recipe_of(tmp_path / "task", caller, server.url)
-        assert ramify("train", recipe, "run.steps=3", *lora) == 0
+        assert ramify("train", recipe, "run.steps=3", *settings) == 0
         loads = here.loads
         requests = sent(server, "/inference/v1/generate")
     rows = read_metrics(recipe.parent / "run" / "metrics.jsonl")

@@ -1,7 +1,9 @@
 """Weights over gloo into a real vLLM: bit for bit those of the learner, whole or not at all, and again after a kill."""
 
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,13 @@ import torch
 from real_servers import CONTEXT, FLAGS, play
 
 import build
+from model_folders import write_model
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import Request
 from ramify.engines.configs import VllmEngineConfig
-from ramify.engines.vllm.wires import GlooWire
+from ramify.engines.vllm.nccl import NcclCommunicator
+from ramify.engines.vllm.wires import GlooWire, NcclWire
 from ramify.modeling.load import load_model
 from ramify.sampler.publisher import BucketPublisher
 from ramify.sampler.served_weights import LearnerBuckets, write_weights
@@ -84,3 +88,29 @@ def test_a_real_server_has_the_learners_weights_or_refuses_them(taught, vllm_pyt
     log = Path(replica.process.log).read_text()
     assert "bucket 1 is damaged, or of another hand-over" in log
     assert sum("is back after" in note for note in notes) == 1
+
+
+READ = """
+import json, sys
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferInitInfo, NCCLWeightTransferUpdateInfo
+meeting, about = json.load(sys.stdin)
+info, update = NCCLWeightTransferInitInfo(**meeting), NCCLWeightTransferUpdateInfo(**about)
+print(info.nccl_unique_id_bytes == bytes(range(128)), info.packed_buffer_size_bytes, len(update.names))
+"""
+
+
+def test_vllms_own_engine_understands_what_servers_are_sent_for_nccl(vllm_python, tmp_path):
+    """As far as a machine without GPUs can tell."""
+
+    class Library(NcclCommunicator):
+        @staticmethod
+        def new_id():
+            return bytes(range(128))
+
+    weights = LearnerBuckets(build.learner(load_model(write_model(tmp_path / "model", "qwen2"))), "bfloat16")
+    wire = NcclWire(Library)
+    sent = json.dumps([wire.meet(weights, [1], 2)[0], wire.announce(weights, "run-1")])
+    done = subprocess.run(
+        [vllm_python, "-c", READ], input=sent, text=True, capture_output=True, timeout=300, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == [f"True {2**28} {len(weights.shapes)}"], done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -19,16 +20,22 @@ from ramify.assemble.vllm import build_vllm
 from ramify.assemble.worker import build_engine_model
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import EngineError
+from ramify.core.rank import Rank
 from ramify.core.records import Request, version_folder
 from ramify.engines.configs import TrainingEngineConfig, VllmEngineConfig
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
+from ramify.learner import worker
+from ramify.learner.parallel import make_mesh
+from ramify.learner.sharding import Sharding, shard
 from ramify.modeling import plain_folder
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
+from ramify.modeling.memory_plan import GATHERED_ONCE
+from ramify.sampler import served_weights
 from ramify.sampler.publisher import CopyPublisher, FolderPublisher, SharedPublisher
-from ramify.sampler.served_weights import write_weights
+from ramify.sampler.served_weights import LearnerBuckets, write_weights
 from random_trees import random_tree
 from scripted_agents import script
 from vllm_stand_in import stand_in
@@ -281,3 +288,37 @@ def test_sixteen_bits_are_half_of_it(folder, tmp_path):
     ]
     assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.05)
     assert version_folder(tmp_path, 3).name == "version-000003"
+
+
+def test_split_weights_are_cast_before_ranks_send_them_and_gathered_by_buckets(folder, tmp_path, monkeypatch):
+    model = load_model(folder)
+    plain = {name: p.detach().bfloat16() for name, p in model.named_parameters(remove_duplicate=False)}
+    gathered, calls = worker.whole, []
+
+    def whole(tensor):
+        calls.append(tensor.dtype)
+        return gathered(tensor)
+
+    try:
+        shard(model, Sharding(make_mesh(Rank(), "cpu", 1), torch.bfloat16, GATHERED_ONCE))
+        learner = build.learner(model)
+        monkeypatch.setattr(worker, "whole", whole)
+        monkeypatch.setattr(served_weights, "BUCKET_BYTES", 30_000)
+        monkeypatch.setattr(LearnerBuckets, "bucket_bytes", 30_000)
+        commands, each = [], learner.ranks.each
+        monkeypatch.setattr(learner.ranks, "each", lambda *args: commands.append(args) or each(*args))
+        write_weights(learner, tmp_path / "split", "bfloat16")
+        assert 2 < len(commands) < len(plain)
+        written = load_file(tmp_path / "split" / "model.safetensors")
+        buckets = LearnerBuckets(learner, "bfloat16")
+        travelled = {
+            name: tensor
+            for number, names in enumerate(buckets.buckets)
+            for name, tensor in zip(names, buckets.tensors(number, on_cpu=True), strict=True)
+        }
+    finally:
+        dist.destroy_process_group()
+    assert set(calls) == {torch.bfloat16}
+    for tensors in (written, travelled):
+        assert tensors.keys() == plain.keys()
+        assert all(torch.equal(tensors[name], plain[name]) for name in plain)
