@@ -55,12 +55,18 @@ def write_model(
     from transformers import (
         LlamaConfig,
         LlamaForCausalLM,
+        Ministral3Config,
+        Ministral3ForCausalLM,
         MistralConfig,
         MistralForCausalLM,
         Qwen2Config,
         Qwen2ForCausalLM,
         Qwen3Config,
         Qwen3ForCausalLM,
+        SeedOssConfig,
+        SeedOssForCausalLM,
+        SmolLM3Config,
+        SmolLM3ForCausalLM,
     )
 
     write_tokenizer(folder, tags_are_tokens=tags_are_tokens)
@@ -86,6 +92,15 @@ def write_model(
         elif family == "mistral":
             config = MistralConfig(**sizes, sliding_window=None, tie_word_embeddings=False)
             model = MistralForCausalLM(config)
+        elif family == "ministral3":
+            growing = {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.5}
+            rope = {"rope_type": "default", "rope_theta": 1e4, **growing}
+            model = Ministral3ForCausalLM(Ministral3Config(**sizes, head_dim=16, rope_parameters=rope))
+        elif family == "seed_oss":
+            none = {"attention_dropout": 0.0, "residual_dropout": 0.0}
+            model = SeedOssForCausalLM(SeedOssConfig(**sizes, **none, head_dim=32))
+        elif family == "smollm3":
+            model = SmolLM3ForCausalLM(SmolLM3Config(**sizes, no_rope_layers=[1, 0] * layers))
         else:
             model = Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=16, tie_word_embeddings=True))
     model.save_pretrained(folder)

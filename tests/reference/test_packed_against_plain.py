@@ -9,10 +9,16 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SeedOssConfig,
+    SeedOssForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 import build
@@ -34,10 +40,24 @@ SIZES = {
     "max_position_embeddings": 128,
     "initializer_range": 0.2,
 }
+GROWING = {
+    "rope_type": "default",
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 8,
+    "llama_4_scaling_beta": 0.5,
+}
+"""Queries grow at every eighth place."""
+NO_DROPOUT = {"attention_dropout": 0.0, "residual_dropout": 0.0}
+ONE_LAYER_ROTATES = {"no_rope_layers": [1, 0], "pad_token_id": 0, "eos_token_id": 2}
 FAMILIES = {
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=False)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+    "ministral3": lambda: Ministral3ForCausalLM(
+        Ministral3Config(**SIZES, head_dim=8, rope_parameters=GROWING)
+    ),
+    "seed_oss": lambda: SeedOssForCausalLM(SeedOssConfig(**SIZES, **NO_DROPOUT, head_dim=16)),
+    "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**SIZES, **ONE_LAYER_ROTATES)),
 }
 CLIP = {"low": 0.2, "high": 0.28, "dual": 3.0}
 TEMPERATURE = 0.8

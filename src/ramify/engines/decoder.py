@@ -95,6 +95,7 @@ class _Layer:
     qkv: Projection
     query_norm: Norm | None
     key_norm: Norm | None
+    rotates: bool
     scaling: float
     output: Projection
     before_mlp: Norm
@@ -119,14 +120,17 @@ class Decoder:
         self._head = project([model.lm_head])
         self._rotary = inner.rotary_emb
         # `modeling.load` lets in only rotary embeddings whose angle depends on the position alone.
-        self._angles = self._compute_angles(torch.arange(context_tokens, device=model.device))
+        places = torch.arange(context_tokens, device=model.device)
+        self._angles = self._compute_angles(places)
+        self._query_scales = _query_scales(model.config, places)
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Return the last hidden states after the final norm. [T], [T] -> [T, H]"""
         x = self._embed(token_ids)
         angles = self._angles[0][positions], self._angles[1][positions]
+        scales = None if self._query_scales is None else self._query_scales[positions].to(x.dtype)
         for index, layer in enumerate(self._layers):
-            x = x + self._attention(index, layer, layer.before_attention(x), angles, attend)
+            x = x + self._attention(index, layer, layer.before_attention(x), angles, scales, attend)
             gate, up = layer.gate_up(layer.before_mlp(x))
             x = x + layer.down(F.silu(gate).mul_(up))[0]
         return self._norm(x)
@@ -141,13 +145,18 @@ class Decoder:
         layer: _Layer,
         x: torch.Tensor,
         angles: tuple[torch.Tensor, torch.Tensor],
+        scales: torch.Tensor | None,
         attend: Attend,
     ) -> torch.Tensor:
         dim = angles[0].shape[-1]
         query, key, value = (part.view(len(x), -1, dim) for part in layer.qkv(x))
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = layer.query_norm(query), layer.key_norm(key)
-        mixed = attend(index, _rotate(query, angles), _rotate(key, angles), value, layer.scaling)
+        if layer.rotates:
+            query, key = _rotate(query, angles), _rotate(key, angles)
+        if scales is not None:
+            query = query * scales
+        mixed = attend(index, query, key, value, layer.scaling)
         return layer.output(mixed.reshape(len(x), -1))[0]
 
     def _compute_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -162,6 +171,17 @@ def _rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch
     return torch.addcmul(x * angles[0], x.roll(x.shape[-1] // 2, dims=-1), angles[1])
 
 
+def _query_scales(config: Any, places: torch.Tensor) -> torch.Tensor | None:  # noqa: ANN401 - of transformers
+    """Return the factor by which a query at each place grows beyond the length of pretraining (Ministral 3). [T] -> [T, 1, 1]"""
+    if config.model_type != "ministral3":
+        return None
+    rope = config.rope_parameters
+    beta = rope["llama_4_scaling_beta"]
+    beyond = torch.floor(places / rope["original_max_position_embeddings"])
+    scales: torch.Tensor = 1 + beta * torch.log(1 + beyond)
+    return scales[:, None, None]
+
+
 def _read_layer(layer: torch.nn.Module) -> _Layer:
     parts: Any = layer
     attention, mlp = parts.self_attn, parts.mlp
@@ -171,6 +191,7 @@ def _read_layer(layer: torch.nn.Module) -> _Layer:
         qkv=project([attention.q_proj, attention.k_proj, attention.v_proj]),
         query_norm=_norm(attention.q_norm) if has_norms else None,
         key_norm=_norm(attention.k_norm) if has_norms else None,
+        rotates=bool(getattr(attention, "use_rope", True)),
         scaling=attention.scaling,
         output=project([attention.o_proj]),
         before_mlp=_norm(parts.post_attention_layernorm),

@@ -23,7 +23,7 @@ _HEAD_TOKENS = 1024
 _FLOAT = 4
 """Bytes of a float32; norms compute in float32 for any dtype of the model."""
 
-_RECOMPUTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_RECOMPUTED_FAMILIES = ("llama", "ministral3", "mistral", "qwen2", "qwen3", "seed_oss", "smollm3")
 _NORMS = {"gemma3_text": 4}
 """Norms per layer, in families that do not have two."""
 

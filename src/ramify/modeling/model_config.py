@@ -13,10 +13,10 @@ from ramify.core.json_text import parse_object
 from ramify.files.untrusted import read_small_file
 from ramify.modeling.model_path import is_hub_id, local_folder
 
-PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "ministral3", "smollm3", "seed_oss")
 """Families whose trees are packed, unless the configuration has a sliding window."""
 
-ROW_FAMILIES = ("gemma3_text", "qwen3_next")
+ROW_FAMILIES = ("gemma3_text", "olmo3", "qwen3_next")
 """Families with sliding windows or linear attention, which need a row for each context of a trajectory."""
 
 SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -141,6 +141,7 @@ def check_architecture(config: dict[str, Any], source: str) -> bool:
             f"{source}: hidden_act = {_shown(config['hidden_act'])} is not supported, expected 'silu'"
         )
     _check_rotation(config, source)
+    _check_growth(config, source)
     _check_switches(config, source)
     return family in PACKING_FAMILIES and not _has_windows(config)
 
@@ -195,6 +196,17 @@ def _check_rotation(config: dict[str, Any], source: str) -> None:
             _check_base(part, source, f"{key}.")
 
 
+def _check_growth(config: dict[str, Any], source: str) -> None:
+    """Check the numbers by which Ministral 3's queries grow with the place; transformers has defaults for all or none."""
+    rope = config.get("rope_parameters")
+    if config.get("model_type") != "ministral3" or not isinstance(rope, dict):
+        return
+    for key in ("llama_4_scaling_beta", "original_max_position_embeddings"):
+        value = rope.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1 << 30:
+            raise DataError(f"{source}: rope_parameters.{key} = {_shown(value)}, expected a number above 0")
+
+
 def _check_base(rope: dict[str, Any], source: str, prefix: str) -> None:
     for key in ("rope_theta", "rope_local_base_freq", "factor"):
         value = rope.get(key)
@@ -225,7 +237,9 @@ def _check_switches(config: dict[str, Any], source: str) -> None:
             f"{source}: transformers_weights = {_shown(config['transformers_weights'])}, expected none (weights come from "
             "model.safetensors, or from the files that model.safetensors.index.json names)"
         )
-    for key, value in config.items():
+    # transformers omits defaults; Seed-OSS's are 0.1.
+    omitted = dict.fromkeys(("attention_dropout", "residual_dropout"), 0.1)
+    for key, value in {**(omitted if config.get("model_type") == "seed_oss" else {}), **config}.items():
         if "dropout" in key and value not in (0, None):
             raise DataError(
                 f"{source}: {key} = {_shown(value)}, expected 0 (dropout breaks the sharing of prefix tokens)"

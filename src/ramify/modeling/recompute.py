@@ -31,9 +31,12 @@ _Again: TypeAlias = Callable[[], torch.Tensor]
 _NORMS = frozenset(
     {
         "transformers.models.llama.modeling_llama.LlamaRMSNorm",
+        "transformers.models.ministral3.modeling_ministral3.Ministral3RMSNorm",
         "transformers.models.mistral.modeling_mistral.MistralRMSNorm",
         "transformers.models.qwen2.modeling_qwen2.Qwen2RMSNorm",
         "transformers.models.qwen3.modeling_qwen3.Qwen3RMSNorm",
+        "transformers.models.seed_oss.modeling_seed_oss.SeedOssRMSNorm",
+        "transformers.models.smollm3.modeling_smollm3.SmolLM3RMSNorm",
     }
 )
 """By name: importing the classes would load every family for a model of one."""

@@ -125,6 +125,8 @@ def test_missing_folder_configuration_or_weights(tmp_path):
         ),
         ({"layer_types": ["full_attention", "chunked_attention"]}, r"\['chunked_attention'\] are not supp"),
         ({"attention_dropout": 0.1}, "attention_dropout = 0.1, expected 0"),
+        ({"model_type": "seed_oss"}, "residual_dropout = 0.1, expected 0"),
+        ({"model_type": "ministral3"}, r"rope_parameters\.llama_4_scaling_beta = None, expected a number"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters of type 'dynamic'"),
         ({"rope_scaling": {"type": "longrope"}}, "rope_scaling of type 'longrope'"),

@@ -10,6 +10,8 @@ from transformers import (
     Gemma3TextConfig,
     MistralConfig,
     MistralForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3NextConfig,
@@ -53,13 +55,18 @@ def gemma3():
     return Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **WINDOW, head_dim=8, layer_types=kinds))
 
 
+def olmo3():
+    kinds = ["sliding_attention", "full_attention"]
+    return Olmo3ForCausalLM(Olmo3Config(**SIZES, **WINDOW, layer_types=kinds, pad_token_id=0, eos_token_id=2))
+
+
 def qwen3_next():
     kinds = ["linear_attention", "full_attention"]
     sizes = {**LINEAR, "linear_num_value_heads": 4, "shared_expert_intermediate_size": 16, "head_dim": 8}
     return Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES, **EXPERTS, **sizes, layer_types=kinds))
 
 
-@pytest.fixture(params=[qwen2, mistral, gemma3, qwen3_next])
+@pytest.fixture(params=[qwen2, mistral, gemma3, olmo3, qwen3_next])
 def folder(request, tmp_path):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
