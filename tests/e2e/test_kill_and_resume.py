@@ -31,15 +31,21 @@ from ramify.obs.trace import read_trees
 from ramify.obs.trace_index import trace_files
 from random_trees import credited, training
 
-LAST = "step-000009"
+LAST = "step-000005"
 KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
 """Instants at which each command is killed; at least those of `COMMANDS`."""
 
 
+def five_steps(folder, model, text=TRAIN):
+    """A task whose training takes five steps; returns the recipe."""
+    rows = [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(10)]
+    return write_task(folder, model, text, problems=rows)
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, caller, forked):
-    """Nine steps without a break."""
-    recipe = write_task(tmp_path_factory.mktemp("whole"), caller)
+    """Five steps without a break."""
+    recipe = five_steps(tmp_path_factory.mktemp("whole"), caller)
     status, _, message = forked("train", recipe)
     assert status == 0, message
     return recipe.parent / "run"
@@ -47,7 +53,7 @@ def uninterrupted(tmp_path_factory, caller, forked):
 
 @pytest.fixture
 def task(tmp_path, caller):
-    return write_task(tmp_path / "task", caller)
+    return five_steps(tmp_path / "task", caller)
 
 
 def files_of(folder):
@@ -116,7 +122,7 @@ COMMANDS = {
             (r"^open .*/metrics\.jsonl a", 2),
             (r"^open .*" + PARTIAL % 3 + r"/state/\.optimizer\.safetensors\.part x", 1),
             (r"^shutil.rmtree .*" + PARTIAL % 2, 1),
-            (r"^os.rename .*/trees/000006\.jsonl\.part", 1),
+            (r"^os.rename .*/trees/000005\.jsonl\.part", 1),
         ),
     ),
     "sft": Command(
@@ -157,7 +163,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_while_it_writes(tmp_path, caller, forked, name):
     command = COMMANDS[name]
-    whole = write_task(tmp_path / "whole", caller, command.recipe)
+    whole = five_steps(tmp_path / "whole", caller, command.recipe)
     began = time.monotonic()
     status, _, message = forked(name, whole, *command.words())
     assert status == 0, message
@@ -166,7 +172,7 @@ def test_killed_while_it_writes(tmp_path, caller, forked, name):
     chains = [[{"at": instant} for instant in command.instants]]
     chains += [[{"seconds": seconds * draw.random()}] for _ in range(KILLS - len(command.instants))]
     for number, chain in enumerate(chains):
-        recipe = write_task(tmp_path / str(number), caller, command.recipe)
+        recipe = five_steps(tmp_path / str(number), caller, command.recipe)
         for kill in chain:
             status, _, message = forked(name, recipe, *command.words(), "--resume", **kill)
             assert status == -signal.SIGKILL or (status == 0 and "seconds" in kill), (kill, message)
@@ -192,7 +198,7 @@ def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(unin
     check_equal_runs(run, uninterrupted)
     names, expected = (sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, uninterrupted))
     assert names == expected
-    assert names[-2:] == ["step-000008", LAST]
+    assert names[-2:] == ["step-000004", LAST]
 
 
 PATHS = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -204,7 +210,7 @@ def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, 
     if subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode:
         pytest.skip("this user may not mount a file system of his own")
     sizes = range(1300, 4100, 100) if KILLS else (1400, 2700)
-    recipe = write_task(tmp_path / "task", caller)
+    recipe = five_steps(tmp_path / "task", caller)
     script = [sys.executable, Path(__file__).with_name("small_disk.py"), tmp_path, ",".join(map(str, sizes))]
     done = subprocess.run(
         [*NAMESPACE, *script, "train", recipe], capture_output=True, text=True, check=True, env=PATHS
@@ -240,7 +246,7 @@ AFTER_STEP_3 = (r"^open .*/metrics\.jsonl a", 4)
 def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller, forked):
     """The released baselines are those of the first problem ever seen at a place of the batch."""
     rule = ("-s", "rollout.branching={name='seed_compat_arpo', probe_tokens=4}")
-    whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
+    whole, broken = (five_steps(tmp_path / name, caller) for name in ("whole", "broken"))
     assert forked("train", whole, *rule)[0] == 0
     assert forked("train", broken, *rule, at=AFTER_STEP_3)[0] == -signal.SIGKILL
     status, _, message = forked("train", broken, *rule, "--resume")
@@ -325,7 +331,7 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ours = build.learner(load_model(folder))
-    for traced in read_trees(uninterrupted / "trees" / "000009.jsonl"):
+    for traced in read_trees(uninterrupted / "trees" / "000005.jsonl"):
         tree = traced.tree
         ones = [np.ones(trajectory.num_written) for trajectory in tree.trajectories]
         (row,) = pack(credited([tree], [credit(training(tree, ones), Weighting())]), 1 << 20)
