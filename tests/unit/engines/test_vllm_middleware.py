@@ -5,6 +5,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.engines.vllm import middleware
+from ramify.engines.vllm.middleware import ramify_weights
 
 FOLDER = Path(middleware.__file__).parent
 KEY = "a-key-of-these-tests"
@@ -105,4 +107,12 @@ def test_it_needs_nothing_but_the_standard_library_and_a_key(key, status):
 
 
 def test_its_folder_shadows_no_module_of_the_server():
-    assert {path.stem for path in FOLDER.glob("*.py")} == {"__init__", "ramify_auth"}
+    modules = {path.stem for path in FOLDER.glob("*.py")}
+    assert modules == {"__init__", "ramify_auth", "ramify_weights", "ramify_weights_engine"}
+
+
+def test_vllm_finds_the_engine_of_weights_in_the_folder_alone():
+    (package,) = Distribution.discover(name="ramify-weights", path=[str(FOLDER)])
+    (plugin,) = package.entry_points
+    assert (plugin.group, plugin.value) == ("vllm.general_plugins", "ramify_weights:register")
+    assert callable(ramify_weights.register)
