@@ -18,9 +18,7 @@ def binomial(n):
     return np.array([[c * p**k * (1 - p) ** (n - k) for k, c in enumerate(counts)] for p in SHARES])
 
 
-@pytest.mark.parametrize(
-    ("samples", "least", "mean"), [(8, 0.91, 0.95), (16, 0.91, 0.95), (32, 0.91, 0.95)]
-)
+@pytest.mark.parametrize(("samples", "least", "mean"), [(8, 0.91, 0.95), (16, 0.91, 0.95), (32, 0.91, 0.95)])
 def test_intervals_of_shares_cover_by_enumeration(samples, least, mean):
     sides = [[1.0] * k + [0.0] * (samples - k) for k in range(samples + 1)]
     bounds = np.array(
