@@ -60,15 +60,15 @@ def actors(tmp_path_factory, model):
 
     @functools.cache
     def on(mesh):
-        place = folder / str(mesh)
-        place.mkdir()
-        saves = [(place / kind, model, mesh, kind) for kind in KINDS]
+        on_mesh = folder / str(mesh)
+        on_mesh.mkdir()
+        saves = [(on_mesh / kind, model, mesh, kind) for kind in KINDS]
         if mesh in others:
-            other = write_small_model(place / "model", **others[mesh])
-            saves.append((place / "other", other, mesh, "tensors"))
+            other = write_small_model(on_mesh / "model", **others[mesh])
+            saves.append((on_mesh / "other", other, mesh, "tensors"))
         else:
-            saves.append((place / "other", model, mesh, "partial"))
-        return dict(zip((*KINDS, "other"), write_many_sharded(saves, place / "scratch"), strict=True))
+            saves.append((on_mesh / "other", model, mesh, "partial"))
+        return dict(zip((*KINDS, "other"), write_many_sharded(saves, on_mesh / "scratch"), strict=True))
 
     return on
 
