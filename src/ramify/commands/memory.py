@@ -106,7 +106,11 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
     yield f"{cards} of {gigabytes:g} GiB, not this machine's; {in_bytes(room)} of {'each' if gpus > 1 else 'them'} are counted on"
     yield from work_of(recipe).in_words
     if not loads_weights(recipe):
-        yield "the model runs at a service and takes no memory here"
+        yield (
+            "the model runs in vLLM servers that ramify starts, whose memory is not estimated"
+            if recipe.engine is not None and recipe.engine.starts_servers
+            else "the model runs at a service and takes no memory here"
+        )
         return
     if gpus > 1:
         _refuse_several(path, recipe, gpus)
@@ -118,6 +122,8 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
     if isinstance(recipe, TrainRecipe):
         yield update_time(recipe, job, choose(job, room), gigabytes)
     engine = recipe.engine
+    if job.trains and engine is not None and engine.starts_servers and engine.gpu_turns is None:
+        yield "the servers of engine.gpus need other GPUs than these, since engine.sleep = false"
     if job.trains and engine is not None and engine.gpu_turns is not None:
         number = _number_bytes(engine.served_dtype or recipe.model.dtype)
         yield _while_servers_write(path, engine.gpu_turns, number, job, choose(job, room), gigabytes)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -292,8 +293,10 @@ class VllmEngineConfig(EngineConfig):
                 raise ValueError(f"{key}: has no effect with launch = true. Remove it.")
         self._refuse_weights()
         for flag in self.flags:
-            if flag.partition("=")[0] in _FLAGS_OF_OURS:
+            if _flag_name(flag) in _FLAGS_OF_OURS:
                 raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify. Remove it.")
+        if not 0 < _share(self.flags) <= 1:
+            raise ValueError("flags: expected a number above 0 and up to 1 after --gpu-memory-utilization")
 
     def _refuse_weights(self) -> None:
         """Raise ValueError if weights cannot reach these servers in that way."""
@@ -309,11 +312,17 @@ class VllmEngineConfig(EngineConfig):
             raise ValueError(f'weights_dir: has no effect with weights = "{self.weights}". Remove it.')
 
 
+def _flag_name(flag: str) -> str:
+    """Return the name of a flag before its value, as vLLM reads it: with "-" for "_"."""
+    return flag.partition("=")[0].replace("_", "-")
+
+
 def _share(flags: Sequence[str]) -> float:
-    """Return the share of a GPU that a server's flags ask for."""
-    words = [word for flag in flags for word in flag.split("=", 1)]
-    for name, value in pairwise(words):
-        if name == "--gpu-memory-utilization":
+    """Return the share of a GPU that a server's flags ask for; NaN if no number follows the flag."""
+    for flag, following in pairwise((*flags, "")):
+        if _flag_name(flag) == "--gpu-memory-utilization":
+            value = flag.partition("=")[2] or following
             with suppress(ValueError):
                 return float(value)
+            return nan
     return _VLLM_SHARE
