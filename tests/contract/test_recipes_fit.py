@@ -37,7 +37,7 @@ def test_a_recipe_fits_the_machine_that_it_names(name, capsys, monkeypatch):
     words = [str(RECIPES[name]) if word.endswith(".toml") else word for word in shlex.split(command)]
     assert main(words) == 0
     message = capsys.readouterr().out
-    assert any(words in message for words in ("together: fits", "at a service", "servers that ramify starts"))
+    assert "together: fits" in message or "at a service" in message
     assert "the machine's memory" not in message
 
 

@@ -100,6 +100,11 @@ class EngineConfig(Config):
         return None
 
     @property
+    def server_gpus(self) -> GpuTurns | None:
+        """Return the GPUs that each server takes which ramify starts, and the share of each; None if it starts none."""
+        return None
+
+    @property
     def script_file(self) -> Path | None:
         """The file with the turns that it plays in place of a model's; None if a model writes them."""
         return None
@@ -245,8 +250,15 @@ class VllmEngineConfig(EngineConfig):
     @property
     def gpu_turns(self) -> GpuTurns | None:
         """With `sleep` its servers and the learner share GPUs; a flag may say how much of them a server takes."""
-        if not self.sleep:
-            return None
+        return self._turns if self.sleep else None
+
+    @property
+    def server_gpus(self) -> GpuTurns | None:
+        """With `launch`, as its flags and `gpus` say."""
+        return self._turns if self.launch else None
+
+    @property
+    def _turns(self) -> GpuTurns:
         return GpuTurns(_share(self.flags), self.gpus[0].count(",") + 1)
 
     @property

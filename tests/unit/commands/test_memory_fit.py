@@ -204,6 +204,11 @@ MISTAKES = {
         (*ON_EIGHT, "-s", 'engine.flags=["--gpu-memory-utilization", "0.3"]'),
         "does not hold the server's weights",
     ),
+    "an evaluation's servers": (
+        "eval_reasoning",
+        ("--gpu-memory", "10", "-s", "engine.name=vllm", "-s", "engine.launch=true"),
+        "does not hold the server's weights",
+    ),
     "a share that is no number": (ARPO, (*ON_EIGHT, "-s", 'engine.flags=["--gpu-memory-utilization", "nan"]'), "expected a number above 0"),
     "a share that is missing": (ARPO, (*ON_EIGHT, "-s", 'engine.flags=["--gpu_memory_utilization"]'), "expected a number above 0"),
     "a flag of ramify's": (ARPO, (*ON_EIGHT, "-s", 'engine.flags=["--max_model_len=9"]'), "--max_model_len is set by ramify"),
@@ -251,7 +256,7 @@ REMARKS = {
     "an optimizer on the CPU": ((ARPO, "--gpu-memory", "80"), "the optimizer on the CPU come on top"),
     "an evaluation's servers": (
         ("eval_reasoning", "--gpu-memory", "80", "-s", "engine.name=vllm", "-s", "engine.launch=true"),
-        "in vLLM servers that ramify starts, whose memory is not estimated",
+        "of a server's weights, and keys and values of",
     ),
 }
 
