@@ -266,7 +266,8 @@ def _model_rows(path: Path, recipe: "AnyRecipe") -> Iterator[Row]:
         later = "is fetched from the hub when the run starts; --gpu-memory needs its sizes only"
         yield "model", f"{recipe.model.path} {later}"
     else:
-        yield "model", "runs at a service"
+        starts = recipe.engine is not None and recipe.engine.starts_servers
+        yield "model", "runs in vLLM servers that ramify starts" if starts else "runs at a service"
 
 
 async def _open(recipe: "TrainRecipe | EvalRecipe | SynthRecipe") -> None:
@@ -298,7 +299,8 @@ async def _open(recipe: "TrainRecipe | EvalRecipe | SynthRecipe") -> None:
 
 def _c_compiler() -> str | None:
     """Return the C compiler that Triton would take to build its driver, if there is one."""
-    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    chosen = os.environ.get("CC")
+    return shutil.which(chosen) if chosen else shutil.which("gcc") or shutil.which("clang")
 
 
 def _gpus() -> list[dict[str, Any]] | None:

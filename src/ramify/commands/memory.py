@@ -105,7 +105,9 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
     yield f"{path} is for ramify {recipe.command}"
     yield f"{cards} of {gigabytes:g} GiB, not this machine's; {in_bytes(room)} of {'each' if gpus > 1 else 'them'} are counted on"
     yield from work_of(recipe).in_words
-    if not loads_weights(recipe):
+    engine = recipe.engine
+    servers = None if engine is None or loads_weights(recipe) else engine.server_gpus
+    if not loads_weights(recipe) and servers is None:
         yield "the model runs at a service and takes no memory here"
         return
     if gpus > 1:
@@ -113,11 +115,22 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
     shapes, config, is_here = _sizes_anywhere(recipe.model.path, recipe.model)
     if not is_here:
         yield f"{recipe.model.path} is not here: these are the published sizes of a model of this name"
+    if engine is not None and servers is not None:
+        number = _number_bytes(engine.served_dtype or recipe.model.dtype)
+        weights = number * ModelSize.of(shapes).base // servers.gpus
+        sequence = store_bytes(config, 1, longest_sequence(recipe), number) // servers.gpus
+        fitting = _sequences_in_server(path, servers, weights, sequence, gigabytes)
+        yield (
+            f"{in_bytes(weights)} of a server's weights, and keys and values of {fitting:,} of the longest sequences, together: "
+            f"fits, at --gpu-memory-utilization {servers.share:.2f}"
+        )
+        return
     job = job_of(recipe, shapes, config, processes=gpus)
     yield from memory_fit(path, recipe, job, room)
     if isinstance(recipe, TrainRecipe):
         yield update_time(recipe, job, choose(job, room), gigabytes)
-    engine = recipe.engine
+    if job.trains and engine is not None and engine.starts_servers and engine.gpu_turns is None:
+        yield "the servers of engine.gpus need other GPUs than these, since engine.sleep = false"
     if job.trains and engine is not None and engine.gpu_turns is not None:
         number = _number_bytes(engine.served_dtype or recipe.model.dtype)
         yield _while_servers_write(path, engine.gpu_turns, number, job, choose(job, room), gigabytes)
@@ -327,15 +340,25 @@ def _while_servers_write(
         )
     weights = number * (job.size.base + job.size.adapter) // turns.gpus
     sequence = job.sequence_bytes // turns.gpus
-    fitting = int(share * gigabytes * _GIB - weights) // sequence
-    if fitting < 1:
-        raise MachineError(
-            f"{path}: engine.flags: {share:.2f} of a GPU does not hold the server's weights ({in_bytes(weights)}) and keys and "
-            f"values of a sequence ({in_bytes(sequence)}); give a server several GPUs (engine.gpus, --tensor-parallel-size), or "
-            "take more for the learner"
-        )
+    fitting = _sequences_in_server(path, turns, weights, sequence, gigabytes)
     return (
         f"while the servers write: {in_bytes(plan.resident)} of the learner's, {in_bytes(buffers + _CONTEXT)} of CUDA's second "
         f"context and NCCL (assumed), {in_bytes(weights)} of a server's weights, and "
         f"keys and values of {fitting:,} of the longest sequences at --gpu-memory-utilization {share:.2f} ({most:.2f} at most)"
     )
+
+
+def _sequences_in_server(path: Path, turns: GpuTurns, weights: int, sequence: int, gigabytes: float) -> int:
+    """Return how many sequences a server has room for, from the bytes of its weights and of one sequence on each GPU.
+
+    Raises:
+        MachineError: Not even one.
+    """
+    fitting = int(turns.share * gigabytes * _GIB - weights) // sequence
+    if fitting < 1:
+        raise MachineError(
+            f"{path}: engine.flags: {turns.share:.2f} of a GPU does not hold the server's weights ({in_bytes(weights)}) and keys and "
+            f"values of a sequence ({in_bytes(sequence)}); give a server several GPUs (engine.gpus, --tensor-parallel-size), or "
+            "a larger share"
+        )
+    return fitting

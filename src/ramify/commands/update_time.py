@@ -44,7 +44,8 @@ def update_time(recipe: TrainRecipe, job: Job, plan: MemoryPlan, gigabytes: floa
     operations = 2 * passes * job.size.base * tokens
     seconds = operations / (job.processes * _UTILISATION * peak * 1e12)
     each = f" on each of {job.processes}" if job.processes > 1 else ""
+    more = "rollout, tools and the optimizer on the CPU" if plan.layout.offload else "rollout and tools"
     return (
         f"updates: about {seconds:,.0f} s a step at {_UTILISATION:.0%} of the {peak:g} TFLOP/s of the {card.name}{each}, if "
-        f"{_EXPECTED_SHARE:.0%} of the tokens that trees may have are computed ({tokens:,.0f}); rollout and tools come on top"
+        f"{_EXPECTED_SHARE:.0%} of the tokens that trees may have are computed ({tokens:,.0f}); {more} come on top"
     )

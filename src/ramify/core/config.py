@@ -85,9 +85,11 @@ def in_words(key: str, mistake: Mapping[str, Any]) -> list[str]:
         # A check across sections may report several mistakes.
         return [_with_key(key, line) for line in message.split("\n")]
     if mistake["type"] in ("too_short", "too_long") and isinstance(mistake["input"], list | tuple):
-        bounds = mistake["ctx"]
+        bounds, length = mistake["ctx"], len(mistake["input"])
+        if length >= bounds.get("min_length", length + 1) and mistake["type"] == "too_short":
+            return []  # pydantic counts the right entries; the wrong ones have lines of their own
         bound = f"at least {n}" if (n := bounds.get("min_length")) else f"at most {bounds.get('max_length')}"
-        return [_with_key(key, f"expected a list of {bound}, got {len(mistake['input'])}")]
+        return [_with_key(key, f"expected a list of {bound}, got {length}")]
     message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub("^Input should (be|have) ", "expected ", message)
     value = mistake["input"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -96,6 +97,11 @@ class EngineConfig(Config):
     @property
     def gpu_turns(self) -> GpuTurns | None:
         """Return how its servers share the learner's GPUs; None if they do not use them."""
+        return None
+
+    @property
+    def server_gpus(self) -> GpuTurns | None:
+        """Return the GPUs that each server takes which ramify starts, and the share of each; None if it starts none."""
         return None
 
     @property
@@ -244,8 +250,15 @@ class VllmEngineConfig(EngineConfig):
     @property
     def gpu_turns(self) -> GpuTurns | None:
         """With `sleep` its servers and the learner share GPUs; a flag may say how much of them a server takes."""
-        if not self.sleep:
-            return None
+        return self._turns if self.sleep else None
+
+    @property
+    def server_gpus(self) -> GpuTurns | None:
+        """With `launch`, as its flags and `gpus` say."""
+        return self._turns if self.launch else None
+
+    @property
+    def _turns(self) -> GpuTurns:
         return GpuTurns(_share(self.flags), self.gpus[0].count(",") + 1)
 
     @property
@@ -292,8 +305,10 @@ class VllmEngineConfig(EngineConfig):
                 raise ValueError(f"{key}: has no effect with launch = true. Remove it.")
         self._refuse_weights()
         for flag in self.flags:
-            if flag.partition("=")[0] in _FLAGS_OF_OURS:
+            if _flag_name(flag) in _FLAGS_OF_OURS:
                 raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify. Remove it.")
+        if not 0 < _share(self.flags) <= 1:
+            raise ValueError("flags: expected a number above 0 and up to 1 after --gpu-memory-utilization")
 
     def _refuse_weights(self) -> None:
         """Raise ValueError if weights cannot reach these servers in that way."""
@@ -309,11 +324,17 @@ class VllmEngineConfig(EngineConfig):
             raise ValueError(f'weights_dir: has no effect with weights = "{self.weights}". Remove it.')
 
 
+def _flag_name(flag: str) -> str:
+    """Return the name of a flag before its value, as vLLM reads it: with "-" for "_"."""
+    return flag.partition("=")[0].replace("_", "-")
+
+
 def _share(flags: Sequence[str]) -> float:
-    """Return the share of a GPU that a server's flags ask for."""
-    words = [word for flag in flags for word in flag.split("=", 1)]
-    for name, value in pairwise(words):
-        if name == "--gpu-memory-utilization":
+    """Return the share of a GPU that a server's flags ask for; NaN if no number follows the flag."""
+    for flag, following in pairwise((*flags, "")):
+        if _flag_name(flag) == "--gpu-memory-utilization":
+            value = flag.partition("=")[2] or following
             with suppress(ValueError):
                 return float(value)
+            return nan
     return _VLLM_SHARE

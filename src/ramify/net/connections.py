@@ -158,7 +158,11 @@ class HttpTransport:
 
     def _proxy(self, url: httpx.URL) -> URL | None:
         proxy = self._proxies.get(url.scheme) or self._proxies.get("all")
-        return None if proxy is None or proxy_bypass(url.host) else proxy
+        names = (
+            url.host,
+            url.netloc.decode("ascii"),
+        )  # no_proxy may name a port, and IPv6 in brackets or without
+        return None if proxy is None or any(map(proxy_bypass, names)) else proxy
 
 
 _FIELD_BYTES: Final = 2**16
@@ -212,9 +216,14 @@ def _text(value: bytes) -> str:
 def _as_ours(error: Exception, where: str) -> RequestFailedError:
     """Return our error for one of aiohttp's. Do not chain it: aiohttp's can quote addresses and headers with keys."""
     if isinstance(error, aiohttp.ClientConnectorError):
+        to_proxy = " to the proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
         return ConnectFailedError(
-            FailureKind.CONNECTION, f"{where}: no connection ({_one_line(error.os_error)})"
+            FailureKind.CONNECTION, f"{where}: no connection{to_proxy} ({_one_line(error.os_error)})"
         )
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return ConnectFailedError(FailureKind.CONNECTION, f"{where}: the proxy answers HTTP {error.status}")
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return RequestFailedError(FailureKind.CONNECTION, f"{where}: the answer ends too early")
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         detail = f"{where}: the request breaks HTTP's rules. Look at its headers."
         return RequestFailedError(FailureKind.CLIENT, detail)
@@ -243,9 +252,8 @@ def _proxies() -> dict[str, URL]:
         except ValueError:
             usable = False
         if not usable:
-            variable = next(
-                name for name in (f"{scheme}_proxy".upper(), f"{scheme}_proxy") if os.environ.get(name)
-            )
+            entry = f"{scheme}_proxy", text
+            variable = next(name for name, value in os.environ.items() if (name.lower(), value) == entry)
             # The address is left out: it may contain the proxy's password.
             raise MachineError(
                 f"the environment variable {variable} names a proxy that cannot be used. "

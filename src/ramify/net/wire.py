@@ -75,8 +75,9 @@ def without_query(url: str) -> str:
     """Return scheme, host, port and path of an address, for messages; its query, user and password may be secret."""
     try:
         parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-        return redact(f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}")
+        host, port = parts.hostname or "", f":{parts.port}" if parts.port else ""
+        host = f"[{host}]" if ":" in host else host
+        return redact(f"{parts.scheme}://{host}{port}{parts.path}")
     except ValueError:
         return "the address"
 

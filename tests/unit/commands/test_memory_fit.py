@@ -204,6 +204,14 @@ MISTAKES = {
         (*ON_EIGHT, "-s", 'engine.flags=["--gpu-memory-utilization", "0.3"]'),
         "does not hold the server's weights",
     ),
+    "an evaluation's servers": (
+        "eval_reasoning",
+        ("--gpu-memory", "10", "-s", "engine.name=vllm", "-s", "engine.launch=true"),
+        "does not hold the server's weights",
+    ),
+    "a share that is no number": (ARPO, (*ON_EIGHT, "-s", 'engine.flags=["--gpu-memory-utilization", "nan"]'), "expected a number above 0"),
+    "a share that is missing": (ARPO, (*ON_EIGHT, "-s", 'engine.flags=["--gpu_memory_utilization"]'), "expected a number above 0"),
+    "a flag of ramify's": (ARPO, (*ON_EIGHT, "-s", 'engine.flags=["--max_model_len=9"]'), "--max_model_len is set by ramify"),
 }  # fmt: skip
 
 
@@ -241,6 +249,24 @@ def test_what_it_says_of_a_recipe_that_fits(doctor):
         r"updates: about \d+ s a step at 30% of the 989 TFLOP/s of the H100 on each of 8", lines[-2]
     )
     assert "while the servers write" in lines[-1]
+
+
+REMARKS = {
+    "servers on other GPUs": ((ARPO, *ON_EIGHT, "-s", "engine.sleep=false"), "need other GPUs than these"),
+    "an optimizer on the CPU": ((ARPO, "--gpu-memory", "80"), "the optimizer on the CPU come on top"),
+    "an evaluation's servers": (
+        ("eval_reasoning", "--gpu-memory", "80", "-s", "engine.name=vllm", "-s", "engine.launch=true"),
+        "of a server's weights, and keys and values of",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REMARKS)
+def test_what_the_estimate_leaves_out_is_in_a_line(case, doctor):
+    words, remark = REMARKS[case]
+    status, out, _ = doctor(*words)
+    assert status == 0
+    assert remark in out
 
 
 def test_the_updates_of_a_step_take_as_long_as_the_card_needs_for_expected_lengths(doctor):

@@ -300,6 +300,11 @@ def test_a_value_that_fits_none_of_several_types_is_one_mistake(recipe):
     assert "mistakes" not in message
 
 
+def test_wrong_entries_do_not_make_a_list_too_short(recipe):
+    engine = "engine={name='vllm', launch=true, gpus=[0, 1]}"
+    assert refusal(recipe, engine).startswith("2 mistakes: (1) engine.gpus.0: expected a valid string")
+
+
 def test_keys_with_line_breaks_do_not_break_the_line(recipe):
     assert "unknown key" in refusal(recipe, text='"a\\nb" = 1\n' + TRAIN)
 

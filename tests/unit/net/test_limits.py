@@ -286,6 +286,35 @@ def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(
     assert "pass-word" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variables", "culprit"),
+    [
+        ({"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "ftp://127.0.0.1:1"}, "http_proxy"),
+        ({"Http_Proxy": "ftp://127.0.0.1:1"}, "Http_Proxy"),
+    ],
+)
+def test_the_variable_that_counts_is_named_as_it_is_spelled(
+    variables: dict[str, str], culprit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MachineError, match=f"environment variable {culprit} names a proxy"):
+        HttpClient("probe", FAST)
+
+
+def test_a_port_in_no_proxy_counts_and_a_failure_of_the_proxy_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with script(as_json("ok")) as server:
+        with pytest.raises(RequestFailedError, match="no connection to the proxy"):
+            get(FAST, server.url)
+        monkeypatch.setenv("no_proxy", f"[::1],{server.url.removeprefix('http://')}")
+        assert get(FAST, server.url).json() == "ok"
+    with pytest.raises(RequestFailedError, match=r"http://\[::1\]:1/a: no connection \("):
+        get(FAST, "http://[::1]:1/a")
+
+
 def test_where_addresses_are_guarded_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("ALL_PROXY", "HTTP_PROXY"):
         monkeypatch.setenv(variable, "socks5://127.0.0.1:1")
