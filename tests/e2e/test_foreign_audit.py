@@ -213,13 +213,44 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
         assert (folder / "audit" / "effects.jsonl").read_bytes() == whole
 
 
+def test_what_failed_requests_ended_is_sampled_again(task, capsys):
+    folder, recipe = task
+    # Of a prompt and a completion as text; the first line is empty.
+    rows = [
+        {"prompt": "which door ?", "completion": door, "answer": "3", "reward": float(door == "3")}
+        for door in "13"
+    ]
+    path = write_lines(folder / "texts.jsonl", rows)
+    path.write_text(f"\n{path.read_text()}")
+    # A command that was refused before it sampled anything binds no other one.
+    assert main(["audit", str(path), "--out", str(folder / "audit")]) == 2
+    model, status = Model(), 404
+    with serve(lambda request: model(request) if status == 200 else as_json({}, status)) as server:
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        # The two decisions share the side before them.
+        assert (summary["known"], summary["unknown_samples"]) == (0, 12)
+        status = 200
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+    reasons = [line["reason"] for line in read_lines(folder / "audit" / "samples-1.jsonl")]
+    assert len(reasons) == 12
+    assert set(reasons) == {"a call that was never recorded"}
+    assert summary["decisions"] == 2
+
+
 @pytest.mark.parametrize(
     ("rows", "words", "message"),
     [
         (None, [], "--url, --model and --recipe"),
         ([{"messages": [*QUESTION], "reward": 1}], None, "no turn of the model"),
         ([{"messages": [*QUESTION, {"role": "assistant", "content": "1"}]}], None, "no reward"),
-        ([{"messages": "?", "reward": 1}], None, "not a conversation"),
+        ([{"messages": "?", "reward": 1}], None, "not a conversation: messages: expected a list of messages"),
+        ([{"messages": [1], "reward": 1}], None, "not a conversation: messages: expected a list of messages"),
+        (
+            [{"nodes": [{"parent": 7, "message": {}}], "rewards": {"r": {"score": 1}}}],
+            None,
+            "not a conversation",
+        ),
+        ([], None, "the file is empty"),
         ([{"text": "?"}], [], "expected a tree"),
     ],
 )

@@ -28,6 +28,7 @@ from ramify.study.replayed_world import UnknownOutcomeError, World, WorldSession
 
 _MOST_TURNS = 50
 """Turns of a trajectory, beyond which it has no reward."""
+_REQUEST_FAILED = "a request that failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Endpoint:
             )
             reply = read_chat_reply(answer, (), sent=False)
         except RequestFailedError as error:
-            raise UnknownOutcomeError(f"a request that failed: {error.detail}"[:200]) from None
+            raise UnknownOutcomeError(f"{_REQUEST_FAILED}: {error.detail}"[:200]) from None
         return reply.turn, reply.finish
 
 
@@ -96,13 +97,13 @@ class EndpointForks:
     path: Path
 
     async def grow(self, states: Sequence[State], samples: int, phase: Phase) -> None:
-        """Sample what the file lacks.
+        """Sample what the file lacks; what a failed request ended is sampled again.
 
         Raises:
             ServiceDownError: The service is down, or refuses the key.
         """
         lines = self._lines()
-        done = lines.keys()
+        done = {key for key, record in lines.each() if not record["reason"].startswith(_REQUEST_FAILED)}
         lines.keep(done)
         missing = [
             (state, sample)

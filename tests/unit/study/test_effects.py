@@ -18,9 +18,7 @@ def binomial(n):
     return np.array([[c * p**k * (1 - p) ** (n - k) for k, c in enumerate(counts)] for p in SHARES])
 
 
-@pytest.mark.parametrize(
-    ("samples", "least", "mean"), [(8, 0.91, 0.95), (16, 0.91, 0.95), (32, 0.91, 0.95)]
-)
+@pytest.mark.parametrize(("samples", "least", "mean"), [(8, 0.91, 0.95), (16, 0.91, 0.95), (32, 0.91, 0.95)])
 def test_intervals_of_shares_cover_by_enumeration(samples, least, mean):
     sides = [[1.0] * k + [0.0] * (samples - k) for k in range(samples + 1)]
     bounds = np.array(
@@ -98,4 +96,6 @@ def test_the_bootstrap_is_over_problems():
     width, wide = (each.spearman.high - each.spearman.low for each in (alone, copied))
     assert wide == pytest.approx(width, rel=0.15)
     assert alone.spearman.low < alone.spearman.value < alone.spearman.high
+    one = rank_score("a", scores, effects, [True] * 40, ["p"] * 40).spearman
+    assert (one.value, math.isinf(one.low), math.isinf(one.high)) == (alone.spearman.value, True, True)
     assert rank_score("a", [None, 1.0], [1.0, 1.0], [True, True], ["p", "q"]).spearman is None
