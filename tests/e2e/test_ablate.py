@@ -137,6 +137,7 @@ def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
         "ablate", recipe, "--arms", "flat,coin"
     )
     assert "expected NAME=" in refused("ablate", recipe, "--arm", "coin")
+    assert "with names in quotes" in refused("ablate", recipe, "--arm", "coin={name=random}")
     coin = ("--arm", 'coin={name="random",rate=0.5}')
     assert "coin: it is named twice" in refused(*ablate(recipe, out, *coin, *coin))
     assert "holds runs of another recipe" in refused(

@@ -253,4 +253,13 @@ def _other_arm(text: str) -> tuple[str, str]:
     name, equals, rule = text.partition("=")
     if not equals or not rule.strip() or not name.replace("_", "").isalnum():
         raise argparse.ArgumentTypeError(f'expected NAME={{name = "..", ..}}, got {text[:40]!r}')
+    if rule.strip().startswith("{"):
+        import tomllib
+
+        try:
+            tomllib.loads(f"rule = {rule}")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{name}: expected a table of TOML, with names in quotes, got {rule[:40]!r} ({error})"
+            ) from None
     return name, rule
