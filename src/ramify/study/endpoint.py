@@ -103,7 +103,7 @@ class EndpointForks:
             ServiceDownError: The service is down, or refuses the key.
         """
         lines = self._lines()
-        done = {key for key, record in lines.each() if not record["reason"].startswith(_REQUEST_FAILED)}
+        done = {key for key, record in lines.each() if not _is_failed(record["reason"])}
         lines.keep(done)
         missing = [
             (state, sample)
@@ -136,6 +136,12 @@ class EndpointForks:
             state: Side(state[1], tuple(rewards.get(name, ())), unknown[name])
             for state, name in names.items()
         }
+
+    @property
+    def failure(self) -> str:
+        """The first reason, if failed requests ended all trajectories; "" if one ended otherwise, or there is none."""
+        reasons = [record["reason"] for record in self._lines().read().values()]
+        return reasons[0] if reasons and all(map(_is_failed, reasons)) else ""
 
     def reasons(self) -> dict[str, int]:
         """Return the number of trajectories without a reward, by reason."""
@@ -214,6 +220,10 @@ def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:
         else:
             lines += [*node.results, *node.messages]
     return lines
+
+
+def _is_failed(reason: str) -> bool:
+    return reason.startswith(_REQUEST_FAILED)
 
 
 def _name(state: State) -> str:
