@@ -3,6 +3,7 @@
 #   scripts/study.sh contrast|ambiguous|certain SEEDS [more options of ramify ablate]
 # Stop it at any time; the same command goes on, also in a fresh clone with the lines that were committed.
 set -eu
+[ $# -ge 2 ] || { sed -n "3p" "$0" >&2 && exit 2; }
 world=$1 seeds=$2
 shift 2
 export OMP_NUM_THREADS=1
@@ -20,7 +21,9 @@ start() {
     # shellcheck disable=SC2086 # two words
     ramify quickstart --only sft $make --seed "$1" --out "$starts/$1" --quiet
 }
-for seed in $(seq 0 2 $((seeds - 1))); do
+last=$((seeds - 1))
+case " $* " in *" --dry-run "*) last=-1 ;; esac # no cold starts
+for seed in $(seq 0 2 $last); do
     start "$seed" &
     first=$!
     [ $((seed + 1)) -ge "$seeds" ] || start $((seed + 1))

@@ -137,6 +137,14 @@ def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
         "ablate", recipe, "--arms", "flat,coin"
     )
     assert "expected NAME=" in refused("ablate", recipe, "--arm", "coin")
+    assert "with names in quotes" in refused("ablate", recipe, "--arm", "coin={name=random}")
+    coin = ("--arm", 'coin={name="random",rate=0.5}')
+    assert "coin: it is named twice" in refused(*ablate(recipe, out, *coin, *coin))
+    assert "holds runs of another recipe" in refused(
+        *ablate(recipe, out, "-s", "rollout.max_calls=1", "--dry-run")
+    )
+    assert "holds no ablation" in refused(*ablate(recipe, recipe.parent))
+    assert "shown as they are" in refused("ablate", out / "results.jsonl", "--seeds", 2)
     assert "no such file" in refused("ablate", tmp_path / "none.jsonl")
     assert "model.path" in refused(*ablate(recipe, tmp_path / "b", "-s", "model.path=runs/none"))
     assert not (tmp_path / "b" / "starts.jsonl").exists()

@@ -214,13 +214,45 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
         assert (folder / "audit" / "effects.jsonl").read_bytes() == whole
 
 
+def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
+    folder, recipe = task
+    # Of a prompt and a completion as text; the first line is empty.
+    rows = [
+        {"prompt": "which door ?", "completion": door, "answer": "3", "reward": float(door == "3")}
+        for door in "13"
+    ]
+    path = write_lines(folder / "texts.jsonl", rows)
+    path.write_text(f"\n{path.read_text()}")
+    # A command that was refused before it sampled anything binds no other one.
+    assert "Give --url" in refused("audit", path, "--out", folder / "audit")
+    words = ["--recipe", recipe, "--url", "http://127.0.0.1:9", "--model", "m", "--out", folder / "audit"]
+    assert "No other request worked" in refused("audit", path, *words)
+    model, refuses = Model(), [True]
+    with serve(lambda request: as_json({}, 404) if refuses and refuses.pop() else model(request)) as server:
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        samples = folder / "audit" / "samples-1.jsonl"
+        assert any("HTTP 404" in line["reason"] for line in read_lines(samples))
+        # The two decisions share the side before them.
+        assert (summary["known"], summary["unknown_samples"], len(model.sent)) == (0, 12, 11)
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+    assert (len(read_lines(samples)), len(model.sent)) == (12, 12)
+    assert {line["reason"] for line in read_lines(samples)} == {"a call that was never recorded"}
+
+
 @pytest.mark.parametrize(
     ("rows", "words", "message"),
     [
         (None, [], "--url, --model and --recipe"),
         ([{"messages": [*QUESTION], "reward": 1}], None, "no turn of the model"),
         ([{"messages": [*QUESTION, {"role": "assistant", "content": "1"}]}], None, "no reward"),
-        ([{"messages": "?", "reward": 1}], None, "not a conversation"),
+        ([{"messages": "?", "reward": 1}], None, "not a conversation: messages: expected a list of messages"),
+        ([{"messages": [1], "reward": 1}], None, "not a conversation: messages: expected a list of messages"),
+        (
+            [{"nodes": [{"parent": 7, "message": {}}], "rewards": {"r": {"score": 1}}}],
+            None,
+            "not a conversation",
+        ),
+        ([], None, "the file is empty"),
         ([{"text": "?"}], [], "expected a tree"),
     ],
 )

@@ -155,14 +155,14 @@ class FunctionAdvantage(PerGroup):
         key, rewards = tree.tree.key, values(tree.rewards)
         about = f"problem {tree.tree.problem.id!r}, tree {key.slot} of step {key.step}: "
         returned = self.advantages_of.call(rewards, tree.tree, about=about)
-        problem = _not_numbers(returned, len(tree.rewards))
+        problem = not_numbers(returned, len(tree.rewards))
         if problem:
             remedy = f"Return {len(tree.rewards)} finite numbers, one for each trajectory"
             raise self.advantages_of.refused(problem, remedy, about)
         return spread(tree.tree, np.asarray(returned, dtype=np.float64))
 
 
-def _not_numbers(returned: object, count: int) -> str:
+def not_numbers(returned: object, count: int) -> str:
     """Return what is wrong with an array of `count` finite numbers; "": nothing."""
     try:
         array = np.asarray(returned)

@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ramify.algos.file_parts import FileEstimator
 from ramify.api.tables import algorithm_section, is_function
 from ramify.assemble.recorded_credit import RecordedAlgorithm
+from ramify.core.errors import ConfigError
+from ramify.files.user_code import load_user_function, name_function
 from ramify.study.audit import HEADER, ranking_row
 from ramify.study.bench import WORLDS, BenchWorld, read_world
 from ramify.study.credits import ESTIMATORS, algorithm_of
@@ -58,8 +61,7 @@ def bench_credit(estimator: Any = "group") -> CreditBench:  # noqa: ANN401 - a n
             a recipe, or a mapping with a number for each id of a policy node.
 
     Raises:
-        ConfigError: It is none of these, or needs what the trees do not hold.
-        DataError: The function returned something else.
+        ConfigError: It is none of these, or needs what the trees do not hold; or the function raised, or returned something else.
     """
     name, rank = _ranked_by(estimator)
     worlds = {world: read_world(world) for world in WORLDS}
@@ -74,11 +76,15 @@ def bench_credit(estimator: Any = "group") -> CreditBench:  # noqa: ANN401 - a n
 def _ranked_by(estimator: Any) -> tuple[str, Callable[[BenchWorld], Ranking]]:  # noqa: ANN401
     if is_function(estimator):
         name = getattr(estimator, "__name__", type(estimator).__name__)
-        return name, lambda world: world.rank_function(name, estimator)
+        own_function = load_user_function(*name_function(estimator), FileEstimator.parameters, {})
+        return name, lambda world: world.rank_function(name, own_function)
     if isinstance(estimator, str) and estimator in _NAMES:
         own = algorithm_of(estimator, _NAMES[estimator])
     else:
-        section = algorithm_section(estimator).model_copy(update=_WITHOUT_MODEL)
+        try:
+            section = algorithm_section(estimator).model_copy(update=_WITHOUT_MODEL)
+        except ConfigError as error:
+            raise ConfigError(f"{error}. Estimators are {', '.join(_NAMES)}") from None
         name = estimator if isinstance(estimator, str) else section.estimator.name
         own = RecordedAlgorithm(name, section, runs_file=True)
     return own.name, lambda world: world.rank_algorithm(own.name, own)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ramify.study.lines import RunLine
 
 _ARMS = ("flat", "yoked", "rule")
+_SEEDS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME={RULE}",
         help="a further arm by its rollout.branching, such as aepo='{name=\"balanced\"}'; may be repeated",
     )
-    parser.add_argument(
-        "--seeds", type=at_least_one, default=3, metavar="N", help="seeds from run.seed on (3)"
-    )
+    parser.add_argument("--seeds", type=at_least_one, metavar="N", help="seeds from run.seed on (3)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the ablation (runs/ablate-NAME)")
     parser.add_argument(
         "--jobs", type=at_least_one, metavar="N", help="runs at once (processor cores; on a GPU 1)"
@@ -73,15 +72,20 @@ def run(options: argparse.Namespace) -> None:
     from ramify.study.lines import RESULTS, read_lines
 
     out: Path = options.out or Path("runs", f"ablate-{options.recipe.stem}")
-    others = dict(options.others)
-    ablation = plan_ablation(options.recipe, options.overrides, options.arms, others, options.seeds, out)
+    others = _by_name(options.others)
+    ablation = plan_ablation(
+        options.recipe, options.overrides, options.arms, others, options.seeds or _SEEDS, out
+    )
     if options.dry_run:
-        _list(options, ablation, read_lines(out / RESULTS))
+        lines = read_lines(out / RESULTS)
+        _refuse_others(ablation, {line.name: line for line in lines}, out)
+        _list(options, ablation, lines)
         return
     from ramify.study.contrasts import compare_arms
 
     make_folder("--out", out)
     with locked_folder("--out", out):
+        _refuse_other_files(out)
         lines = _train(options, ablation, out)
         planned = {run.name for run in ablation.runs}
         result = compare_arms([line for line in lines if line.name in planned], ablation.arms)
@@ -128,6 +132,15 @@ def _refuse_others(ablation: "Ablation", lines: "Mapping[str, RunLine]", out: Pa
             raise ConfigError(
                 f"--arm {planned.arm}: {out} holds a run of this name with another rule. Choose another name or folder."
             )
+
+
+def _refuse_other_files(out: Path) -> None:
+    from ramify.files.durable import LOCK
+    from ramify.study.lines import RESULTS, STARTS
+
+    names = {path.name for path in out.iterdir()} - {LOCK, "logs"}
+    if names and not names & {RESULTS, STARTS}:
+        raise ConfigError(f"--out: {out} holds no ablation. Name a new folder.")
 
 
 def _check_files(options: argparse.Namespace, runs: "Sequence[PlannedRun]") -> None:
@@ -181,6 +194,10 @@ def _show_lines(options: argparse.Namespace) -> None:
 
     if not options.recipe.is_file():
         raise DataError(f"{options.recipe}: no such file. Name the results.jsonl of an ablation.")
+    if options.overrides or options.others or options.dry_run or options.arms != _ARMS or options.seeds:
+        raise ConfigError(
+            f"{options.recipe}: finished runs are shown as they are. Leave out -s, --arm, --arms, --seeds and --dry-run."
+        )
     lines = read_lines(options.recipe)
     if len(recipes := {line.recipe for line in lines}) > 1:
         raise DataError(
@@ -216,6 +233,13 @@ def _write(console: "RunConsole", result: "AblationResult", out: Path | None) ->
     console.record({"schema": SCHEMA, "dir": None if out is None else str(out), **result.to_json()})
 
 
+def _by_name(others: Sequence[tuple[str, str]]) -> dict[str, str]:
+    names = [name for name, _ in others]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--arm {twice[0]}: it is named twice. Choose another name.")
+    return dict(others)
+
+
 def _arms(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if wrong := [name for name in names if name not in _ARMS]:
@@ -229,4 +253,13 @@ def _other_arm(text: str) -> tuple[str, str]:
     name, equals, rule = text.partition("=")
     if not equals or not rule.strip() or not name.replace("_", "").isalnum():
         raise argparse.ArgumentTypeError(f'expected NAME={{name = "..", ..}}, got {text[:40]!r}')
+    if rule.strip().startswith("{"):
+        import tomllib
+
+        try:
+            tomllib.loads(f"rule = {rule}")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{name}: expected a table of TOML, with names in quotes, got {rule[:40]!r} ({error})"
+            ) from None
     return name, rule

@@ -153,7 +153,7 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
     if not text:
         table.pop(names[-1], None)
         return
-    table[names[-1]] = _value(text)
+    table[names[-1]] = read_value(text)
     if names[-1] in FORM_KEYS:
         _take_form(schema, names[:-1], table, names[-1])
 
@@ -168,7 +168,8 @@ def _take_form(schema: type[BaseModel], names: Sequence[str], table: dict[str, A
                 del table[key]
 
 
-def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value
+def read_value(text: str) -> Any:  # noqa: ANN401 - any TOML value
+    """Read the value of an override; what is no TOML is a text."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

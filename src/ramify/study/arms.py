@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ramify.config.load import override_recipe, read_toml
+from ramify.config.load import override_recipe, read_toml, read_value
 from ramify.config.schema_rollout import BranchingSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
@@ -182,8 +181,8 @@ def _without_effect(recipe: TrainRecipe) -> Iterator[str]:
 def _computes_m(text: str) -> bool:
     """Return True if a rule finds the number of roots itself; False if the text cannot be read, which the recipe's check reports."""
     try:
-        rule = TypeAdapter(BranchingSection).validate_python(tomllib.loads(f"rule = {text}")["rule"])
-    except (ValidationError, ValueError):
+        rule = TypeAdapter(BranchingSection).validate_python(read_value(text.strip()))
+    except ValidationError:
         return False
     return not (rule.branches and rule.needs_m)
 

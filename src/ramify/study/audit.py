@@ -62,7 +62,9 @@ class AuditSettings:
         """
         path = folder / SETTINGS
         own = asdict(self)
-        if path.exists():
+        # A command that was refused before it sampled anything binds no other one.
+        begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
+        if path.exists() and begun:
             old = read_record(path, part(decisions=whole))
             for key, value in own.items():
                 was = old.get(key)
@@ -71,7 +73,7 @@ class AuditSettings:
                     raise ConfigError(
                         f"--out: {folder} holds an audit with {key} = {was!r}. Name a new folder"
                     )
-        elif any(each.name != LOCK for each in folder.iterdir()):
+        elif begun:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
         replace_file(path, f"{dump_line(own)}\n".encode())
 
@@ -197,12 +199,17 @@ class Audit:
 
     def record(self) -> dict[str, Any]:
         """Return the audit without its effects, as JSON."""
-        unknown = [each.unknown for e in self.effects for each in (e.before, e.after) if each is not None]
+        unknown = {
+            (effect.trace, effect.row, side.node): side.unknown
+            for effect in self.effects
+            for side in (effect.before, effect.after)
+            if side is not None
+        }
         return {
             "decisions": len(self.effects),
             "known": len(self.known),
             "sure": sum(self.is_sure),
-            "unknown_samples": sum(unknown),
+            "unknown_samples": sum(unknown.values()),
             "rewards": list(self.ends),
             "ceiling": self.ceiling,
             "estimators": [ranking_record(ranking) for ranking in self.rankings],

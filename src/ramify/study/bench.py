@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ramify.algos.file_parts import not_numbers
 from ramify.assemble.recorded_credit import RecordedAlgorithm
-from ramify.core.errors import DataError
 from ramify.core.outcomes import counted
-from ramify.core.records import Floats
 from ramify.core.tree import Node, Tree
 from ramify.files.durable import dump_line
+from ramify.files.user_code import UserFunction
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.study.audit import Audit
 from ramify.study.credits import credit_of
@@ -27,9 +27,6 @@ from ramify.study.ranking import Ranking
 WORLDS = ("quick start", "contrast", "ambiguous")
 """The worlds, by their names in tables."""
 _FOLDER = "worlds"
-
-NodeScores = Callable[[Floats, Tree], Any]
-"""A function of the user's own: an advantage for each trajectory, or a number for each id of a policy node."""
 
 
 @dataclass(frozen=True)
@@ -71,40 +68,53 @@ class BenchWorld:
         trees = algorithm.credit(self.trees).trees
         return self.audit.rank(name, [credit_of(each, trees[each.row]) for each in self._decisions])
 
-    def rank_function(self, name: str, function: NodeScores) -> Ranking:
+    def rank_function(self, name: str, function: UserFunction) -> Ranking:
         """Score a function `f(rewards, tree)` of the user's own.
 
         Raises:
-            DataError: It returned neither a number for each trajectory nor one for each of the policy's nodes.
+            ConfigError: It raised, or returned neither a number for each trajectory nor numbers of nodes.
         """
-        scores = [_node_scores(name, function, traced) for traced in self.trees]
+        scores = [_node_scores(self.name, function, traced) for traced in self.trees]
         return self.audit.rank(
             name, [_turn_score(each, self.trees, scores[each.row]) for each in self._decisions]
         )
 
 
-def _node_scores(name: str, function: NodeScores, traced: TracedTree) -> Mapping[str, float]:
+def _node_scores(world: str, function: UserFunction, traced: TracedTree) -> Mapping[str, float]:
     """Return a number for each node that the function has one for; of trajectories, the mean of those through the node."""
     scored = counted(traced)
     if scored is None:
         return {}
-    returned = function(np.array([reward.value for reward in scored.rewards]), scored.tree)
+    tree, size = scored.tree, len(scored.rewards)
+    about = f"world {world!r}, problem {tree.problem.id!r}: "
+    returned = function.call(np.array([reward.value for reward in scored.rewards]), tree, about=about)
     if isinstance(returned, Mapping):
-        return {str(node): float(score) for node, score in returned.items()}
-    try:
-        values = np.asarray(returned, dtype=np.float64)
-    except (TypeError, ValueError):
-        values = np.zeros(0)
-    if values.shape != (len(scored.rewards),) or not np.isfinite(values).all():
-        raise DataError(
-            f"{name}: expected {len(scored.rewards)} finite numbers, or a mapping of node ids, got {returned!r:.80}. "
-            "Return an advantage for each trajectory"
-        )
+        return _checked_nodes(function, tree, returned, about)
+    if problem := not_numbers(returned, size):
+        remedy = f"Return {size} finite numbers, one for each trajectory, or a mapping of ids of nodes"
+        raise function.refused(problem, remedy, about)
+    values = np.asarray(returned, dtype=np.float64)
     through: dict[str, list[float]] = {}
     for trajectory, value in zip(scored.tree.trajectories, values, strict=True):
         for node in trajectory.policy_nodes:
             through.setdefault(node.id, []).append(float(value))
     return {node: sum(each) / len(each) for node, each in through.items()}
+
+
+def _checked_nodes(
+    function: UserFunction, tree: Tree, returned: Mapping[Any, Any], about: str
+) -> dict[str, float]:
+    """Return a mapping of a number for each node, as it was returned."""
+    if strange := [node for node in returned if node not in tree.by_id]:
+        raise function.refused(
+            f"it returned a number of node {strange[0]!r:.80}", "Return ids of the tree's nodes", about
+        )
+    for node, score in returned.items():
+        if not_numbers([score], 1):
+            raise function.refused(
+                f"it returned {score!r:.80} for node {node!r}", "Return a finite number", about
+            )
+    return {node: float(score) for node, score in returned.items()}
 
 
 def _turn_score(decision: Decision, trees: Sequence[TracedTree], scores: Mapping[str, float]) -> float | None:

@@ -208,7 +208,7 @@ def _contrasts(
 def _warnings(lines: Sequence[RunLine], seeds: Sequence[int], matches: Sequence[BranchMatch]) -> list[str]:
     warnings = []
     if len(seeds) < 2:
-        warnings.append(f"{len(seeds)} seeds are finished in every arm: an interval needs at least 2.")
+        warnings.append(f"seeds that are finished in every arm: {len(seeds)}; an interval needs at least 2.")
     if lines and len({success for line in lines for success in line.column("success")}) == 1:
         warnings.append(
             "Success never changed in any run: nothing was learned, so there is nothing to compare."

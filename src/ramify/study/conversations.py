@@ -77,8 +77,11 @@ def is_foreign(path: Path) -> bool:
     Raises:
         DataError: It cannot be read.
     """
-    first = next(lines_of(path), b"{}")
-    record = parse_line(path, 1, first)
+    lines = ((row, line) for row, line in enumerate(lines_of(path), start=1) if line.strip())
+    row, first = next(lines, (0, b""))
+    if not row:
+        raise DataError(f"{path}: the file is empty. Name a file of trees or of conversations.")
+    record = parse_line(path, row, first)
     return "schema" not in record and any(
         key in record for key in ("traces", "messages", "nodes", "completion")
     )
@@ -101,7 +104,9 @@ def read_conversations(path: Path) -> ForeignRun:
                 groups.setdefault(conversation.problem, []).append(conversation)
             except RowError as error:
                 left_out[error.reason] += 1
-            except (FieldError, KeyError, TypeError, AttributeError) as error:
+            except FieldError as error:
+                raise DataError(f"{path} row {row}: not a conversation: {error}") from None
+            except (LookupError, TypeError, AttributeError) as error:
                 raise DataError(f"{path} row {row}: not a conversation: {error!r:.200}") from None
     if not groups:
         reasons = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
@@ -124,9 +129,11 @@ def _traces(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _conversation(record: Mapping[str, Any]) -> Conversation:
     if "nodes" in record:
         return _of_verifiers(record)
-    first = record.get("prompt")
-    prompt = [{"role": "user", "content": first}] if isinstance(first, str) else list(first or ())
-    messages = [*prompt, *(record.get("completion") or ()), *(record.get("messages") or ())]
+    messages = [
+        *_messages(record, "prompt", "user"),
+        *_messages(record, "completion", "assistant"),
+        *_messages(record, "messages"),
+    ]
     reward = next((record[key] for key in _REWARDS if record.get(key) is not None), None)
     others = {
         key: value
@@ -135,6 +142,16 @@ def _conversation(record: Mapping[str, Any]) -> Conversation:
     }
     begins = [message.get("role") == "assistant" for message in messages]
     return _read(messages, begins, reward, record.get("answer"), others, record.get("tools"))
+
+
+def _messages(record: Mapping[str, Any], key: str, role: str = "") -> list[Mapping[str, Any]]:
+    """Return the messages of a column; where `role` is set, a text is one message of it."""
+    value = record.get(key) or []
+    if role and isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise FieldError("expected a list of messages, each an object with a role").at(key)
+    return value
 
 
 def _of_verifiers(record: Mapping[str, Any]) -> Conversation:

@@ -29,6 +29,7 @@ from ramify.study.replayed_world import UnknownOutcomeError, World, WorldSession
 
 _MOST_TURNS = 50
 """Turns of a trajectory, beyond which it has no reward."""
+_REQUEST_FAILED = "a request that failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Endpoint:
             )
             reply = read_chat_reply(answer, (), sent=False)
         except RequestFailedError as error:
-            raise UnknownOutcomeError(f"a request that failed: {error.detail}"[:200]) from None
+            raise UnknownOutcomeError(f"{_REQUEST_FAILED}: {error.detail}"[:200]) from None
         return reply.turn, reply.finish
 
 
@@ -97,13 +98,13 @@ class EndpointForks:
     path: Path
 
     async def grow(self, states: Sequence[State], samples: int, phase: Phase) -> None:
-        """Sample what the file lacks.
+        """Sample what the file lacks; what a failed request ended is sampled again.
 
         Raises:
             ServiceDownError: The service is down, or refuses the key.
         """
         lines = self._lines()
-        done = lines.keys()
+        done = {key for key, record in lines.each() if not _is_failed(record["reason"])}
         lines.keep(done)
         missing = [
             (state, sample)
@@ -139,6 +140,12 @@ class EndpointForks:
             state: Side(state[1], tuple(rewards.get(name, ())), unknown[name])
             for state, name in names.items()
         }
+
+    @property
+    def failure(self) -> str:
+        """The first reason, if failed requests ended all trajectories; "" if one ended otherwise, or there is none."""
+        reasons = [record["reason"] for record in self._lines().read().values()]
+        return reasons[0] if reasons and all(map(_is_failed, reasons)) else ""
 
     def reasons(self) -> dict[str, int]:
         """Return the number of trajectories without a reward, by reason."""
@@ -217,6 +224,10 @@ def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:
         else:
             lines += [*node.results, *node.messages]
     return lines
+
+
+def _is_failed(reason: str) -> bool:
+    return reason.startswith(_REQUEST_FAILED)
 
 
 def _name(state: State) -> str:

@@ -15,7 +15,7 @@ from ramify.config.schema_parts import (
     ToolsSection,
 )
 from ramify.core.closing import Closable, close_all
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, MachineError
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import read_key
 from ramify.net.servers import Servers
@@ -77,6 +77,14 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
                     stop.run(fork.grow(of_file, settings.samples, phase))
         finally:
             loop.run(close_all(_open(client, reward, toolbox)))
+    failures = [fork.failure for fork in forks if fork.path.exists()]
+    if failures and all(failures):
+        # The folder is free for another --url or --model.
+        for fork in forks:
+            fork.path.unlink(missing_ok=True)
+        raise MachineError(
+            f"--url {settings.url}: {failures[0]}. No other request worked; correct --url or --model, or start the model"
+        )
     for fork in forks:
         for reason, number in fork.reasons().items():
             console.note(f"{number} trajectories without a reward: {reason}")

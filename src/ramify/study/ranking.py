@@ -109,6 +109,8 @@ def _bootstrap(
     value = statistic(scores, effects) if len(scores) else float("nan")
     if np.isnan(value):
         return None
+    if len(groups) < 2:
+        return Interval(value, float("-inf"), float("inf"), len(scores))
     generator = np.random.default_rng(stream("bootstrap", "ranking"))
     draws = generator.integers(len(groups), size=(_RESAMPLES, len(groups)))
     resampled = []

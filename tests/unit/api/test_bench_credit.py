@@ -11,6 +11,11 @@ FUNCTIONS = {
     "centred": lambda rewards, tree: rewards - rewards.mean(),
     "short": lambda rewards, tree: rewards[:-1],
     "text": lambda rewards, tree: "?",
+    "raises": lambda rewards, tree: rewards[len(rewards)],
+    "alone": lambda rewards: rewards,
+    "nan": lambda rewards, tree: {node.id: float("nan") for node in tree.nodes},
+    "none": lambda rewards, tree: {node.id: None for node in tree.nodes},
+    "strange": lambda rewards, tree: {"9.9.9.9.9": 1.0},
 }
 
 
@@ -72,7 +77,15 @@ def test_a_function_scores_trajectories_or_nodes(group):
     [
         (FUNCTIONS["short"], "finite numbers"),
         (FUNCTIONS["text"], "finite numbers"),
-        ("nothing", "expected one of"),
+        (
+            FUNCTIONS["raises"],
+            "test_bench_credit.py, line .* world 'quick start', problem .* it raised IndexError",
+        ),
+        (FUNCTIONS["alone"], "rewards, tree"),
+        (FUNCTIONS["nan"], "it returned nan for node"),
+        (FUNCTIONS["none"], "it returned None for node"),
+        (FUNCTIONS["strange"], "node '9.9.9.9.9'"),
+        ("nothing", "expected one of .* arpo, .* Estimators are group, .*turn_level"),
         (3, "expected a name"),
         (
             rf.algorithms.named("aepo", entropy_advantage={"weight": 0.2, "source": "annotate"}),

@@ -54,9 +54,9 @@ def test_a_seed_can_have_its_own_start_and_world(recipe):
 
 
 def test_other_arms_and_rules_that_compute_their_roots(recipe):
-    others = {"aepo": "{ name = 'balanced' }", "half": "{ name = 'random', rate = 0.5 }"}
+    others = {"aepo": "{ name = 'balanced' }", "bare": "balanced", "half": "{ name = 'random', rate = 0.5 }"}
     recipes = loaded(recipe, plan(recipe, others=others, seeds=1))
-    assert [recipes[f"{name}-0"].rollout.m for name in ("aepo", "half")] == [None, 3]
+    assert [recipes[f"{name}-0"].rollout.m for name in ("aepo", "bare", "half")] == [None, None, 3]
     shuffled = f"{{ name = 'shuffled', of = '{recipe.parent}/out/rule-{{seed}}', rule = 'threshold' }}"
     last = plan(recipe, others={"shuffled": shuffled}, arms=("rule",)).runs[-1]
     assert (last.name, last.after, "of" in last.branching) == ("shuffled-1", "rule-1", False)

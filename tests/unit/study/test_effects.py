@@ -96,4 +96,10 @@ def test_the_bootstrap_is_over_problems():
     width, wide = (each.spearman.high - each.spearman.low for each in (alone, copied))
     assert wide == pytest.approx(width, rel=0.15)
     assert alone.spearman.low < alone.spearman.value < alone.spearman.high
+    single = rank_score("a", scores, effects, [True] * 40, ["p"] * 40).spearman
+    assert (single.value, math.isinf(single.low), math.isinf(single.high)) == (
+        alone.spearman.value,
+        True,
+        True,
+    )
     assert rank_score("a", [None, 1.0], [1.0, 1.0], [True, True], ["p", "q"]).spearman is None
