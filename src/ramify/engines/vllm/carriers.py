@@ -103,7 +103,8 @@ class BucketCarrier:
         async def give(replica: Replica, sent: Awaitable[Mapping[str, str]]) -> None:
             async with replica.server.taking_weights(label):
                 await replica.server.receive(about)
-                await self._checks.look(replica.server, await sent, weights)
+                # Cancelling this must leave our end to be waited for: a thread sends.
+                await self._checks.look(replica.server, await asyncio.shield(sent), weights)
 
         return await self._together(lambda: self._wire.send(weights), dict.fromkeys(replicas, give))
 
@@ -152,6 +153,9 @@ class BucketCarrier:
                 task.cancel()
             # A thread cannot be cancelled, but what it waits for has been closed.
             await asyncio.wait(every)
+            for ended in every:
+                # asyncio prints a traceback of an error that nobody looked at.
+                _ = ended.cancelled() or ended.exception()
         if isinstance(error := own.exception(), RamifyError):
             raise error
         return {r: failure for r, task in tasks.items() if (failure := _failure(r, task, own)) is not None}
