@@ -199,7 +199,7 @@ def test_a_server_that_is_back_gets_weights_only_while_the_learner_still_has_the
 
 
 def test_a_hand_over_that_is_cancelled_ends_after_the_thread_that_sends(folder, monkeypatch):
-    """What follows a signal computes with the learner's weights, or frees the wire."""
+    """Afterwards a run that was stopped saves the learner's weights, and frees the wire."""
     learner, send, ended = learner_of(folder), GlooWire.send, threading.Event()
 
     def lingers(wire, weights):

@@ -80,8 +80,8 @@ class BucketCarrier:
             for _ in range(_ATTEMPTS):
                 failed = await self._pass(left, self.weights, label)
                 failures = {r: error for r, error in failures.items() if r not in left} | failed
-                _, dead = await _settled({r: r.server.health() for r in failed})
-                left = tuple(r for r in failed if r not in dead)
+                healthy = await asyncio.gather(*(r.is_healthy() for r in failed))
+                left = tuple(r for r, lives in zip(failed, healthy, strict=True) if lives)
                 if not left:
                     break
         return failures
@@ -145,6 +145,10 @@ class BucketCarrier:
             if any(task.done() and task.exception() is not None for task in every):
                 self._end()
                 await asyncio.wait(every, timeout=_LINGER_SECONDS)
+                for replica, task in tasks.items():
+                    # It waits for a learner that is gone, and would let a last request to it wait too.
+                    if not task.done() and replica.process is not None:
+                        replica.process.kill()
             has_ended = True
         finally:
             if not has_ended:
@@ -170,8 +174,6 @@ def _failure(
 ) -> RequestFailedError | None:
     """Return why a server did not do its part, if so."""
     if task.cancelled():
-        if replica.process is not None:
-            replica.process.kill()  # it waits for a learner that is gone
         return RequestFailedError(FailureKind.TIMEOUT, f"{replica.url} does not end a hand-over that failed")
     error = task.exception() or own.exception()
     if error is None or isinstance(error, RequestFailedError):

@@ -350,12 +350,13 @@ class Replica:
                 f"engine 'vllm': {self.url} does not sleep ({failure.detail}). Its process was ended, and starts again for "
                 "the next rollout."
             )
-        elif await self._is_healthy():
+        elif await self.is_healthy():
             self._give_up(EngineError(f"engine 'vllm': {self.url} does not sleep: {failure.detail}"))
         else:
             self._missed(failure.detail)
 
-    async def _is_healthy(self) -> bool:
+    async def is_healthy(self) -> bool:
+        """Return True if it answers in time that it is healthy."""
         try:
             await self._within_limit(self.server.health())
         except RequestFailedError:
