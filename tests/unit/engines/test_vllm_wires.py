@@ -224,6 +224,29 @@ def test_a_hand_over_that_is_cancelled_ends_after_the_thread_that_sends(folder, 
         publishing(on_wire(folder, server), learner, work)
 
 
+def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
+    learner, hung = learner_of(folder), threading.Event()
+
+    def hangs(_):
+        hung.wait(20.0)
+
+    async def work(publisher, _):
+        await publisher.publish(0)
+        step(learner)
+        far.faults |= dict.fromkeys(("/shutdown_weight_transfer_engine", "/health"), hangs)
+        near.faults["/pause"] = lambda _: (
+            as_json({"detail": "once"}, 500) if near.faults.pop("/pause") else None
+        )
+        began = time.monotonic()
+        await publisher.publish(1)
+        hung.set()
+        assert time.monotonic() - began < 15.0
+        assert equal(near, learner)
+
+    with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
+        publishing(on_wire(folder, first, second, start_seconds=3.0), learner, work)
+
+
 def test_a_weight_that_is_not_finite_ends_the_run_and_reaches_no_server(folder):
     learner = learner_of(folder)
     with torch.no_grad():

@@ -111,8 +111,8 @@ class BucketCarrier:
     async def _join(self, replicas: tuple[Replica, ...], weights: WeightBuckets) -> Failures:
         """Have the servers and the learner meet; nothing may be left of an earlier meeting."""
         self._end()
-        _, _ = await _settled({r: r.server.leave() for r in replicas})
-        sizes, failures = await _settled({r: r.server.world_size() for r in replicas})
+        _, _ = await _settled({r: r.within_limit(r.server.leave()) for r in replicas})
+        sizes, failures = await _settled({r: r.within_limit(r.server.world_size()) for r in replicas})
         if failures:
             return failures
         ends = list(accumulate((sizes[r] for r in replicas), initial=1))
