@@ -144,10 +144,10 @@ class Ranks:
         Raises:
             RamifyError: A rank could not do its part, or is gone.
         """
-        if self._post is None:
-            return [self.call(method, arguments[0])]
-        # A publisher's thread may still be at it when a signal makes the main thread save.
+        # A publisher's thread may be at it when a signal makes the main thread save, or a server that is back needs weights.
         with self._lock:
+            if self._post is None:
+                return [self.call(method, arguments[0])]
             self._number += 1
             self.waits_since = time.monotonic()
             try:

@@ -111,8 +111,13 @@ class LearnerBuckets:
         Raises:
             DataError: A weight is NaN or infinite.
         """
+        if self._learner.step != self._step:
+            return None
         names = self.buckets[number]
         tensors = self._weights.tensors(names, _DTYPES[self.dtype], on_cpu=on_cpu)
+        if self.dtype == "float32":
+            # Not cast, they may be the learner's own, which change while they are sent.
+            tensors = [tensor.clone() for tensor in tensors]
         for name, tensor in zip(names, tensors, strict=True):
             if not all_finite(tensor):
                 raise DataError(plain_folder.not_finite(self._weights, name))

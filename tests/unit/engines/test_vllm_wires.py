@@ -1,8 +1,10 @@
 """Weights that reach servers bucket by bucket, over real gloo: all of them, in order, of this version, or the hand-over failed."""
 
+import asyncio
 import pickle
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -187,11 +189,62 @@ def test_a_server_that_is_back_gets_weights_only_while_the_learner_still_has_the
     learner = learner_of(folder)
     weights = LearnerBuckets(learner, "float32")
     assert len(weights.buckets) > 2
-    assert weights.tensors(0, on_cpu=True) is not None
+    taken = weights.tensors(0, on_cpu=True)
+    before = [tensor.clone() for tensor in taken]
     step(learner)
     assert weights.tensors(0, on_cpu=True) is None
+    assert all(torch.equal(tensor, old) for tensor, old in zip(taken, before, strict=True))
     weights.take_current()
     assert weights.tensors(0, on_cpu=True) is not None
+
+
+def test_a_hand_over_that_is_cancelled_ends_after_the_thread_that_sends(folder, monkeypatch):
+    """Afterwards a run that was stopped saves the learner's weights, and frees the wire."""
+    learner, send, ended = learner_of(folder), GlooWire.send, threading.Event()
+
+    def lingers(wire, weights):
+        digests = send(wire, weights)
+        time.sleep(1.0)
+        ended.set()
+        return digests
+
+    async def work(publisher, _):
+        hand_over = asyncio.create_task(publisher.publish(0))
+        while here.loads == 0:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        hand_over.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hand_over
+        assert ended.is_set()
+        assert not here.paused
+
+    monkeypatch.setattr(GlooWire, "send", lingers)
+    with stand_in(folder) as (here, server):
+        publishing(on_wire(folder, server), learner, work)
+
+
+def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
+    learner, hung = learner_of(folder), threading.Event()
+
+    def hangs(_):
+        hung.wait(20.0)
+
+    async def work(publisher, _):
+        await publisher.publish(0)
+        step(learner)
+        far.faults |= dict.fromkeys(("/shutdown_weight_transfer_engine", "/health"), hangs)
+        near.faults["/pause"] = lambda _: (
+            as_json({"detail": "once"}, 500) if near.faults.pop("/pause") else None
+        )
+        began = time.monotonic()
+        await publisher.publish(1)
+        hung.set()
+        assert time.monotonic() - began < 15.0
+        assert equal(near, learner)
+
+    with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
+        publishing(on_wire(folder, first, second, start_seconds=3.0), learner, work)
 
 
 def test_a_weight_that_is_not_finite_ends_the_run_and_reaches_no_server(folder):

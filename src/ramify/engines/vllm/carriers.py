@@ -80,8 +80,8 @@ class BucketCarrier:
             for _ in range(_ATTEMPTS):
                 failed = await self._pass(left, self.weights, label)
                 failures = {r: error for r, error in failures.items() if r not in left} | failed
-                _, dead = await _settled({r: r.server.health() for r in failed})
-                left = tuple(r for r in failed if r not in dead)
+                healthy = await asyncio.gather(*(r.is_healthy() for r in failed))
+                left = tuple(r for r, lives in zip(failed, healthy, strict=True) if lives)
                 if not left:
                     break
         return failures
@@ -103,15 +103,16 @@ class BucketCarrier:
         async def give(replica: Replica, sent: Awaitable[Mapping[str, str]]) -> None:
             async with replica.server.taking_weights(label):
                 await replica.server.receive(about)
-                await self._checks.look(replica.server, await sent, weights)
+                # Cancelling this must leave our end to be waited for: a thread sends.
+                await self._checks.look(replica.server, await asyncio.shield(sent), weights)
 
         return await self._together(lambda: self._wire.send(weights), dict.fromkeys(replicas, give))
 
     async def _join(self, replicas: tuple[Replica, ...], weights: WeightBuckets) -> Failures:
         """Have the servers and the learner meet; nothing may be left of an earlier meeting."""
         self._end()
-        _, _ = await _settled({r: r.server.leave() for r in replicas})
-        sizes, failures = await _settled({r: r.server.world_size() for r in replicas})
+        _, _ = await _settled({r: r.within_limit(r.server.leave()) for r in replicas})
+        sizes, failures = await _settled({r: r.within_limit(r.server.world_size()) for r in replicas})
         if failures:
             return failures
         ends = list(accumulate((sizes[r] for r in replicas), initial=1))
@@ -144,6 +145,10 @@ class BucketCarrier:
             if any(task.done() and task.exception() is not None for task in every):
                 self._end()
                 await asyncio.wait(every, timeout=_LINGER_SECONDS)
+                for replica, task in tasks.items():
+                    # It waits for a learner that is gone, and would let a last request to it wait too.
+                    if not task.done() and replica.process is not None:
+                        replica.process.kill()
             has_ended = True
         finally:
             if not has_ended:
@@ -152,6 +157,9 @@ class BucketCarrier:
                 task.cancel()
             # A thread cannot be cancelled, but what it waits for has been closed.
             await asyncio.wait(every)
+            for ended in every:
+                # asyncio prints a traceback of an error that nobody looked at.
+                _ = ended.cancelled() or ended.exception()
         if isinstance(error := own.exception(), RamifyError):
             raise error
         return {r: failure for r, task in tasks.items() if (failure := _failure(r, task, own)) is not None}
@@ -166,8 +174,6 @@ def _failure(
 ) -> RequestFailedError | None:
     """Return why a server did not do its part, if so."""
     if task.cancelled():
-        if replica.process is not None:
-            replica.process.kill()  # it waits for a learner that is gone
         return RequestFailedError(FailureKind.TIMEOUT, f"{replica.url} does not end a hand-over that failed")
     error = task.exception() or own.exception()
     if error is None or isinstance(error, RequestFailedError):

@@ -291,7 +291,7 @@ class Replica:
     async def _ready(self, checks: Checks) -> RequestFailedError | None:
         """Check, wake and prepare the server once; return the failure, if any."""
         try:
-            await self._within_limit(self.server.health())
+            await self.within_limit(self.server.health())
             if self._sleeps:
                 await self._wake()
             await checks.prepare(self)
@@ -306,11 +306,11 @@ class Replica:
     async def _wake(self) -> None:
         """Wake it if it sleeps. It is always asked: a /sleep or /wake_up that failed may have acted all the same."""
         try:
-            if not await self._within_limit(self.server.is_asleep()):
+            if not await self.within_limit(self.server.is_asleep()):
                 return
             self.needs_weights = True
-            await self._within_limit(self.server.wake())
-            if await self._within_limit(self.server.is_asleep()):
+            await self.within_limit(self.server.wake())
+            if await self.within_limit(self.server.is_asleep()):
                 raise RequestFailedError(FailureKind.SERVER, f"{self.url} sleeps after /wake_up")
         except RequestFailedError as failure:
             raise _NotAwakeError(failure.kind, failure.detail, failure.status) from None
@@ -350,14 +350,15 @@ class Replica:
                 f"engine 'vllm': {self.url} does not sleep ({failure.detail}). Its process was ended, and starts again for "
                 "the next rollout."
             )
-        elif await self._is_healthy():
+        elif await self.is_healthy():
             self._give_up(EngineError(f"engine 'vllm': {self.url} does not sleep: {failure.detail}"))
         else:
             self._missed(failure.detail)
 
-    async def _is_healthy(self) -> bool:
+    async def is_healthy(self) -> bool:
+        """Return True if it answers in time that it is healthy."""
         try:
-            await self._within_limit(self.server.health())
+            await self.within_limit(self.server.health())
         except RequestFailedError:
             return False
         return True
@@ -365,15 +366,16 @@ class Replica:
     async def _fall_asleep(self) -> RequestFailedError | None:
         """Put it to sleep once; return the failure, if any."""
         try:
-            await self._within_limit(self.server.sleep())
+            await self.within_limit(self.server.sleep())
             # Only after a /sleep that succeeded: a paused server says that it sleeps.
-            if await self._within_limit(self.server.is_asleep()):
+            if await self.within_limit(self.server.is_asleep()):
                 return None
         except RequestFailedError as failure:
             return failure
         return RequestFailedError(FailureKind.SERVER, f"{self.url} is awake after /sleep")
 
-    async def _within_limit(self, work: Awaitable[Value]) -> Value:
+    async def within_limit(self, work: Awaitable[Value]) -> Value:
+        """Return what `work` returns; RequestFailedError if that takes too long."""
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 return await work

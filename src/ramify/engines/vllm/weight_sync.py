@@ -163,6 +163,8 @@ class WeightSync:
             for replica in replicas:
                 await held.enter_async_context(replica.handing_over)
             late = [replica for replica in replicas if replica.is_up and not self.is_current(replica)]
+            if not late:  # those that are down get them as they come up
+                return
             for replica, failure in (await self._load(late)).items():
                 self._reasons[replica] = failure.detail
                 replica.suspect()
