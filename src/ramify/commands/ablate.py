@@ -91,14 +91,16 @@ def run(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Sequence[RunLine]":
     """Train what is not finished yet; returns the lines of all runs in the folder."""
     from ramify.study.arms import YOKED
-    from ramify.study.lines import RESULTS, STARTS, line_of, read_lines, write_lines
+    from ramify.study.lines import RESULTS, STARTS, has_trees, line_of, read_lines, write_lines
     from ramify.study.processes import Launch, read_starts, train_runs
 
     lines = {line.name: line for line in read_lines(out / RESULTS)}
     _refuse_others(ablation, lines, out)
     left = [run for run in ablation.runs if run.name not in lines]
     # Of a pair whose line came from elsewhere the trees are needed too.
-    pairs = {run.after for run in left if run.after and not (out / run.after / "trees").is_dir()}
+    pairs = {
+        run.after for run in left if run.after in lines and not has_trees(out / run.after, lines[run.after])
+    }
     left = [run for run in ablation.runs if run.name not in lines or run.name in pairs]
     _check_files(options, left)
 

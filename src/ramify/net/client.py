@@ -290,6 +290,8 @@ class HttpClient:
 
     async def _exchange(self, request: Request, sink: Sink | None, most: float = math.inf) -> Answer:
         """Exchange in the network thread, within `most` seconds."""
+        if self._is_closed:  # else the network thread would start again, and nothing would end it
+            raise RequestFailedError(FailureKind.CONNECTION, f"{without_query(request.url)}: closed")
         seconds = min(self._settings.timeout_seconds, most)
         return await self._thread.run(
             exchange(self._transport, request, seconds=seconds, max_bytes=self._settings.max_bytes, sink=sink)

@@ -11,7 +11,7 @@ import numpy as np
 from ramify.core.errors import ConfigError
 from ramify.core.json_types import part, whole
 from ramify.eval.statistics import Interval
-from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
+from ramify.files.durable import dump_line, entries, read_record, replace_file, replace_lines
 from ramify.obs.trace import TracedTree
 from ramify.study.credits import credit_of, estimator_credits
 from ramify.study.decisions import Decision, decisions_of, draw_decisions
@@ -62,7 +62,9 @@ class AuditSettings:
         """
         path = folder / SETTINGS
         own = asdict(self)
-        if path.exists():
+        # Settings alone are those of a command that was refused: nothing was resampled with them.
+        has_results = bool(entries(folder) - {SETTINGS})
+        if path.exists() and has_results:
             old = read_record(path, part(decisions=whole))
             for key, value in own.items():
                 was = old.get(key)
@@ -71,7 +73,7 @@ class AuditSettings:
                     raise ConfigError(
                         f"--out: {folder} holds an audit with {key} = {was!r}. Name a new folder"
                     )
-        elif any(each.name != LOCK for each in folder.iterdir()):
+        elif has_results:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
         replace_file(path, f"{dump_line(own)}\n".encode())
 
