@@ -216,9 +216,9 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
 
 def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
     folder, recipe = task
-    asked = [*conversation([3], "2"), {"role": "user", "content": "sure ?"}, *conversation([2], "3")]
+    messages = [*conversation([3], "2"), {"role": "user", "content": "sure ?"}, *conversation([2], "3")]
     path = write_lines(
-        folder / "talk.jsonl", [{"messages": [*QUESTION, *asked], "answer": "3", "reward": 1.0}]
+        folder / "talk.jsonl", [{"messages": [*QUESTION, *messages], "answer": "3", "reward": 1.0}]
     )
     with serve(Model()) as server:
         summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
