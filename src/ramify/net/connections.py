@@ -179,8 +179,8 @@ async def _sent_once(
         raise aiohttp.ClientConnectionError(str(error)) from None
 
 
-# ValueError: for headers that cannot be sent.
-_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+# ValueError: for headers that cannot be sent. RuntimeError: for a session that is closed during a request.
+_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, RuntimeError)
 
 
 async def _raw(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
@@ -244,7 +244,8 @@ def _proxies() -> dict[str, URL]:
             usable = False
         if not usable:
             variable = next(
-                name for name in (f"{scheme}_proxy".upper(), f"{scheme}_proxy") if os.environ.get(name)
+                (name for name in (f"{scheme}_proxy".upper(), f"{scheme}_proxy") if os.environ.get(name)),
+                f"{scheme}_proxy",  # it is the machine's setting
             )
             # The address is left out: it may contain the proxy's password.
             raise MachineError(

@@ -77,7 +77,7 @@ def recorded_results(tree: Tree) -> dict[str, ToolResult]:
 
 
 def _name(call: ToolCall) -> str:
-    # A malformed call has no arguments; it is not the call without any.
+    # A malformed call has no arguments either; it is not the call without any.
     return json.dumps([call.name, dict(call.arguments), call.malformed], sort_keys=True)
 
 
