@@ -168,6 +168,8 @@ def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, capsys, words, mes
 
 def test_a_folder_holds_one_audit(world, tmp_path, capsys):
     words = ["audit", str(world), "--out", str(tmp_path / "audit"), "--decisions", "2", "--samples"]
+    # A command that is refused does not bind the next one.
+    assert main([*words, "3", "--url", "http://127.0.0.1:9"]) == 2
     assert main([*words, "2"]) == 0
     capsys.readouterr()
     assert main([*words, "3"]) == 2

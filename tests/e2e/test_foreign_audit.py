@@ -239,6 +239,19 @@ def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
     assert {line["reason"] for line in read_lines(samples)} == {"a call that was never recorded"}
 
 
+def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
+    folder, recipe = task
+    messages = [*conversation([3], "2"), {"role": "user", "content": "sure ?"}, *conversation([2], "3")]
+    path = write_lines(
+        folder / "talk.jsonl", [{"messages": [*QUESTION, *messages], "answer": "3", "reward": 1.0}]
+    )
+    with serve(Model()) as server:
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+    assert summary["known"] == 0
+    reasons = {line["reason"] for line in read_lines(folder / "audit" / "samples-1.jsonl")}
+    assert reasons == {"an answer that a user may have replied to"}
+
+
 @pytest.mark.parametrize(
     ("rows", "words", "message"),
     [

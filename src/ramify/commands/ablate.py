@@ -86,23 +86,25 @@ def run(options: argparse.Namespace) -> None:
     make_folder("--out", out)
     with locked_folder("--out", out):
         _refuse_other_files(out)
-        lines = _train(options, ablation, out)
+        trained = _train(options, ablation, out)
         planned = {run.name for run in ablation.runs}
-        result = compare_arms([line for line in lines if line.name in planned], ablation.arms)
+        result = compare_arms([line for line in trained if line.name in planned], ablation.arms)
         _write(open_console(options), result, out)
 
 
 def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Sequence[RunLine]":
     """Train what is not finished yet; returns the lines of all runs in the folder."""
     from ramify.study.arms import YOKED
-    from ramify.study.lines import RESULTS, STARTS, line_of, read_lines, write_lines
+    from ramify.study.lines import RESULTS, STARTS, has_trees, line_of, read_lines, write_lines
     from ramify.study.processes import Launch, read_starts, train_runs
 
     lines = {line.name: line for line in read_lines(out / RESULTS)}
     _refuse_others(ablation, lines, out)
     left = [run for run in ablation.runs if run.name not in lines]
     # Of a pair whose line came from elsewhere the trees are needed too.
-    pairs = {run.after for run in left if run.after and not (out / run.after / "trees").is_dir()}
+    pairs = {
+        run.after for run in left if run.after in lines and not has_trees(out / run.after, lines[run.after])
+    }
     left = [run for run in ablation.runs if run.name not in lines or run.name in pairs]
     _check_files(options, left)
 

@@ -290,10 +290,21 @@ class HttpClient:
 
     async def _exchange(self, request: Request, sink: Sink | None, most: float = math.inf) -> Answer:
         """Exchange in the network thread, within `most` seconds."""
+        closed = RequestFailedError(FailureKind.CONNECTION, f"{without_query(request.url)}: closed")
+        if self._is_closed:  # else the network thread would start again, and nothing would end it
+            raise closed
         seconds = min(self._settings.timeout_seconds, most)
-        return await self._thread.run(
-            exchange(self._transport, request, seconds=seconds, max_bytes=self._settings.max_bytes, sink=sink)
+        work = exchange(
+            self._transport, request, seconds=seconds, max_bytes=self._settings.max_bytes, sink=sink
         )
+        try:
+            return await self._thread.run(work)
+        except asyncio.CancelledError:
+            # The thread cancels what still runs when it ends; the caller itself was not cancelled.
+            task = asyncio.current_task()
+            if self._is_closed and task is not None and not task.cancelling():
+                raise closed from None
+            raise
 
     def _wait(self, pending: _PendingRequest, error: RequestFailedError, failures: int) -> float:
         """Return the seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""

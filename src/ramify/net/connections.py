@@ -183,8 +183,8 @@ async def _sent_once(
         raise aiohttp.ClientConnectionError(str(error)) from None
 
 
-# ValueError: for headers that cannot be sent.
-_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+# ValueError: for headers that cannot be sent. RuntimeError: for a session that is closed during a request.
+_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, RuntimeError)
 
 
 async def _raw(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
@@ -253,7 +253,8 @@ def _proxies() -> dict[str, URL]:
             usable = False
         if not usable:
             entry = f"{scheme}_proxy", text
-            variable = next(name for name, value in os.environ.items() if (name.lower(), value) == entry)
+            own = (name for name, value in os.environ.items() if (name.lower(), value) == entry)
+            variable = next(own, f"{scheme}_proxy")  # else it is the machine's setting
             # The address is left out: it may contain the proxy's password.
             raise MachineError(
                 f"the environment variable {variable} names a proxy that cannot be used. "

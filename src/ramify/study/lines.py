@@ -21,7 +21,7 @@ from ramify.core.json_types import (
     whole,
 )
 from ramify.files.durable import dump_line, parse_line, read_text, replace_lines
-from ramify.obs.metrics import MetricsRow, read_metrics
+from ramify.obs.metrics import MetricsLog, MetricsRow, read_metrics
 from ramify.obs.trace_index import read_index, trace_files
 from ramify.runs.manifest import read_manifest
 from ramify.runs.run_folder import SCORE
@@ -171,6 +171,15 @@ def line_of(run: PlannedRun, fingerprint: str, pair: Path | None, starts: Sequen
         session["commit"],
         {"python": session["python"], **session["packages"]},
     )
+
+
+def has_trees(folder: Path, line: RunLine) -> bool:
+    """Return True if a run's folder has the trees of all its steps, which its yoked run reads.
+
+    They can be missing where the line came from elsewhere, or where the run is trained again and was stopped.
+    """
+    steps = MetricsLog(folder / "metrics.jsonl").last_step()
+    return (folder / "trees").is_dir() and steps >= len(line.branches)
 
 
 def _curve(

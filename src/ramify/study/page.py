@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ramify.eval.statistics import MeanDifference, pairs_needed
-from ramify.files.durable import replace_file
+from ramify.files.durable import write_record
 from ramify.obs.charts import Chart, Line, line_chart
 from ramify.obs.metrics import Curve
 from ramify.obs.page import Card, Cell, Page, Section, Table, write_page
@@ -28,7 +28,7 @@ _DIFFERENCES = (0.01, 0.005)
 def write_ablation(result: AblationResult, folder: Path) -> None:
     """Write ablate.html and ablate.json into `folder`."""
     write_page(folder / ABLATION_PAGE, ablation_page(result, folder))
-    replace_file(folder / ABLATION, (json.dumps(result.to_json(), indent=2) + "\n").encode())
+    write_record(folder / ABLATION, result.to_json())
 
 
 def page_of_ablation(folder: Path) -> Page:

@@ -13,6 +13,8 @@ from ramify.eval.statistics import Interval
 _RESAMPLES = 500
 _FEWEST = 100
 """Resamples with a value that an interval needs."""
+_DIGITS = 12
+"""Digits, of the largest size, in which values differ that are not equal."""
 
 Statistic: TypeAlias = Callable[[Floats, Floats], float]
 """Of scores and effects; NaN where it has no value."""
@@ -51,8 +53,8 @@ def rank_score(
     Decisions of a problem share trajectories, so the bootstrap resamples problems.
     """
     rows = [row for row, score in enumerate(scores) if score is not None]
-    score = np.array([scores[row] for row in rows], dtype=np.float64)
-    effect = np.array([effects[row] for row in rows], dtype=np.float64)
+    # Means of equal numbers differ in the last bit by how many there are, which would break their ties.
+    score, effect = (_without_noise([values[row] for row in rows]) for values in (scores, effects))
     sure = np.array([is_sure[row] for row in rows], dtype=np.bool_)
     groups = _groups([problems[row] for row in rows])
     sure_groups = _groups([problems[row] for row, each in zip(rows, sure, strict=True) if each])
@@ -93,6 +95,14 @@ def ranks(values: Floats) -> Floats:
     last = np.cumsum(counts)
     mean: Floats = (last - (counts - 1) / 2.0)[inverse]
     return mean
+
+
+def _without_noise(values: Sequence[float | None]) -> Floats:
+    """Return values rounded to `_DIGITS` digits of the largest one."""
+    array = np.array(values, dtype=np.float64)
+    size = float(np.abs(array).max(initial=0.0))
+    rounded: Floats = np.round(array / size, _DIGITS) * size if size else array
+    return rounded
 
 
 def _groups(names: Sequence[str]) -> list[Ints]:

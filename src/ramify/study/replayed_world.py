@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ramify.core.errors import ContentError
-from ramify.core.messages import Final, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Final, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Environment, EnvironmentSession, Json
 from ramify.core.tree import Trajectory, Tree
 from ramify.rollout.calls import Failure, within
@@ -63,7 +63,8 @@ class ReplayedWorld:
 
     async def open(self, problem: int) -> "ReplayedSession":
         """Return the results of the problem's conversations."""
-        return ReplayedSession(recorded_results(self.run.trees[problem].tree))
+        tree = self.run.trees[problem].tree
+        return ReplayedSession(recorded_results(tree), has_replies=any(node.messages for node in tree.nodes))
 
 
 def recorded_results(tree: Tree) -> dict[str, ToolResult]:
@@ -76,14 +77,16 @@ def recorded_results(tree: Tree) -> dict[str, ToolResult]:
 
 
 def _name(call: ToolCall) -> str:
-    return json.dumps([call.name, dict(call.arguments)], sort_keys=True)
+    # A malformed call has no arguments either; it is not the call without any.
+    return json.dumps([call.name, dict(call.arguments), call.malformed], sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSession:
-    """Recorded results, by call."""
+    """Recorded results, by call; `has_replies`: a user answered turns that called no tool."""
 
     results: Mapping[str, ToolResult]
+    has_replies: bool
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the recorded result."""
@@ -93,7 +96,9 @@ class ReplayedSession:
         return ToolResult(call.id, result.status, result.text)
 
     async def ended(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - a record pays nothing
-        """Return 0."""
+        """Return 0; of a problem whose user replies, an answer may not be the end."""
+        if self.has_replies:
+            raise UnknownOutcomeError("an answer that a user may have replied to")
         return 0.0
 
     async def close(self) -> None:
@@ -153,8 +158,11 @@ class LiveSession:
         """Return what the environment pays for the answer and the whole."""
         turn: ParsedTurn = trajectory.leaf.turn or Final("")
         paid = 0.0
-        if self.environment.max_observations:
-            paid += (await self._within(partial(self.session.step, turn))).reward
+        if self.environment.max_observations and not isinstance(turn, Calls):
+            reply = await self._within(partial(self.session.step, turn))
+            if reply.messages and not reply.ends:
+                raise UnknownOutcomeError("an answer that the environment replied to")
+            paid += reply.reward
         if self.environment.scores:
             paid += await self._within(partial(self.session.score, trajectory))
         return paid

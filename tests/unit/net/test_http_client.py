@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 import socket
 import struct
@@ -167,6 +168,24 @@ def test_a_slow_drip_ends_at_the_deadline_of_the_whole_request() -> None:
             stopped.set()
     assert error.kind is FailureKind.TIMEOUT
     assert len(server.requests) == 2
+
+
+def test_a_closed_client_ends_its_requests_and_leaves_no_thread() -> None:
+    async def use(client: HttpClient) -> None:
+        pending = asyncio.ensure_future(client.get(server.url))
+        await asyncio.sleep(0.3)
+        await client.close()
+        for request in (pending, client.get(server.url)):
+            with pytest.raises(ServiceDownError, match="closed during the request"):
+                await request
+        assert "http probe" not in [thread.name for thread in threading.enumerate()]
+
+    stopped = threading.Event()
+    with script(Reply(write=drip(stopped))) as server:
+        try:
+            run(FAST, use)
+        finally:
+            stopped.set()
 
 
 def test_a_refused_connection_is_a_typed_failure() -> None:

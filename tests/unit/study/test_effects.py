@@ -84,6 +84,15 @@ def test_ranks_and_areas_are_those_of_the_definitions():
     assert math.isnan(auroc(np.arange(3.0), np.ones(3)))
 
 
+def test_means_of_equal_numbers_are_ties():
+    """The mean of three times 0.1 is not 0.1 in the last bit."""
+    third = float(np.mean([0.1] * 3))
+    assert third != 0.1
+    ranking = rank_score("a", [0.1, third, 0.1], [1.0, -1.0, third - 0.1], [True] * 3, ["p", "q", "r"])
+    assert ranking.auroc.value == 0.5
+    assert ranking.spearman is None
+
+
 def test_the_bootstrap_is_over_problems():
     """Copies of a decision within its problem are no evidence."""
     generator = np.random.default_rng(stream("few"))

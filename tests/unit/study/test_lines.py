@@ -6,7 +6,7 @@ import pytest
 
 from ramify.core.errors import DataError
 from ramify.study.arms import PlannedRun
-from ramify.study.lines import line_of
+from ramify.study.lines import has_trees, line_of
 
 METRICS = {"tokens/written": 100.0, "calls/executed": 7.0, "branch/taken": 3.0}
 SESSION = {"commit": "abc", "python": "3.12", "packages": {"ramify": "1"}, "device": "cpu"}
@@ -34,6 +34,15 @@ def test_costs_are_sums_and_a_step_in_which_a_process_started_is_an_average_step
     assert (line.column("tokens"), line.column("calls")) == ([0, 300, 400], [0, 21, 28])
     assert (line.branches, line.commit) == ((3.0,) * 4, "abc")
     assert line.packages == {"python": "3.12", "ramify": "1"}
+
+
+def test_trees_of_a_run_that_is_trained_again_are_whole_after_its_last_step(run):
+    line = line_of(run, "print", None, [])
+    assert not has_trees(run.folder, line)
+    (run.folder / "trees").mkdir()
+    assert has_trees(run.folder, line)
+    write(run.folder / "metrics.jsonl", {1: 110, 2: 120, 3: 520}, METRICS)
+    assert not has_trees(run.folder, line)
 
 
 def test_a_folder_of_an_older_version_or_with_lost_steps_is_refused(run):
