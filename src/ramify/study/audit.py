@@ -11,7 +11,7 @@ import numpy as np
 from ramify.core.errors import ConfigError
 from ramify.core.json_types import part, whole
 from ramify.eval.statistics import Interval
-from ramify.files.durable import dump_line, read_record, replace_file, replace_lines
+from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
 from ramify.obs.trace import TracedTree
 from ramify.study.credits import credit_of, estimator_credits
 from ramify.study.decisions import Decision, decisions_of, draw_decisions
