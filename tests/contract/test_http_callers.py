@@ -38,6 +38,9 @@ from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import RequestFailedError
 from ramify.net.hub import HubFailedError, HubSettings, fetch_snapshot
 from ramify.net.hub_cache import HubRepo
+from ramify.net.servers import Servers
+from ramify.study.endpoint import Endpoint
+from ramify.study.replayed_world import UnknownOutcomeError
 from ramify.tools.configs import (
     BrightDataSearchConfig,
     BrowserConfig,
@@ -61,7 +64,7 @@ SOON = 40.0
 """Generous, as machines that run tests are busy; without a limit none of them would end."""
 MOST_MEMORY = 300 * 2**20
 """For all callers together: an answer of mcp may have 64 MiB, one of the hub 32 MiB, all others less."""
-TYPED = (RequestFailedError, HubFailedError, EngineError, UserError, ConnectionError)
+TYPED = (RequestFailedError, HubFailedError, EngineError, UserError, UnknownOutcomeError, ConnectionError)
 OPENENV = find_spec("websockets") is not None
 SPEC = ToolSpec("act", "Acts.", {"type": "object"}, forks=True, timeout_seconds=SECONDS)
 PROBLEM = Problem("p", (Message.of("user", "what ?"),), ())
@@ -164,6 +167,12 @@ def chat(url, _):
     return closing(model, model.complete([Message.of("user", "hi")], max_tokens=5, temperature=0.0))
 
 
+def audit(url, _):
+    service = client()
+    endpoint = Endpoint(service, Servers(url), "m", None, max_tokens=5, temperature=1.0)
+    return closing(service, endpoint.write_turn([Message.of("user", "hi")], (), 0))
+
+
 def engine(kind):
     def ask(url, folder):
         renderer = TagRenderer(ChatTokenizer(folder))
@@ -231,6 +240,7 @@ CALLERS = {
     "ramify.engines.openai": (engine(OpenAIEngine),),
     "ramify.engines.openai_chat": (engine(OpenAIChatEngine),),
     "ramify.engines.vllm.server": (vllm,),
+    "ramify.study.endpoint": (audit,),
     "ramify.tools.search_http": (
         search(lambda url: RetrieverSearch(client(), RetrieverSearchConfig(url=url))),
         search(lambda url: SearxngSearch(client(), SearxngSearchConfig(url=url))),
