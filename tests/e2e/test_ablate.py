@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from e2e_runs import SECONDS, TRAIN, overrides, read_lines, start, wait_for_step, write_task
+from e2e_runs import SECONDS, TRAIN, overrides, read_lines, start, write_task
+from processes import wait_until
 from ramify.cli import main
 
 EVAL = """
@@ -107,7 +108,8 @@ def test_a_killed_ablation_goes_on_to_the_same_result(finished, recipe, tmp_path
     out = tmp_path / "killed"
     command = ablate(recipe, out, "--seeds", 1)
     process = start(*command)
-    wait_for_step(process, out / "rule-3", 1)
+    metrics = out / "rule-3" / "metrics.jsonl"
+    wait_until(lambda: metrics.is_file() and '"step":1,' in metrics.read_text(), SECONDS)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=SECONDS)
     status, output, errors = run(command)

@@ -89,7 +89,6 @@ def test_what_engines_say_of_themselves():
         ((), 0.9),
         (("--gpu-memory-utilization", "0.6"), 0.6),
         (("--enforce-eager", "--gpu-memory-utilization=0.55"), 0.55),
-        (("--gpu-memory-utilization", "much"), 0.9),
     ],
 )
 def test_the_share_of_a_gpu_that_a_server_takes(flags, share):

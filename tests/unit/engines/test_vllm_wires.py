@@ -19,6 +19,7 @@ import build
 from loopback import as_json
 from ramify.algos.sft import demonstrated
 from ramify.core.errors import ConfigError, DataError, EngineError
+from ramify.engines.vllm import wires
 from ramify.engines.vllm.middleware.ramify_weights import Delivery, opened, seal
 from ramify.engines.vllm.weight_checks import unchanged
 from ramify.engines.vllm.wires import GlooWire, NcclWire
@@ -228,7 +229,7 @@ def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
     learner, hung = learner_of(folder), threading.Event()
 
     def hangs(_):
-        hung.wait(20.0)
+        hung.wait(200.0)
 
     async def work(publisher, _):
         await publisher.publish(0)
@@ -240,7 +241,8 @@ def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
         began = time.monotonic()
         await publisher.publish(1)
         hung.set()
-        assert time.monotonic() - began < 15.0
+        # On a busy machine the other server may wait for gloo's own limit.
+        assert time.monotonic() - began < wires.SECONDS + 30.0
         assert equal(near, learner)
 
     with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
