@@ -13,7 +13,7 @@ from ramify.rollout.turn import BranchKey
 
 
 class Start(IntEnum):
-    """What a trajectory begins as, in the order in which slots are given.
+    """The way in which a trajectory begins, in the order in which slots are given.
 
     The engine still has the tokens before a branch. A root may branch, so more is to follow it. A top-up can wait.
     """

@@ -87,7 +87,7 @@ class BranchMatch:
 
 @dataclass(frozen=True, slots=True)
 class AblationResult:
-    """What the lines of an ablation say.
+    """The result of an ablation, from its lines.
 
     Attributes:
         arms: Their runs by name of the arm, in the order of their seeds; only seeds that every arm has.

@@ -38,7 +38,7 @@ problems after it."""
 
 @dataclass(frozen=True, slots=True)
 class YokedMatch:
-    """How well the numbers of branches of a yoked run agree with its pair's, problem by problem in each step.
+    """The agreement of a yoked run's numbers of branches with those of its pair, problem by problem in each step.
 
     Attributes:
         trees: Number of trees.

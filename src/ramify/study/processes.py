@@ -26,7 +26,7 @@ _MAX_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the processes share: the recipe, the folder for their output, the file that notes their starts, and how many run at once."""
+    """The settings that the processes share: the recipe, the folder for their output, the file that notes their starts, and how many run at once."""
 
     recipe: Path
     logs: Path

@@ -37,7 +37,7 @@ class WorldSession(Protocol):
 
 
 class World(Protocol):
-    """Where calls get their results."""
+    """The source of the results of calls."""
 
     def tools(self, problem: int) -> Sequence[Mapping[str, Json]]:
         """Return the tools of a problem, by its place among the trees, as the endpoint gets them."""

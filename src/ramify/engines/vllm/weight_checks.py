@@ -22,7 +22,7 @@ _SMALL = 10**9
 
 
 class WeightChecks:
-    """What servers were found to hold. Of large models one change of each server's weights is looked at, then no more."""
+    """The weights that servers hold, by their checksums. Of large models one change of each server is looked at, then no more."""
 
     def __init__(self) -> None:
         """Nothing is known yet."""

@@ -36,7 +36,7 @@ Load: TypeAlias = Callable[[list[tuple[str, torch.Tensor]]], object]
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the processes of a hand-over meet.
+    """The place where the processes of a hand-over meet.
 
     Attributes:
         path: A file that all of them can write, in a folder that nobody else can enter.
@@ -53,7 +53,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What comes in a hand-over, and how it is sealed.
+    """The contents of a hand-over, and its seal.
 
     Attributes:
         label: Label of the weights.
