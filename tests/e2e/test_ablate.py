@@ -77,6 +77,7 @@ def test_three_arms_and_two_seeds_make_a_page(finished):
     assert len({line["curve"][0][3] for (_, seed), line in lines.items() if seed == 3}) == 1
     assert not any(lines["flat", 3]["branches"])
     assert sum(lines["yoked", 3]["branches"]) == sum(lines["rule", 3]["branches"]) > 0
+    assert all(len(line["mixed"]) == len(line["branches"]) for line in lines.values())
     page = (out / "ablate.html").read_text()
     assert not re.search(r"<(script|img|link|iframe)|https?:", page)
     for text in ("Verdict", "Success against sampled tokens", "Success against seconds", "Branches by step"):

@@ -22,7 +22,7 @@ from ramify.core.json_types import (
 )
 from ramify.files.durable import dump_line, parse_line, read_text, replace_lines
 from ramify.obs.metrics import MetricsLog, MetricsRow, read_metrics
-from ramify.obs.trace_index import read_index, trace_files
+from ramify.obs.trace_index import TreeSummary, read_index, trace_files
 from ramify.runs.manifest import read_manifest
 from ramify.runs.run_folder import SCORE
 from ramify.study.arms import PlannedRun, run_name
@@ -61,6 +61,7 @@ class RunLine:
         recipe: Fingerprint of the recipe without its seed and folder.
         curve: A point for each evaluation.
         branches: Branches granted in each step.
+        mixed: Share of each step's trees with both right and wrong answers.
         match: Of a yoked run.
         commit, packages: What made it, in its last session.
         schema: Version of the line.
@@ -72,6 +73,7 @@ class RunLine:
     recipe: str
     curve: tuple[Point, ...]
     branches: tuple[float, ...]
+    mixed: tuple[float, ...]
     match: YokedMatch | None
     commit: str | None
     packages: Mapping[str, str]
@@ -133,6 +135,7 @@ _READ = record(
     recipe=text,
     curve=_points,
     branches=numbers,
+    mixed=numbers,
     match=optional(record(YokedMatch, trees=count, same=count, difference=number)),
     commit=optional(text),
     packages=mapping(text),
@@ -167,6 +170,7 @@ def line_of(run: PlannedRun, fingerprint: str, pair: Path | None, starts: Sequen
         fingerprint,
         tuple(_curve(run.folder, rows, evaluations, starts)),
         tuple(row.get("branch/taken") or 0.0 for row in rows),
+        _mixed_shares(run.folder),
         None if pair is None else _match(run.folder, pair),
         session["commit"],
         {"python": session["python"], **session["packages"]},
@@ -236,5 +240,15 @@ def _match(folder: Path, pair: Path) -> YokedMatch:
 
 def _branches_by_tree(folder: Path) -> dict[tuple[int, int], int]:
     """Return the number of branches by step and slot."""
-    summaries = (summary for path in trace_files(folder / "trees") for summary in read_index(path))
-    return {(summary.step, summary.slot): summary.branches for summary in summaries}
+    return {(summary.step, summary.slot): summary.branches for summary in _summaries(folder)}
+
+
+def _mixed_shares(folder: Path) -> tuple[float, ...]:
+    mixed: dict[int, list[bool]] = {}
+    for summary in _summaries(folder):
+        mixed.setdefault(summary.step, []).append("mixed" in summary.flags)
+    return tuple(sum(flags) / len(flags) for _, flags in sorted(mixed.items()))
+
+
+def _summaries(folder: Path) -> Iterator[TreeSummary]:
+    return (summary for path in trace_files(folder / "trees") for summary in read_index(path))

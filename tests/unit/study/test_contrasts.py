@@ -23,7 +23,7 @@ def line(arm, seed, successes, tokens=100, branches=(4, 6), match=None, commit="
         (step, tokens * step, tokens * step / 10, float(step), success)
         for step, success in enumerate(successes)
     )
-    return RunLine(arm, seed, {"name": arm}, "recipe", curve, branches, match, commit, {"ramify": "1"})
+    return RunLine(arm, seed, {"name": arm}, "recipe", curve, branches, (), match, commit, {"ramify": "1"})
 
 
 def steady(arm, values, **more):
