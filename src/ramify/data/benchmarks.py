@@ -21,7 +21,6 @@ from ramify.data.benchmark_files import (
     read_question,
     read_rows,
 )
-from ramify.data.overlap import duplicate_notes
 from ramify.data.problems import ProblemSet, listed, read_messages, repair_boxed, with_system_column
 from ramify.data.row_columns import find_field, require_shown
 from ramify.data.row_messages import is_messages_text
@@ -212,8 +211,7 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
         problems.append(problem)
     if not problems:
         raise DataError(f"{files[0]}: empty; expected at least one row of {benchmark.name} with a question")
-    repeated = (f"{benchmark.name}: {note}" for note in duplicate_notes(problems))
-    return ProblemSet(tuple(problems), (*notes, *_notes(benchmark, renamed, attached), *repeated))
+    return ProblemSet(tuple(problems), (*notes, *_notes(benchmark, renamed, attached)))
 
 
 def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
