@@ -63,7 +63,7 @@ def _page(folder: Path) -> "Page":
     if (folder / "report.json").is_file():
         return _quickstart_page(folder)
     if any(folder.glob("cycle-*")):
-        from ramify.train.selfcritic_page import selfcritic_page
+        from ramify.train.selfcritic import selfcritic_page
 
         return selfcritic_page(folder)
     if (folder / "results.jsonl").is_file():
@@ -71,7 +71,7 @@ def _page(folder: Path) -> "Page":
 
         return page_of_run(folder)
     if (folder / "questions.jsonl").is_file() or (folder / "trees" / "direct.jsonl").is_file():
-        from ramify.synth.page import synthesis_page
+        from ramify.synth.results import synthesis_page
 
         return synthesis_page(folder)
     from ramify.files.durable import RECIPE
