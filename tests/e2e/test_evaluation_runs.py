@@ -28,7 +28,7 @@ SETTINGS = (
     "tools.python.timeout_seconds=10",
     "sandbox.min_level=0",
 )
-FILES = ("summary.json", "results.jsonl", "results.csv", "trees.jsonl")
+FILES = ("summary.json", "results.jsonl", "trees.jsonl")
 
 
 def words(folder, *settings):
