@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ramify.cli import main
+from ramify.commands.init import as_notebook
 
 DOCS = Path(__file__).parents[1] / "docs"
 _FILE = re.compile(r"`(\w+/[\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", re.DOTALL)
-_CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 _COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
@@ -76,21 +76,22 @@ def run_command(line):
         assert line == ". .venv/bin/activate" or program == "mkdir", line
 
 
-def run_example(name):
-    """Run the cells of a notebook of examples/notebooks in the current folder, a script in Jupytext's percent format.
-
-    Returns the values that they show, and the names at the end.
-    """
-    script = (DOCS.parent / "examples" / "notebooks" / name).read_text(encoding="utf-8")
+def run_notebook(notebook):
+    """Run the cells in turn; returns the values that they show, and the names at the end."""
     names, shown = {"__name__": "notebook"}, []
-    _, *parts = _CELL.split(script)
-    for mark, text in zip(parts[::2], parts[1::2], strict=True):
-        assert len(text.strip("\n").splitlines()) <= 20
-        if mark.strip() == "[markdown]":
+    for cell in notebook["cells"]:
+        assert len(cell["source"].splitlines()) <= 20
+        if cell["cell_type"] != "code":
             continue
-        body = ast.parse(text).body
+        body = ast.parse(cell["source"]).body
         last = body.pop() if isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), name, "exec"), names)
+        exec(compile(ast.Module(body, []), cell["id"], "exec"), names)
         if last is not None:
-            shown.append(eval(compile(ast.Expression(last.value), name, "eval"), names))  # noqa: S307 - a cell of ours
+            shown.append(eval(compile(ast.Expression(last.value), cell["id"], "eval"), names))  # noqa: S307 - a cell of ours
     return [value for value in shown if value is not None], names
+
+
+def run_example(name):
+    """Run a notebook of examples/notebooks in the current folder."""
+    script = DOCS.parent / "examples" / "notebooks" / name
+    return run_notebook(as_notebook(script.read_text(encoding="utf-8")))

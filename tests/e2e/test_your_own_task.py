@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from doc_pages import read_commands, read_page, run_command, run_example
+from doc_pages import read_commands, read_page, run_command, run_example, run_notebook
 from e2e_runs import read_lines
 from ramify.cli import main
 from ramify.commands.init import PROJECT
@@ -60,7 +60,7 @@ def test_what_the_page_shows_stands_in_the_project():
     (steps,) = re.findall(r"```sh\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
     assert {line.partition("#")[0].strip() for line in steps.splitlines()} <= set(commands)
     named = set(re.findall(r"`(\w+\.(?:py|toml|md))`", PAGE))
-    assert named >= {path.name for path in PROJECT.iterdir() if path.is_file()}
+    assert named >= {path.name for path in PROJECT.iterdir() if path.is_file()} - {"notebook.py"}
 
 
 def test_no_training_problem_asks_for_a_price_of_the_test(task):
@@ -128,18 +128,17 @@ def test_rl_learned_from_groups_whose_rewards_differ(task):
 
 def test_the_notebook_goes_the_way_of_the_recipes(task, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "a price list"
-    assert main(["init", str(folder)]) == 0
+    assert main(["init", str(folder), "--notebook"]) == 0
     assert f"cd '{folder}'" in capsys.readouterr().out
-    assert {path.name for path in folder.iterdir()} == {
-        path.name for path in PROJECT.iterdir() if path.is_file()
-    }
+    written = {path.name for path in folder.iterdir()}
+    assert {path.name for path in PROJECT.iterdir() if path.is_file()} - written == {"notebook.py"}
     shorten(folder)
     # The cold start of the page: the notebook's own goes on where that ended.
     shutil.copytree(task / "runs" / "sft", folder / "runs" / "sft")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     try:
-        _, names = run_example("price_list.py")
+        _, names = run_notebook(json.loads((folder / "notebook.ipynb").read_text()))
     finally:
         for name in ("shop", "make_problems"):
             sys.modules.pop(name, None)
