@@ -1,7 +1,9 @@
-"""Our advantages in verl: equal to our estimators', on the installed package or on what it says of itself."""
+"""Our advantages in verl and prime-rl: equal to our estimators', on the installed packages or on what they say of themselves."""
 
+import asyncio
 import sys
 import types
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from ramify.algos.ops import token_weights
 from ramify.assemble.algorithm import build_estimator
 from ramify.core.errors import ConfigError, DataError, MachineError
 from ramify.core.records import Reward
-from ramify.interop import verl
-from ramify.interop.samples import lineage_of
+from ramify.interop import prime_rl, verl
+from ramify.interop.samples import SampleCredit, format_lineage, lineage_of
 
 ALGORITHMS = {
     "pooled": {"estimator": {"name": "group"}},
@@ -189,7 +191,86 @@ def test_registering_in_verls_table(monkeypatch):
     assert table == {"ramify": verl.compute_advantage}
 
 
-def test_a_missing_package_is_one_sentence(monkeypatch):
+@dataclass
+class Message:
+    """As verifiers' MessageNode: `mask` for each token, `advantages` for each sampled one."""
+
+    mask: list[bool]
+    advantages: list[float] | None = None
+
+
+@dataclass
+class Rollout:
+    """As prime-rl's TrainRollout, a trace of verifiers."""
+
+    nodes: list[Message]
+    reward: float
+    info: dict = field(default_factory=dict)
+
+
+@dataclass
+class Episode:
+    rollouts: list[Rollout]
+
+
+class Algorithm:
+    """As prime-rl's base class: it calls the hook of a finished group."""
+
+    action_loss_type = "rl"
+
+    def __init__(self, config, policy_pool):
+        self.policy_pool = policy_pool
+
+    async def finalize_group(self, episodes):
+        await self.score_group(episodes)
+
+
+def rollouts_of(tree):
+    """The trajectories as rollouts: each node a message, and the policy's begin with a token that was not sampled."""
+    rollouts = []
+    for trajectory, reward in zip(tree.tree.trajectories, tree.rewards, strict=True):
+        written = [node in trajectory.policy_nodes for node in trajectory.nodes]
+        nodes = [
+            Message([False, *[True] * len(node.token_ids)] if by_policy else [False] * len(node.token_ids))
+            for node, by_policy in zip(trajectory.nodes, written, strict=True)
+        ]
+        rollouts.append(Rollout(nodes, reward.value, {"ramify": format_lineage(lineage_of(trajectory))}))
+    return rollouts
+
+
+@pytest.mark.parametrize("name", ["pooled", "leave_subtree_out", "mass", "tree_grpo", "turn_level"])
+def test_prime_rl_gets_the_advantages_of_our_estimators(name, monkeypatch):
+    classes = {"grpo": object}
+    stand_in(monkeypatch, "prime_rl.orchestrator.algo", Algorithm=Algorithm, ALGORITHM_CLASSES=classes)
+    algorithm = algorithms.named("arpo", **ALGORITHMS[name])
+    prime_rl.install(algorithm)
+    (tree,) = scored_trees(trees=1)
+    _, (wanted,) = expected([tree], algorithm)
+    rollouts = rollouts_of(tree)
+    # The rollouts of a group come in episodes of any size.
+    ours = classes["grpo"](config=None, policy_pool=None)
+    asyncio.run(ours.finalize_group([Episode(rollouts[:1]), Episode(rollouts[1:])]))
+    assert ours.action_loss_type == "rl"
+    for rollout, own in zip(rollouts, wanted, strict=True):
+        assert all(len(node.advantages or ()) == sum(node.mask) for node in rollout.nodes)
+        values = [value for node in rollout.nodes for value in node.advantages or ()]
+        np.testing.assert_allclose(values, own, atol=1e-6)
+
+
+def test_rollouts_without_a_lineage_are_a_flat_group():
+    rollouts = [Rollout([Message([False]), Message([True] * 2)], reward) for reward in (0.0, 1.0, 5.0)]
+    credit = SampleCredit.of("rloo")
+    prime_rl.assign(credit, rollouts)
+    assert [rollout.nodes[1].advantages for rollout in rollouts] == [[-3.0] * 2, [-1.5] * 2, [4.5] * 2]
+    assert rollouts[0].nodes[0].advantages is None
+    rollouts[0].info = {"ramify": "0:3"}
+    with pytest.raises(DataError, match="the rollout has 2 sampled tokens"):
+        prime_rl.assign(credit, rollouts)
+
+
+@pytest.mark.parametrize("module", [verl.register, prime_rl.install])
+def test_a_missing_package_is_one_sentence(module, monkeypatch):
     monkeypatch.setitem(sys.modules, "verl", None)
-    with pytest.raises(MachineError, match=r"needs verl: .*nstall"):
-        verl.register()
+    monkeypatch.setitem(sys.modules, "prime_rl", None)
+    with pytest.raises(MachineError, match=r"needs (verl|prime-rl): .*nstall"):
+        module()
