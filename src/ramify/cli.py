@@ -30,6 +30,7 @@ COMMANDS = {
     "runs": "the runs in a folder, and what differs between two of them",
     "credit": "each token's credit in a run's trees, under the run's algorithm or any other",
     "audit": "decisions of recorded runs resampled on both sides: their effects, and estimators' credit against them",
+    "case": "a recorded trajectory as a test of the tools and the reward",
     "report": "one page about any run, with its figures",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder, push a folder to the hub",

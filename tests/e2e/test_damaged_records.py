@@ -13,7 +13,7 @@ from ramify.cli import main
 
 QUICK = ("run.threads=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
 EACH = {
-    **{"pairs": 40, "credit": 40, "score": 20, "rollout": 4},
+    **{"pairs": 40, "credit": 40, "score": 20, "case": 20, "rollout": 4},
     **{"runs compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5},
 }
 """Faults that are drawn for each command."""
@@ -59,7 +59,7 @@ class Runs:
     def command(self, door, to, rng):
         """Put a damaged run into the folder `to`; returns the command that reads it."""
         match door:
-            case "pairs" | "credit" | "score" | "rollout":
+            case "pairs" | "credit" | "score" | "case" | "rollout":
                 self._trees(to, rng)
                 return self._reader_of_trees(door, to, rng)
             case "runs compare":
@@ -95,6 +95,10 @@ class Runs:
                 return ["credit", trees, *chosen, "--tree", rng.randrange(2)]
             case "score":
                 return ["score", trees, "--reward", self.recipes["eval"]]
+            case "case":
+                shutil.copy(self.folder / "train" / "run" / "recipe.toml", to / "run")
+                leaf = next(node["id"] for node in nodes if "stop" in node)
+                return ["case", trees, "--tree", 0, "--leaf", leaf, "--out", to / "case"]
         (to / "run" / "trees").mkdir()
         shutil.move(trees, to / "run" / "trees" / "000001.jsonl")
         node = next(node["id"] for node in nodes if "stop" not in node)

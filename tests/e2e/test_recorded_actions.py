@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from e2e_runs import EVAL, TRAIN, overrides, read_lines, write_task
+from e2e_runs import EVAL, PASSAGES, TRAIN, overrides, read_lines, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.trace import read_trees
 from ramify.runs.recorded_trees import tree_actions
@@ -146,7 +146,7 @@ def test_every_command_that_a_page_offers_for_a_trained_tree_runs(trained, tmp_p
     monkeypatch.chdir(tmp_path)
     trace = trained / "trees" / "000002.jsonl"
     offered = commands(trace, 1)
-    assert list(offered) == ["grow again from here", "rescore", "make a pair"]
+    assert list(offered) == ["grow again from here", "rescore", "make a pair", "turn into a test"]
     assert offered["grow again from here"][-1] == f"model.path={trained}/checkpoints/step-000001"
     traced = read_trees(trace)[1]
     for words in offered.values():
@@ -161,13 +161,18 @@ def test_every_command_that_a_page_offers_for_a_trained_tree_runs(trained, tmp_p
     (pair,) = read_lines(tmp_path / "pair-000002-1.jsonl")
     leaves = [trajectory.leaf.id for trajectory in traced.tree.trajectories]
     assert [pair["recorded"][side] for side in ("chosen", "rejected")] == [leaves[0], leaves[-1]]
+    assert main(["case", "case-000002-1"]) == 0
 
 
 def test_every_command_that_a_page_offers_for_an_attempt_runs(evaluated, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     offered = commands(evaluated / "trees.jsonl", 0)
-    assert list(offered) == ["rescore", "make a pair"]
-    assert main(offered["rescore"][1:]) == 0
+    assert list(offered) == ["rescore", "make a pair", "turn into a test"]
+    for name in ("rescore", "turn into a test"):
+        assert main(offered[name][1:]) == 0
+    # A case is found by its own folder's name, wherever that lies.
+    (tmp_path / "case-trees-0").rename(tmp_path / "moved")
+    assert main(["case", "moved"]) == 0
 
 
 def test_another_reward_changes_what_a_trace_is_worth(trained, tmp_path, capsys):
@@ -184,9 +189,43 @@ def test_another_reward_changes_what_a_trace_is_worth(trained, tmp_path, capsys)
     assert {"correct", "format"} <= rows[0]["parts"].keys()
 
 
+def test_a_case_says_which_call_has_another_result(trained, tmp_path, capsys):
+    run = trained
+    wanted = (
+        (step, number, trajectory.leaf.id)
+        for step in (1, 2)
+        for number, traced in enumerate(read_trees(run / "trees" / f"{step:06d}.jsonl"))
+        for trajectory in traced.tree.trajectories
+        if any(call.name == "search" and result.text for call, result in trajectory.exchanges)
+    )
+    step, number, leaf = next(wanted)
+    case = tmp_path / "case"
+    words = ["case", run, "--step", step, "--tree", number, "--leaf", leaf, "--out", case]
+    assert main([*map(str, words)]) == 0
+    assert main(["case", str(case)]) == 0
+    other = write_lines(tmp_path / "other.jsonl", [{"text": f"Not so: {text}"} for text in PASSAGES])
+    recipe = case / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace(f"{run.parent}/passages.jsonl", f"{other}"))
+    capsys.readouterr()
+    assert main(["case", str(case)]) == 1
+    assert "text: expected" in capsys.readouterr().out
+    (row,) = read_lines(case / "case.jsonl")
+    row["expected"] |= {"reward": 7.5, "answer": "no such", "calls": []}
+    write_lines(case / "case.jsonl", [row])
+    assert main(["case", str(case)]) == 1
+    out = capsys.readouterr().out
+    assert all(
+        f"{key}: expected {value}" in out
+        for key, value in (("reward", "7.5"), ("answer", "'no such'"), ("calls", 0))
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["case", "{run}", "--tree", "0"], "--leaf"),
+        (["case", "{run}", "--tree", "0", "--leaf", "9", "--out", "{tmp}/c"], "no leaf '9'"),
+        (["case", "{tmp}"], "no case"),
         (["pairs", "{run}", "--out", "{tmp}/p", "--tree", "0", "--chosen", "0"], "--rejected"),
         (
             ["pairs", "{run}", "--out", "{tmp}/p", "--tree", "7", "--chosen", "0", "--rejected", "1"],

@@ -54,7 +54,7 @@ def test_a_trained_run_has_tokens_times_credit_and_commands_that_exist(trained):
     other = view.credit("trees/000002", 0, about["algorithms"][-1])
     assert other["nodes"].keys() == {node["id"] for node in written}
     names = [command["name"] for command in tree["commands"]]
-    assert names == ["grow again from here", "rescore", "make a pair", "open here"]
+    assert names == ["grow again from here", "rescore", "make a pair", "turn into a test", "open here"]
     for command in tree["commands"]:
         text = command["template"].format(node="0", leaf="0", other="1").partition("  # ")[0]
         program, *words = shlex.split(text)

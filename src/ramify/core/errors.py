@@ -69,6 +69,10 @@ class TrainingError(RamifyError):
     """Training cannot go on (non-finite loss, nothing to learn from)."""
 
 
+class CaseError(RamifyError):
+    """A recorded trajectory, played again, differs from what was recorded."""
+
+
 class RunInterruptedError(RamifyError):
     """A signal asked the run to stop, and it stopped at a safe point; the exit status is 128 + the signal's number.
 

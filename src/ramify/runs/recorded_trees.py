@@ -112,6 +112,8 @@ def tree_actions(trace: Path, tree: int) -> tuple[Action, ...]:
         Action("rescore", f"ramify score {at} --reward {shlex.quote(f'{recipe}')}"),
         Action("make a pair", pair),
     ]
+    if not table & {"environment", "environments"}:
+        actions.append(Action("turn into a test", f"ramify case {at} --leaf {{leaf}} --out case-{name}"))
     if "rollout" in table:
         start = shlex.quote(f"{trace}:{tree}/")
         weights = weights_of(trace)

@@ -44,5 +44,17 @@ def test_the_run_of_a_cycle_has_the_recipe_of_the_whole(run):
     assert words[-2:] == ["--reward", f"{run}/recipe.toml"]
 
 
+def test_a_test_is_offered_only_where_a_script_can_play_it(run, tmp_path):
+    assert "turn into a test" in commands(run / "trees" / "000001.jsonl")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "recipe.toml").write_text(f"{TABLES}[environments.games]\npath = 'games.py'\n")
+    assert list(commands(other / "trees" / "000001.jsonl")) == [
+        "grow again from here",
+        "rescore",
+        "make a pair",
+    ]
+
+
 def test_without_a_recipe_a_pair_is_left_and_names_its_tokenizer(tmp_path):
     assert commands(tmp_path / "a" / "b" / "c" / "d" / "trees.jsonl").keys() == {"make a pair"}
