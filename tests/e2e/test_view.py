@@ -147,6 +147,7 @@ def _answers(host, port):
         (["run", "--out", "run"], "--out run: is a folder"),
         (["run", "--out", "page.html", "--serve"], "not allowed with"),
         (["run", "--out", "run/results.jsonl"], "run/results.jsonl would be overwritten"),
+        (["run", "--otlp", "run/trees/000001.jsonl"], "run/trees/000001.jsonl would be overwritten"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, words, expected):

@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("other", type=Path, nargs="?", metavar="RUN2", help="a second run, to compare")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--out", type=Path, metavar="FILE.html", help="write the page as one file")
+    how.add_argument(
+        "--otlp",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="write the trees as spans of OpenTelemetry (OTLP/JSON)",
+    )
     how.add_argument("--serve", action="store_true", help="serve the page on this machine (the default)")
     parser.add_argument("--port", type=int, default=0, help="with --serve: the port; 0: any that is free (0)")
     parser.add_argument(
@@ -41,15 +47,16 @@ def run(options: argparse.Namespace) -> None:
     """
     if not 0 <= options.port <= _MAX_PORT:
         raise ConfigError(f"--port: expected a number from 0 to {_MAX_PORT}, got {options.port}")
-    path = options.out
+    option, path = ("--out", options.out) if options.out is not None else ("--otlp", options.otlp)
     if path is not None and options.port:
-        raise ConfigError("--port: has no effect with --out. Remove it.")
+        raise ConfigError(f"--port: has no effect with {option}. Remove it.")
 
     from ramify.commands.output_files import require_output
     from ramify.obs.console import RunConsole
     from ramify.view.page import Bundle, write_page
     from ramify.view.payload import RunView
     from ramify.view.safe import hide_keys
+    from ramify.view.spans import write_spans
 
     hide_keys()
     roots = [options.run, *([] if options.other is None else [options.other])]
@@ -63,10 +70,14 @@ def run(options: argparse.Namespace) -> None:
     if path is None:
         _serve(view, bundle, options.port, console)
         return
-    require_output("--out", path, view.files())
+    require_output(option, path, view.files())
     with console.phase(f"writing {path.name}", sum(map(view.num_trees, view.sources))) as phase:
-        size = write_page(view, path, bundle, phase.advance)
-    console.result(f"{path}: {size / 1e6:.1f} MB, one file. Open it in a browser.")
+        if options.out is not None:
+            size = write_page(view, path, bundle, phase.advance)
+            line = f"{size / 1e6:.1f} MB, one file. Open it in a browser."
+        else:
+            line = f"{write_spans(view, path, phase.advance)} traces, one a trajectory."
+    console.result(f"{path}: {line}")
 
 
 def _serve(view: "RunView", bundle: "Bundle", port: int, console: "RunConsole") -> None:
