@@ -32,6 +32,7 @@ COMMANDS = {
     "audit": "decisions of recorded runs resampled on both sides: their effects, and estimators' credit against them",
     "case": "a recorded trajectory as a test of the tools and the reward",
     "report": "one page about any run, with its figures",
+    "card": "what a run was made from and what it scored, as JSON to send to others",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder, push a folder to the hub",
     "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",

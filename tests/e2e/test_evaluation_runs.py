@@ -319,6 +319,22 @@ def test_benchmarks_from_files_to_a_summary(task, shared_dir, name):
     assert "<search>" in prompt
 
 
+def test_a_card_says_what_a_run_was_made_from_and_what_it_scored(task, tmp_path, capsys, refused):
+    folder = task.parent
+    assert main(["eval", str(task), *words(folder)]) == 0
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    manifest = json.loads((folder / "run" / "manifest.json").read_text())
+    capsys.readouterr()
+    assert main(["card", str(folder / "run")]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["scores"]["pass_at"] == summary["pass_at"]
+    assert (card["made_from"], card["made_with"]) == (manifest["scores"], manifest["made_with"])
+    assert card["recipe"]["sampling"]["attempts"] == 4
+    (folder / "run" / "summary.json").unlink()
+    assert "is not finished" in refused("card", folder / "run")
+    assert "no run" in refused("card", tmp_path)
+
+
 def test_a_run_is_scored_as_the_release_scores_texts(task, model_folder, tmp_path, capsys):
     folder = task.parent
     folders = []
