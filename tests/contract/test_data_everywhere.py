@@ -130,8 +130,8 @@ def test_a_dry_run_that_reads_rows_prints_the_notes_about_them(task, capsys):
     demonstrations = [{"prompt": "?", "completion": "<answer> 1 </answer>"}] * 6
     write(task / "demonstrations.jsonl", [*demonstrations, {"text": "no example"}])
     expected = {
-        "train": ("repaired \\boxed", "dropped 1 row with a blank answer"),
-        "eval": ("repaired \\boxed", "dropped 1 row with a blank answer"),
+        "train": ("1 of 3 problems ask what an earlier one asks", "repaired \\boxed", "dropped 1 row with a blank answer"),
+        "eval": ("1 of 3 problems ask what an earlier one asks", "repaired \\boxed", "dropped 1 row with a blank answer"),
         "sft": ("left out 1 of 7 rows that cannot be used: row 7: unknown format",),
     }  # fmt: skip
     for command, notes in expected.items():

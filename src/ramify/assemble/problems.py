@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.other_runs import dialect_notes
+from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
 from ramify.config.schema_synth import SynthDataSection
 from ramify.config.schema_train import TrainRecipe
@@ -77,6 +77,7 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
     Raises:
         DataError: The file cannot be read, a row names no environment of the recipe, or no problem is left.
     """
+    from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import ENVIRONMENT, load_problems
 
     reward = recipe.reward
@@ -87,7 +88,10 @@ def _read_rows(recipe: TrainRecipe, data: DataFiles, notes: list[str]) -> Sequen
         data, bare=is_paid, columns=section.columns, weights=section.weights, limit=section.limit
     )
     problems = loaded.problems
-    notes += _about(data, loaded.notes)
+    # The environments' own problems have no text that could be there twice.
+    unique = [] if recipe.data.weights else [problem for problem in problems if problem.answer]
+    duplicates = duplicate_notes(unique)
+    notes += _about(data, (*loaded.notes, *duplicates))
     names = recipe.environments
     for problem in problems:
         name = problem.info.get(ENVIRONMENT)
@@ -117,7 +121,7 @@ def build_eval_problems(
         section: The recipe's data section.
         renderer: Renders the prompts and counts their tokens.
         tools: The agent's tools.
-        model: The recipe's model section; a note says if a run taught it another dialect.
+        model: The recipe's model section; if a run made the model, the problems are compared with that run's training data.
 
     Raises:
         DataError: Something cannot be read, or no problem is left.
@@ -144,12 +148,13 @@ def build_eval_problems(
     fitting = tuple(every.values())
     # A note about the instructions is the same for all of them.
     notes = list(dict.fromkeys(notes))
-    return fitting, (*notes, *dialect_notes(model))
+    return fitting, (*notes, *dialect_notes(model), *training_overlap_notes(model.folder, fitting))
 
 
 def _read_dataset(section: EvalDataSection, dataset: str) -> tuple[Sequence[Problem], Sequence[str], bool]:
     """Return the problems of one data set, notes about it, and True if it is a benchmark."""
     from ramify.data.benchmarks import load_benchmark, parse_dataset
+    from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
     benchmark = parse_dataset(dataset)
@@ -157,7 +162,7 @@ def _read_dataset(section: EvalDataSection, dataset: str) -> tuple[Sequence[Prob
         loaded = load_benchmark(*benchmark, limit=section.limit)
         return loaded.problems, loaded.notes, True
     loaded = load_problems(dataset, columns=section.columns, split="test", limit=section.limit)
-    return loaded.problems, loaded.notes, False
+    return loaded.problems, (*loaded.notes, *duplicate_notes(loaded.problems)), False
 
 
 def _of_benchmark(problem: Problem, path: Path) -> Problem:
@@ -194,13 +199,14 @@ def build_questions(
     Raises:
         DataError: Something cannot be read, or no question is left.
     """
+    from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
     from ramify.data.prompts import PromptTexts, read_prompt_texts
 
     loaded = load_problems(section.train, columns=section.columns, limit=section.limit)
     source = named(section.train)
     questions = loaded.problems
-    notes = _about(section.train, loaded.notes)
+    notes = _about(section.train, (*loaded.notes, *duplicate_notes(questions)))
     texts = read_prompt_texts("data.instructions", section.instructions, renderer, dialect)
     notes += texts.notes
     direct = questions

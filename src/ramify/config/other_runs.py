@@ -1,9 +1,9 @@
-"""What a recipe has to do with the folder of another run: that of an interrupted run to resume, a rate, a dialect."""
+"""What a recipe has to do with the folder of another run: that of an interrupted run to resume, a rate, training data."""
 
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from ramify.algos.paired_run import PairedRun, PairedTree
 from ramify.config.load import resolved
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import Problem
 from ramify.engines.configs import SERVER_KEYS
 from ramify.modeling.configs import ModelConfig
 from ramify.runs.manifest import MANIFEST, RecipeRecord
@@ -133,6 +134,58 @@ def read_paired_run(run_dir: Path) -> PairedRun:
     return PairedRun(run_dir, tuple(PairedTree(*tree) for tree in trees))
 
 
+def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Notes if some of the problems are in the training data of the runs that made `model`, one after the other.
+
+    No note if the model is not from a run, or trained on none of the problems.
+    """
+    from ramify.data.overlap import SAME_PROBLEM, read_questions, subtract, without_questions
+    from ramify.data.sources import data_files
+    from ramify.runs.trained_prompts import read_stages
+
+    notes: list[str] = []
+    counts: list[str] = []
+    unseen = tuple(problems)
+    ancestors = tuple(_ancestors(model))
+    for recipe in ancestors:
+        if (data := _training_data(recipe)) is None:
+            continue
+        train, exclude = data
+        try:
+            trained = read_questions(map(str, data_files(tuple(map(Path, train)))))
+            questions = subtract(trained, read_questions(exclude))
+        except DataError as error:
+            notes.append(f"not checked whether {model} was trained on these problems: {error}")
+            continue
+        if overlap := len(problems) - len(without_questions(problems, questions)):
+            counts.append(f"{overlap} in {', '.join(train)}")
+            unseen = without_questions(unseen, questions)
+    stages = len(read_stages(model)) if model.is_dir() else 0
+    if stages > len(ancestors):
+        notes.append(
+            f"not checked whether {stages - len(ancestors)} of the {stages} trainings of {model} were on these problems: their "
+            "run folders are not here"
+        )
+    if counts:
+        notes.append(
+            f"{len(problems) - len(unseen)} of {len(problems)} problems are in the data that {model} was trained on "
+            f"({'; '.join(counts)}); their scores measure memory too. {SAME_PROBLEM}"
+        )
+    return tuple(notes)
+
+
+def _ancestors(model: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the recipes of the runs that made the weights, the latest first."""
+    visited: list[Mapping[str, Any]] = []
+    recipe = _recipe_of_run(model)
+    while recipe and recipe not in visited:
+        yield recipe
+        visited.append(recipe)
+        section = recipe.get("model")
+        path = section.get("path") if isinstance(section, dict) else None
+        recipe = _recipe_of_run(Path(path)) if isinstance(path, str) else {}
+
+
 def trained_dialect(model: Path) -> str | None:
     """`model.dialect` of the run that made `model`; None if no run made it, or neither its recipe nor a record in it can be read."""
     from ramify.runs.trained_prompts import read_stages
@@ -154,6 +207,17 @@ def dialect_notes(model: ModelConfig) -> tuple[str, ...]:
         f'model.dialect = "{model.dialect}", but the run that made {model.path} taught it "{trained}": it may not know how '
         "to call or to answer",
     )
+
+
+def _training_data(recipe: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """`data.train` and `data.exclude` of a run's recipe; None if it has no data."""
+    try:
+        data = recipe["data"]
+        train = data["train"]
+        every = tuple(map(str, train)) if isinstance(train, list) else (str(train),)
+        return every, tuple(map(str, data.get("exclude", ())))
+    except (KeyError, TypeError, AttributeError):
+        return None
 
 
 def _recipe_of_run(model: Path) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from ramify.data.benchmark_files import (
     read_question,
     read_rows,
 )
+from ramify.data.overlap import duplicate_notes
 from ramify.data.problems import ProblemSet, listed, read_messages, repair_boxed, with_system_column
 from ramify.data.row_columns import find_field, require_shown
 from ramify.data.row_messages import is_messages_text
@@ -211,7 +212,8 @@ def load_benchmark(name: str, location: str | Path, limit: int | None = None) ->
         problems.append(problem)
     if not problems:
         raise DataError(f"{files[0]}: empty; expected at least one row of {benchmark.name} with a question")
-    return ProblemSet(tuple(problems), (*notes, *_notes(benchmark, renamed, attached)))
+    repeated = (f"{benchmark.name}: {note}" for note in duplicate_notes(problems))
+    return ProblemSet(tuple(problems), (*notes, *_notes(benchmark, renamed, attached), *repeated))
 
 
 def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:

@@ -5,12 +5,12 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import read_question, read_rows
-from ramify.data.problems import ENVIRONMENT, GOLDS
+from ramify.data.problems import ENVIRONMENT, GOLDS, ProblemSet, listed
 from ramify.data.row_columns import find_field
 from ramify.data.tables import find_tables
 
@@ -19,8 +19,17 @@ _RIGHT = r"(?=[\d(\[{\\$]|[a-z]\b)"
 _OPERATOR = re.compile(rf"{_LEFT} ?([-*/]) ?{_RIGHT}")
 _DECIMAL_POINT = re.compile(r"(?<=\d)\.(?=\d)")
 _SIGNS = {"-": "\N{MINUS SIGN}", "*": "\N{MULTIPLICATION SIGN}", "/": "\N{DIVISION SIGN}"}
+_MAX_LISTED = 5
 _WORLD = ("collection", ENVIRONMENT)
 """Columns that say what a question is asked about: its passages, its environment."""
+SAME_PROBLEM = "A question counts wherever it stands, unless the two rows have different collections or environments and different answers"
+
+
+class Overlap(NamedTuple):
+    """A training problem and a test problem with the same question."""
+
+    train: Problem
+    test: Problem
 
 
 class _Folding(dict[int, str | None]):
@@ -66,6 +75,48 @@ Questions: TypeAlias = Mapping[str, frozenset[Variant]]
 """Folded questions with the variants in which they were read."""
 
 
+def find_overlaps(train: ProblemSet, test: ProblemSet) -> tuple[Overlap, ...]:
+    """Return all pairs of a training and a test problem that are the same, in the order of the training set."""
+    tests: defaultdict[str, list[Problem]] = defaultdict(list)
+    for problem in test.problems:
+        for key in folded_questions(problem):
+            tests[key].append(problem)
+    pairs = []
+    for problem in train.problems:
+        variant = _variant(problem.info, problem.answer)
+        matches = {id(each): each for key in folded_questions(problem) for each in tests.get(key, ())}
+        pairs += [
+            Overlap(problem, each)
+            for each in matches.values()
+            if not variant.differs(_variant(each.info, each.answer))
+        ]
+    return tuple(pairs)
+
+
+def find_duplicates(problems: Sequence[Problem]) -> tuple[tuple[Problem, ...], ...]:
+    """Return groups of problems with the same question about the same world, ordered by their first problems."""
+    groups: defaultdict[tuple[str, ...], list[Problem]] = defaultdict(list)
+    for problem in problems:
+        for key in folded_questions(problem):
+            groups[key, *_world_within_a_set(problem)].append(problem)
+    # A problem whose row contains its question twice may have two keys.
+    duplicates = dict.fromkeys(
+        tuple(problem.id for problem in group) for group in groups.values() if len(group) > 1
+    )
+    by_id = {problem.id: problem for problem in problems}
+    return tuple(tuple(by_id[identifier] for identifier in group) for group in duplicates)
+
+
+def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Return a note about problems that repeat an earlier question; none if all questions differ."""
+    again = list(dict.fromkeys(problem.id for group in find_duplicates(problems) for problem in group[1:]))
+    if not again:
+        return ()
+    return (
+        f"{len(again)} of {len(problems)} problems ask what an earlier one asks: {listed(again, _MAX_LISTED)}",
+    )
+
+
 def read_questions(locations: Iterable[str]) -> Questions:
     """Return the questions of files, folders with files, or data sets of the hub (see `find_tables`).
 
@@ -100,6 +151,15 @@ def questions_of(problems: Sequence[Problem]) -> Questions:
     return {question: frozenset(variants) for question, variants in questions.items()}
 
 
+def subtract(questions: Questions, excluded: Questions) -> Questions:
+    """Return the questions without those among `excluded`."""
+    left = {
+        question: frozenset(each for each in variants if all(map(each.differs, excluded.get(question, ()))))
+        for question, variants in questions.items()
+    }
+    return {question: variants for question, variants in left.items() if variants}
+
+
 def without_questions(problems: Sequence[Problem], questions: Questions) -> tuple[Problem, ...]:
     """Return the problems that are not among the questions."""
     return tuple(
@@ -128,3 +188,13 @@ def _variant(columns: Mapping[str, Any], golds: object) -> Variant:
         return Variant()
     values = golds if isinstance(golds, list | tuple) else [golds]
     return Variant(world, frozenset(" ".join(str(each).casefold().split()) for each in values))
+
+
+def _world_within_a_set(problem: Problem) -> tuple[str, ...]:
+    """Return what tells problems of one file apart that have the same question: the turns before it, and what it is asked about.
+
+    An environment gets all columns of its row.
+    """
+    turns = [message.text for message in problem.messages if message.role != "system"][:-1]
+    columns = problem.info if ENVIRONMENT in problem.info else {"collection": problem.info.get("collection")}
+    return (*map(fold_question, turns), *map(str, columns.values()))

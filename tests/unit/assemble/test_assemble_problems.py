@@ -41,7 +41,10 @@ def test_excluded_questions_are_dropped_and_counted(tmp_path, renderer):
     held_out = write(tmp_path / "held_out.jsonl", {"question": "who"}, {"question": "Where ?"})
     problems, notes = read(train, renderer, exclude=(str(held_out),))
     assert [problem.id for problem in problems] == ["Why?"]
-    assert notes == (f"{train}: dropped 3 of 4 problems that are in {held_out}",)
+    assert notes == (
+        f"{train}: 1 of 4 problems ask what an earlier one asks: where",
+        f"{train}: dropped 3 of 4 problems that are in {held_out}",
+    )
     assert len(read(train, renderer)[0]) == 4
     with pytest.raises(
         DataError, match=r"no problem is left, all of them are in data\.exclude \(.*train\.jsonl\)"

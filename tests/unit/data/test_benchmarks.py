@@ -164,6 +164,7 @@ def test_ids_are_those_of_the_file_or_rows_from_zero_and_always_unique(tmp_path:
     assert [p.id for p in load_benchmark("bamboogle", path).problems] == ids
     assert loaded.notes == (
         "bamboogle: 3 rows (1, 3, 4) had the id of an earlier row and got one of their own",
+        "bamboogle: 4 of 5 problems ask what an earlier one asks: bamboogle/1#1, bamboogle/2, bamboogle/1#3, bamboogle/1#3#4",
     )
 
 

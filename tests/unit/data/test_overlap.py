@@ -9,12 +9,15 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Message, Problem
 from ramify.data.benchmarks import BENCHMARKS, load_benchmark
 from ramify.data.overlap import (
+    find_duplicates,
+    find_overlaps,
     fold_question,
     questions_of,
     read_questions,
+    subtract,
     without_questions,
 )
-from ramify.data.problems import load_problems
+from ramify.data.problems import ProblemSet, load_problems
 from ramify.quickstart.demonstrator import write_demonstrations
 from ramify.quickstart.world_files import WorldSettings, build_world
 
@@ -82,26 +85,48 @@ def test_every_known_overlap_of_the_release_and_no_other(shared_dir: Path) -> No
     }
     overlaps = set()
     for file in sorted((folder / "rl").glob("*.parquet")):
-        train = load_problems(file).problems
+        train = load_problems(file)
         for name, test in tests.items():
-            left = {problem.id for problem in without_questions(train, questions_of(test.problems))}
-            overlaps |= {(file.name, problem.id, name) for problem in train if problem.id not in left}
+            for pair in find_overlaps(train, test):
+                overlaps.add((file.name, pair.train.id, name, pair.test.info["row"]))
     assert len(known) == 139
     assert overlaps == {
-        (each["rl_file"], f"{each['rl_file'].split('.')[0]}-{each['rl_row']}", each["eval_set"].casefold())
+        (each["rl_file"], f"{each['rl_file'].split('.')[0]}-{each['rl_row']}", each["eval_set"].casefold(), each["eval_row"])
         for each in known
-    }
+    }  # fmt: skip
+
+
+def test_duplicates_of_the_release(shared_dir: Path) -> None:
+    groups = find_duplicates(load_problems(shared_dir / "data/rl/train_10k.parquet").problems)
+    extra = sum(len(group) - 1 for group in groups)
+    # 37 of its rows repeat a question letter by letter; other spellings come to it
+    assert extra >= 37
+    for group in groups:
+        assert len({fold_question(problem.messages[-1].text) for problem in group}) == 1
+    assert find_duplicates(load_benchmark("gsm8k", shared_dir / "data/eval").problems) == ()
+
+
+def test_pairs_come_in_the_order_of_the_training_set() -> None:
+    train = ProblemSet((asks("a", "Q one?"), asks("b", "Q two"), asks("c", "q ONE")))
+    test = ProblemSet((asks("x", "q one"), asks("y", "Q three"), asks("z", "Q one!")))
+    pairs = [(pair.train.id, pair.test.id) for pair in find_overlaps(train, test)]
+    assert pairs == [("a", "x"), ("a", "z"), ("c", "x"), ("c", "z")]
+    assert [[p.id for p in group] for group in find_duplicates(train.problems)] == [["a", "c"]]
 
 
 def test_a_bare_question_counts_beside_the_prompt() -> None:
     wrapped = asks("a", "Answer in a box. Question: Who wrote it?", question="Who wrote it?")
-    assert without_questions((wrapped,), questions_of([asks("x", "who wrote it")])) == ()
-    assert without_questions((asks("b", "Who wrote it"),), questions_of([wrapped])) == ()
+    assert find_overlaps(ProblemSet((wrapped,)), ProblemSet((asks("x", "who wrote it"),)))
+    (group,) = find_duplicates((wrapped, asks("b", "Who wrote it")))
+    assert [problem.id for problem in group] == ["a", "b"]
+    twice = asks("c", "Answer in a box. Question: Who wrote it?", question="Who wrote it?")
+    assert len(find_duplicates((wrapped, twice))) == 1
 
 
 def test_questions_of_marks_alone_match_nothing() -> None:
-    blank = (asks("a", "???"), asks("b", "!"))
-    assert without_questions(blank, questions_of(blank)) == blank
+    blank = ProblemSet((asks("a", "???"), asks("b", "!")))
+    assert find_overlaps(blank, blank) == ()
+    assert find_duplicates(blank.problems) == ()
 
 
 def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: Path) -> None:
@@ -120,20 +145,29 @@ def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: P
 
 
 def test_the_same_words_about_another_world_are_another_problem(tmp_path: Path) -> None:
-    """Names of collections are a file's own: the answers decide."""
+    """Names of collections are a file's own: across files the answers decide, within a file the collection does."""
     here, there = asks("a", "Age of Bo?", collection="x"), asks("b", "Age of Bo?", collection="y")
     other = Problem("c", there.messages, ("B", " C"), {"collection": "z"})
-    assert without_questions((there, other), questions_of([here])) == (other,)
+    turns = (Message.of("user", "Take 2."), Message.of("assistant", "Yes?"), Message.of("user", "Age of Bo?"))
+    assert find_duplicates((here, there, other, Problem("d", turns, ("A",)))) == ()
+    maze, same, wide = (
+        asks(name, "Go.", environment="maze", width=width) for name, width in (("e", 1), ("f", 1), ("g", 2))
+    )
+    assert find_duplicates((maze, same, wide)) == ((maze, same),)
+    pairs = find_overlaps(ProblemSet((here,)), ProblemSet((there, other)))
+    assert [pair.test.id for pair in pairs] == ["b"]
     path = tmp_path / "t.jsonl"
     row = {"prompt": "age of bo", "answer": ["c", "D"], "collection": "t"}
     path.write_text(json.dumps(row))
-    assert without_questions((here, other), read_questions([str(path)])) == (here,)
+    assert without_questions((here, other), questions := read_questions([str(path)])) == (here,)
+    assert not subtract(questions, questions_of([other]))
+    assert subtract(questions, questions_of([here])) == questions
     # An example has no gold that shows another answer.
     path.write_text(json.dumps({"prompt": "age of bo", "completion": "9", "collection": "t"}))
     assert without_questions((here, other), read_questions([str(path)])) == ()
 
 
-def test_a_world_of_the_quick_start_has_its_overlaps(tmp_path: Path) -> None:
+def test_a_world_of_the_quick_start_has_its_overlaps_and_no_repeats(tmp_path: Path) -> None:
     """Test problems are about names of their own: only arithmetic of the demonstrations can be among them, letter by letter."""
     settings = WorldSettings(num_test=500)
     files = build_world(tmp_path, settings, 0)
@@ -151,6 +185,7 @@ def test_a_world_of_the_quick_start_has_its_overlaps(tmp_path: Path) -> None:
     texts = [problem.messages[0].text for problem in problems]
     verbatim = [problem.id for problem in problems if problem.messages[0].text in demonstrated]
     assert len(set(texts)) < len(texts)
+    assert find_duplicates(problems) == ()
     remaining = without_questions(problems, read_questions([str(demonstrations)]))
     assert len(verbatim) > 3
     assert {problem.id for problem in problems} - {problem.id for problem in remaining} == set(verbatim)
