@@ -38,6 +38,7 @@ COMMANDS = {
     "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",
     "cache": "import and export search caches of the papers' code, and show what a cache holds",
     "recipes": "the shipped recipes: paper, hardware, model, data",
+    "completion": "completion of commands, options and recipes, for bash, zsh or fish",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
