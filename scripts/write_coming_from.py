@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ramify.config.other_names import Trainer, trainers
+from ramify.config.mistakes import Trainer, trainers
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 INDEX = "others"

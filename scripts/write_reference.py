@@ -21,9 +21,8 @@ from ramify.cli import COMMANDS
 from ramify.commands.parser import make_parser
 from ramify.config.schema_eval import EvalRecipe, JudgingSection
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 RECIPES = {

@@ -253,7 +253,7 @@ CALLERS = {
     ),
     "ramify.tools.python": (sandbox,),
     "ramify.tools.openenv_environment": (openenv_schema, openenv_socket) if OPENENV else (),
-    "ramify.tools.mcp_transports": (mcp,) if find_spec("mcp") else (),
+    "ramify.tools.mcp_environment": (mcp,) if find_spec("mcp") else (),
     "ramify.net.hub": (hub,),
 }
 """How each module asks; a function gets the server's address and a folder."""
@@ -391,9 +391,9 @@ LIBRARIES = {
         "ramify.net.websocket",
         "ramify.tools.openenv_environment",
     },  # the second catches what it raises
-    # Two read its settings, the third uploads with it.
-    "huggingface_hub": {"ramify.net.hub", "ramify.net.hub_cache", "ramify.net.hub_upload"},
-    "mcp.client.streamable_http": {"ramify.tools.mcp_transports"},
+    # Both read its settings, the first uploads with it.
+    "huggingface_hub": {"ramify.net.hub", "ramify.net.hub_cache"},
+    "mcp.client.streamable_http": {"ramify.tools.mcp_environment"},
 }
 """Which modules may import what could make requests."""
 NEVER = {

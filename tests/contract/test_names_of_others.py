@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from ramify.config.load import override_recipe
-from ramify.config.mistakes import dotted_keys
-from ramify.config.other_names import OtherName, counterpart, trainers
+from ramify.config.mistakes import OtherName, counterpart, dotted_keys, trainers
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.core.errors import ConfigError
 from train_recipes import RECIPE
 

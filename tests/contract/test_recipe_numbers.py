@@ -17,9 +17,8 @@ from ramify.config.load import check_recipe
 from ramify.config.mistakes import annotations_of, form_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.core.config import Config, Within
 from ramify.core.errors import ConfigError
 

@@ -14,7 +14,7 @@ from ramify.cli import main
 QUICK = ("run.threads=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
 EACH = {
     **{"pairs": 40, "credit": 40, "score": 20, "case": 20, "rollout": 4},
-    **{"eval --compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5},
+    **{"runs compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5},
 }
 """Faults that are drawn for each command."""
 
@@ -62,9 +62,9 @@ class Runs:
             case "pairs" | "credit" | "score" | "case" | "rollout":
                 self._trees(to, rng)
                 return self._reader_of_trees(door, to, rng)
-            case "eval --compare":
+            case "runs compare":
                 self._one_of(to, "eval", ["manifest.json", "results.jsonl"], rng)
-                return ["eval", "--compare", self.folder / "eval" / "run", to / "run", "--out", to / "new"]
+                return ["runs", "compare", self.folder / "eval" / "run", to / "run"]
             case "eval --resume":
                 names = ["manifest.json", "results.jsonl", "times.jsonl", "trees.jsonl"]
                 self._one_of(to, "eval", names, rng)

@@ -1,4 +1,4 @@
-"""`ramify eval` as people run it: killed and resumed, refused, compared, without a recipe."""
+"""`ramify eval` as people run it: killed and resumed, refused, without a recipe."""
 
 import json
 import random
@@ -28,7 +28,7 @@ SETTINGS = (
     "tools.python.timeout_seconds=10",
     "sandbox.min_level=0",
 )
-FILES = ("summary.json", "results.jsonl", "results.csv", "trees.jsonl")
+FILES = ("summary.json", "results.jsonl", "trees.jsonl")
 
 
 def words(folder, *settings):
@@ -204,34 +204,6 @@ def test_an_evaluation_refused_for_its_model_starts_anew_when_that_is_mended(tmp
     save_file(weights, model / "model.safetensors", {"format": "pt"})
     assert main(["eval", str(task)]) == 0
     assert "holds an evaluation; go on with --resume" in refused("eval", task)
-
-
-def test_two_evaluations_are_compared(task, capsys, refused):
-    folder = task.parent
-    for name, *settings in (("a", "run.seed=0"), ("b", "run.seed=1", "price={input=1.0,output=2.0}")):
-        assert main(["eval", str(task), *words(folder, f"run.dir={folder / name}", *settings)]) == 0
-    capsys.readouterr()
-    out = folder / "versus"
-    sides = (str(folder / "a"), str(folder / "b"))
-    assert main(["eval", "--compare", *sides, "--out", str(out)]) == 0
-    output = capsys.readouterr().out
-    assert f"{sides[1]} minus {sides[0]}: " in output
-    differ = [line.removeprefix("they differ in ") for line in output.splitlines() if line.startswith("they")]
-    assert differ == ["price.input", "price.output", "seed"]
-    record = json.loads((out / "compare.json").read_text())
-    (pair,) = record["pairs"]
-    assert pair["low"] <= pair["value"] <= pair["high"]
-    assert pair["value"] == pytest.approx(
-        record["scores"][sides[1]]["value"] - record["scores"][sides[0]]["value"]
-    )
-    assert (out / "compare.html").is_file()
-    assert main(["eval", "--compare", *sides, "--metric", "format"]) == 0
-    assert "expected one of correct" in refused("eval", "--compare", *sides, "--metric", "judge")
-    assert "at least two folders" in refused("eval", "--compare", sides[0])
-    assert "expected a finished evaluation" in refused("eval", "--compare", *sides, folder)
-    fewer = words(folder, f"run.dir={folder / 'c'}", "data.limit=5")
-    assert main(["eval", str(task), *fewer]) == 0
-    assert "its problems are not those of" in refused("eval", "--compare", *sides, folder / "c")
 
 
 def test_without_a_recipe(task, capsys, refused, caller, tmp_path):

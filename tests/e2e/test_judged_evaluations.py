@@ -1,6 +1,7 @@
 """`ramify eval` with a judge that is slow, busy, broken, or answers in another form: verdicts, failures, agreement."""
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -152,7 +153,8 @@ def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
         stand_in.turns.update({"42": 3, "Paris": 3})
         assert main(["eval", str(task), "--resume", *arguments]) == 0
     assert "warning: 9 of 27 attempts have no verdict and count as wrong" in capsys.readouterr().out
-    assert main(["eval", "--compare", str(run), str(run)]) == 0
+    again = shutil.copytree(run, run.with_name("again"))
+    assert main(["runs", "compare", str(run), str(again)]) == 0
     assert f"warning: {run}: 9 attempts have no verdict" in capsys.readouterr().out
 
 

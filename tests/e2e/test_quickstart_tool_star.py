@@ -10,8 +10,8 @@ from ramify.config import shipped_recipes
 from ramify.config.load import load_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
+from ramify.config.schema_train import SelfCriticRecipe
 from ramify.quickstart.tool_star_report import STAGES
 
 

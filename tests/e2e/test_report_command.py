@@ -135,37 +135,6 @@ def test_hostile_names_and_texts_stay_texts(runs, tmp_path):
     assert "&lt;script&gt;alert(1)" in page
 
 
-def test_a_comparison_lists_the_problems_that_flipped(runs, tmp_path, refused):
-    sides = [tmp_path / name for name in ("base-sampled", "sft-sampled")]
-    for side in sides:
-        shutil.copytree(runs / "eval" / side.name, side)
-    # A smoke run answers nothing right: let the second side have the first three, and the first side the fourth.
-    for side, indices in zip(sides, ((3,), (0, 1, 2)), strict=True):
-        path = side / "results.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for index in indices:
-            rows[index] |= {"correct": True, "answer": f"{HOSTILE}{index}"}
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = tmp_path / "out"
-    assert main(["eval", "--compare", *map(str, sides), "--out", str(out)]) == 0
-    assert main(["report", str(out), "--figures"]) == 0
-    page = (out / "compare.html").read_text()
-    assert "Right in sft-sampled only: 3" in page
-    assert "Right in base-sampled only: 1" in page
-    assert page.count("&lt;script&gt;alert(1)") == 4
-    assert "<script" not in page
-    question = json.loads((sides[0] / "trees.jsonl").read_text().splitlines()[0])["problem"]["messages"][-1]
-    assert question["content"][0]["text"] in page
-    assert not (out / "report.html").exists()
-    for side in sides:
-        (side / "trees.jsonl").write_text("{}\n")
-    assert main(["report", str(out)]) == 0
-    assert "trees.jsonl row 1" in (out / "compare.html").read_text()
-    written = json.loads((out / "compare.json").read_text())
-    (out / "compare.json").write_text(json.dumps(written | {"scores": {str(tmp_path): {}, str(out): {}}}))
-    assert "expected a finished evaluation" in refused("report", out)
-
-
 def test_what_is_no_run_is_refused_in_a_sentence(runs, tmp_path, refused):
     assert "no such folder" in refused("report", tmp_path / "nowhere")
     assert "no run. Name the folder of a run." in refused("report", runs / "world")

@@ -173,6 +173,8 @@ def test_two_evaluations_are_compared_with_the_problems_that_flipped(evaluated, 
 
 def test_runs_that_cannot_be_compared_are_refused(evaluated, capsys):
     first, second = evaluated
+    assert main(["runs", "compare", str(first), str(second), "--metric", "judge"]) == 2
+    assert "expected one of correct" in capsys.readouterr().err
     manifest = json.loads((second / "manifest.json").read_text())
     manifest["scores"]["problems"]["sha256"] = "0"
     (second / "manifest.json").write_text(json.dumps(manifest))

@@ -119,6 +119,7 @@ class StopGradientClip(LossConfig):
         """
         ratio, edge = inputs.ratio, 1 + self.clip_high
         above = ratio > edge
+        # Not a clamp, whose gradient above the edge is 0: `where` takes that of the branch it takes.
         plus = bounded_at(edge, inputs.policy_logprobs).where(above, ratio)
         minus = clipped_below(ratio, self.clip_low, self.dual_clip)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()

@@ -100,12 +100,14 @@ class BalancedBrancher(Memoryless, BalancedConfig):
         entropies = monitored_entropies(monitor[0])
         if not entropies.root or not entropies.after_results:
             return n
+        # Unsure from the start: more trajectories from the prompt. Unsure after results: more of the n are left for branches.
         gap = entropies.root[0].lower - mean_lower(entropies.after_results)
         return min(max(round(n * sigmoid(self.budget_beta * gap)), least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the entropy delta, less the penalty for consecutive branches on this path."""
         left = max(0.0, 1 - self.slope * steps_in_a_row(history))
+        # `level` is what the rule does where entropy stays: the metrics tell by it whether entropy decides anything.
         chance, level = (
             clip((self.alpha + self.gamma * delta) * left) for delta in (candidate.entropy_delta, 0.0)
         )

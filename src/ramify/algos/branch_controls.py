@@ -139,7 +139,9 @@ class ShuffledBrancher(Memoryless):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide as the rule would at the delta of a candidate drawn from the paired run's."""
         deltas = self.run.deltas(candidate.step)
+        # A draw of its own: the rule below tosses with the candidate's, which must not have chosen the delta too.
         draw = uniform(stream("shuffled", int(candidate.draw * 2**53)))
+        # Deltas are against the first turn: with this entropy the last one has the delta that was drawn.
         entropy = candidate.turns[0].lower + deltas[int(draw * len(deltas))]
         last = replace(candidate.turns[-1], lower=entropy, upper=entropy)
         shuffled = replace(candidate, turns=(*candidate.turns[:-1], last))
@@ -227,6 +229,7 @@ class QuantileBrancher(FixedRoots):
         if step not in self._thresholds:
             for old in [number for number in self._deltas if number < step - self.config.steps]:
                 del self._deltas[old]
+            # Not the step's own, which come in the order in which trajectories do.
             earlier = sorted(
                 delta for number, deltas in self._deltas.items() if number < step for delta in deltas.values()
             )

@@ -315,4 +315,5 @@ def toss(children: int, probability: float, at_no_delta: float, draw: float) -> 
         draw: The candidate's own random number.
     """
     branch = draw < probability
+    # With the same draw: had it been decided otherwise where entropy stayed, then entropy decided it.
     return Proposal(children if branch else 0, probability, branch != (draw < at_no_delta))

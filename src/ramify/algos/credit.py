@@ -130,6 +130,7 @@ class _Contributions:
         return NodeCredit(
             s_plus=(corrected * np.maximum(advantages, 0)).sum(0),
             s_minus=(corrected * np.minimum(advantages, 0)).sum(0),
+            # Without rho: W weighs penalties (KL, entropy), which importance weights leave as they are.
             weight=np.full(size, weights.sum()),
             num_paths=np.full(size, float(np.count_nonzero(masses))),
         )

@@ -78,6 +78,7 @@ class GroupRelative(PerGroup, GroupConfig):
         del statistics
         weights, returns = leaf_weights(tree.tree, self.shared), values(tree.rewards)
         scale = 1.0 if self.scale == "none" else spread_of(returns, weights) + STD_FLOOR
+        # Equal rewards go the other way, where they give exactly 0: means of equal numbers may differ in the last bit.
         if self.baseline == "leave_subtree_out" and returns.min() < returns.max():
             return _against_the_others(tree.tree, returns, weights, scale)
         return spread(tree.tree, centered(returns, weights) / scale)

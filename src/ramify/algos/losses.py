@@ -59,6 +59,7 @@ class LossInputs:
         import torch
 
         with torch.no_grad():
+            # Tokens without credit are 0 / 0 and count as not clipped.
             clipped = self.s_plus * plus_is_clipped - self.s_minus * minus_is_clipped
             credit = self.s_plus - self.s_minus
             return (torch.where(credit > 0, clipped / credit, 0.0) * self.num_paths).sum()

@@ -180,6 +180,7 @@ class BatchStatistics:
             return cls(sums.wx / total if total > 0 else 0.0, 0.0)
         mean = sums.wx / total
         squares = sums.wxx - total * mean**2
+        # A difference of two large sums. Below this it is their rounding, which a division by its root would turn into advantages.
         if squares <= RESOLUTION**2 * sums.wxx:
             return cls(mean, 0.0)
         return cls(mean, math.sqrt(squares / freedom))

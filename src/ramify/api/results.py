@@ -16,8 +16,7 @@ from ramify.api.trees import Tree, Trees, as_trees
 from ramify.api.views import Table, frame, html_table
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
-from ramify.eval.compare import Comparison
-from ramify.eval.compare import compare as compare_folders
+from ramify.eval.compare import Comparison, compare_evaluations
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.statistics import Difference, Interval, paired_difference
 
@@ -195,7 +194,7 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:
             )
         return paired_difference(list(left.values()), [right[problem] for problem in left], seed=0)
     if isinstance(first, str | Path) and isinstance(second, str | Path):
-        return compare_folders([Path(first), Path(second)], _CORRECT)
+        return compare_evaluations(Path(first), Path(second), _CORRECT)
     if isinstance(first, Tree | Trees) and isinstance(second, Tree | Trees):
         return Table([_summary(name, each) for name, each in (("first", first), ("second", second))])
     raise ConfigError(

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe, read_toml
-from ramify.config.other_names import counterpart
+from ramify.config.mistakes import counterpart
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_parts import SandboxSection, ToolsSection

@@ -206,8 +206,7 @@ def build_repairs(
         seed: Of the run.
     """
     from ramify.engines.chat_models import PolicyChat
-    from ramify.rollout.debugger import DebuggedEnvironment
-    from ramify.rollout.repair import Backtracer, Helper, Refiner
+    from ramify.rollout.repair import Backtracer, DebuggedEnvironment, Helper, Refiner
 
     section = kit.config
     if section.helper is None:

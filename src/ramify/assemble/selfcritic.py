@@ -13,8 +13,7 @@ from ramify.assemble.training import manifest_of, run_rl
 from ramify.config.load import check_recipe
 from ramify.config.other_runs import record_of
 from ramify.config.schema_examples import DpoRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.config.sizes import refuse_large_steps
 from ramify.core.draws import stream
 from ramify.learner.parallel import Ranks
@@ -31,8 +30,7 @@ from ramify.sampler.recorded import TreeRecorder
 from ramify.sampler.sampler import sampling
 from ramify.synth.pairs import PairRule
 from ramify.train.rollout import first_step
-from ramify.train.selfcritic import DPO, RL, SAMPLING, Cycle, SelfCritic
-from ramify.train.selfcritic_page import selfcritic_page
+from ramify.train.selfcritic import DPO, RL, SAMPLING, Cycle, SelfCritic, selfcritic_page
 
 
 def run_selfcritic(

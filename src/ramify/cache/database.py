@@ -18,8 +18,6 @@ from ramify.cache.keys import decode, encode, row_number_of
 from ramify.core.errors import DataError, MachineError, UserError
 from ramify.core.protocols import CacheKey, Json
 
-CASSETTE_HEADER: Final = b'{"format":"ramify cassette","schema":1}'
-"""The first line of cassettes before they were caches: JSON lines, one recorded request each."""
 _APPLICATION: Final = 0x526D4379
 """Marks a file as ours ("RmCy")."""
 _PLAIN_SCHEMA: Final = 1
@@ -229,12 +227,6 @@ def files_of(path: Path) -> tuple[Path, ...]:
 def unusable(path: Path, error: sqlite3.Error) -> UserError:
     """Make the error to show the user for an error of SQLite."""
     code = _primary_code(error)
-    if code == sqlite3.SQLITE_NOTADB and is_old_cassette(path):
-        name = shlex.quote(str(path))
-        return DataError(
-            f"{path} is a cassette of an older ramify, in JSON lines. "
-            f"Convert it with `ramify cache import {name} --to NEW` and use the new file."
-        )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DataError(
             f"cache {path} is damaged or no cache ({error}), and was left unchanged. "
@@ -247,12 +239,6 @@ def unusable(path: Path, error: sqlite3.Error) -> UserError:
             f"Copy the file, and {log.name} if there is one, to a folder that can be written."
         )
     return MachineError(f"cache {path} cannot be used: {error}")
-
-
-def is_old_cassette(path: Path) -> bool:
-    """Return True if a readable file begins with the header of a cassette of JSON lines."""
-    with path.open("rb") as file:
-        return file.readline(len(CASSETTE_HEADER) + 2).rstrip(b"\r\n") == CASSETTE_HEADER
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -1,4 +1,4 @@
-"""Files that become a cache: the search cache of the papers' released code, and cassettes of an older ramify.
+"""The search cache of the papers' released code: a file that becomes a cache, and is written from one.
 
 The released cache is one JSON object, query -> "Page 1: ...\\nPage 2: ...". Its keys are queries without double quotes.
 A text is imported as hits if formatting those hits as the released code does reproduces the text; any other text is
@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ramify.cache.database import (
     Row,
@@ -87,40 +87,7 @@ def import_json(path: Path, cache: Path, key: Callable[[str], CacheKey]) -> int:
     return len(texts)
 
 
-def import_cassette(path: Path, cache: Path) -> int:
-    """Store every answer and failure of a cassette of JSON lines in a cache.
-
-    A last line that was cut off is skipped; the later of two with the same key wins.
-
-    Returns:
-        Number of entries in the cassette.
-
-    Raises:
-        DataError: A line or the cache is wrong; nothing was stored.
-        MachineError: The cache cannot be written; nothing was stored.
-    """
-    rows: dict[bytes, Row] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n")[1:-1], 2):
-        try:
-            row = _row_of(parse_object(line))
-        except Exception:  # noqa: BLE001 - of a file that anyone may have written
-            raise DataError(
-                f"cassette {path}, line {number}: expected tool, provider, parameters, request and answer or failure"
-            ) from None
-        rows[row.digest] = row
-    _write(cache, list(rows.values()))
-    return len(rows)
-
-
-def _row_of(entry: Mapping[str, Any]) -> Row:
-    key = CacheKey(*(entry[field] for field in ("tool", "provider", "parameters", "request")))
-    (outcome,) = entry.keys() & {"answer", "failure"}
-    if not isinstance(key.parameters, dict):
-        raise TypeError("expected an object")
-    return Row.of(key, digest(key), entry[outcome], time.time(), failed=outcome == "failure")
-
-
-def _write(cache: Path, rows: Sequence[Row], spellings: Sequence[Spelling] = ()) -> None:
+def _write(cache: Path, rows: Sequence[Row], spellings: Sequence[Spelling]) -> None:
     try:
         with contextlib.closing(connect(cache)) as connection:
             write_rows(connection, rows, spellings)

@@ -1,4 +1,4 @@
-"""`ramify cache`: import and export search caches of the papers' code, import old cassettes, show what a cache holds."""
+"""`ramify cache`: import and export search caches of the papers' code, and show what a cache holds."""
 
 import argparse
 import asyncio
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError
 from ramify.core.json_text import parse_json
 
 _LAST_SECOND = 253_402_300_799.0
@@ -17,17 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
 
-    coming = commands.add_parser(
-        "import", help="import a JSON cache of the papers' code, or a cassette of an older ramify"
-    )
-    coming.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help='{"query": "Page 1: ...\\nPage 2: ..."}, or a cassette of JSON lines',
-    )
+    coming = commands.add_parser("import", help="import a JSON cache of the papers' code")
+    coming.add_argument("file", type=Path, metavar="FILE", help='{"query": "Page 1: ...\\nPage 2: ..."}')
     coming.add_argument("--to", type=Path, required=True, metavar="CACHE", help="a cache, or a cassette")
-    coming.add_argument("--provider", metavar="NAME", help="of a JSON cache: whose answers these are")
+    coming.add_argument("--provider", metavar="NAME", help="whose answers these are")
     coming.add_argument(
         "-s", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="other keys of the recipe's [tools.search] (zone=serp, top_k=5): the cache looks answers up by them",
@@ -56,21 +49,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> str:
-    from ramify.cache.database import is_old_cassette
-    from ramify.cache.references import import_cassette
-
-    try:
-        is_cassette = is_old_cassette(options.file)
-    except OSError as error:
-        raise DataError(f"{options.file} cannot be read: {error.strerror}") from None
-    if not is_cassette:
-        count = asyncio.run(_import_json(options.file, options.to, _search_section(options)))
-    elif options.provider is None and not options.settings:
-        count = import_cassette(options.file, options.to)
-    else:
-        raise ConfigError(
-            f"--provider, -s: {options.file} is a cassette, which names its providers. Remove these options"
-        )
+    count = asyncio.run(_import_json(options.file, options.to, _search_section(options)))
     return f"{count:,} entries of {options.file} are in {options.to}"
 
 

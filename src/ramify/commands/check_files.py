@@ -22,9 +22,8 @@ from ramify.config.other_runs import paired_traces, read_rate
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.config.sizes import (
     AnyRecipe,
     longest_sequence,

@@ -126,9 +126,8 @@ def _load(path: Path, overrides: Sequence[str]) -> "AnyRecipe":
     from ramify.config.load import command_of, load_recipe, read_toml
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
-    from ramify.config.schema_selfcritic import SelfCriticRecipe
     from ramify.config.schema_synth import SynthRecipe
-    from ramify.config.schema_train import TrainRecipe
+    from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 
     kinds: tuple[type[AnyRecipe], ...] = (EvalRecipe, SynthRecipe, SelfCriticRecipe, TrainRecipe, DpoRecipe)
     schemas = {kind.command: kind for kind in kinds}

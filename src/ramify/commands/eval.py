@@ -1,4 +1,4 @@
-"""`ramify eval`: independent attempts at a set of problems, or a comparison of finished evaluations."""
+"""`ramify eval`: independent attempts at a set of problems."""
 
 import argparse
 from pathlib import Path
@@ -48,23 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="local (the default), vllm (starts a server), or the address of a vLLM server",
     )
     plain.add_argument("--out", type=Path, metavar="DIR", help="where the results go")
-    versus = parser.add_argument_group("comparison")
-    versus.add_argument(
-        "--compare", type=Path, nargs="+", metavar="DIR", help="finished evaluations of the same problems"
-    )
-    versus.add_argument("--metric", metavar="NAME", help="a part of the reward (correct)")
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    if options.compare is not None:
-        _compare(options)
-    else:
-        _evaluate(options)
-
-
-def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_files, dry_run, require_dry_run
     from ramify.runs.run_folder import EVALUATION
 
@@ -117,8 +105,6 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
         for name in ("model", "dataset", "limit", "attempts", "k", "engine", "out")
     }
     flags = [f"--{name}" for name, value in plain.items() if value is not None]
-    if options.metric is not None:
-        raise ConfigError("--metric: belongs to --compare")
     if options.recipe is not None:
         if flags:
             raise ConfigError(
@@ -126,9 +112,7 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
             )
         return load_recipe(EvalRecipe, options.recipe, options.overrides)
     if options.model is None or options.dataset is None:
-        raise ConfigError(
-            "expected a recipe, or --model and --dataset, or --compare with finished evaluations"
-        )
+        raise ConfigError("expected a recipe, or --model and --dataset")
     attempts = options.attempts or 1
     table = _default_evaluation(
         options.model,
@@ -210,45 +194,6 @@ def _room(model: Path) -> tuple[int, int]:
         return _MAX_PROMPT_TOKENS, _MAX_TOKENS
     prompt = min(_MAX_PROMPT_TOKENS, max(1, positions // 4))
     return prompt, max(1, min(_MAX_TOKENS, positions - prompt))
-
-
-def _compare(options: argparse.Namespace) -> None:
-    others = {
-        name: getattr(options, name) for name in ("model", "dataset", "limit", "attempts", "k", "engine")
-    }
-    flags = [f"--{name}" for name, value in others.items() if value is not None]
-    if (
-        options.recipe is not None
-        or options.overrides
-        or options.resume
-        or options.dry_run
-        or options.null
-        or options.rows
-        or flags
-    ):
-        raise ConfigError("--compare: takes folders, --metric and --out only")
-    if len(options.compare) < 2:
-        raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")
-    from ramify.eval.compare import compare, difference_line, score_line
-    from ramify.eval.compare_page import write_comparison
-    from ramify.files.durable import make_folder
-
-    comparison = compare(options.compare, options.metric or "correct")
-    console = open_console(options)
-    for name, score in zip(comparison.names, comparison.scores, strict=True):
-        console.result(score_line(name, comparison.metric, score))
-    for pair in comparison.pairs:
-        adjusted = pair.adjusted if len(comparison.pairs) > 1 else None
-        console.result(difference_line(pair.first, pair.second, pair.difference, adjusted))
-    for warning in comparison.warnings:
-        console.result(f"warning: {warning}")
-    for key, _ in comparison.settings:
-        console.result(f"they differ in {key}")
-    if options.out is not None:
-        make_folder("--out", options.out)
-        write_comparison(comparison, options.out)
-        console.result(f"comparison written to {options.out}")
-    console.record(comparison.to_json())
 
 
 def _ks(text: str) -> tuple[int, ...]:

@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 from ramify.commands.update_time import update_time
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.config.sizes import AnyRecipe, largest_row, loads_weights, longest_sequence, work_of
 from ramify.core.errors import ConfigError, MachineError
 from ramify.engines.configs import GpuTurns

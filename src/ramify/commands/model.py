@@ -121,8 +121,7 @@ def _push(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import require_model
     from ramify.core.errors import ConfigError, MachineError
     from ramify.modeling.model_path import is_hub_id, local_folder
-    from ramify.net.hub import HubSettings
-    from ramify.net.hub_upload import push_folder
+    from ramify.net.hub import HubSettings, push_folder
     from ramify.obs.console import RunConsole
 
     if not is_hub_id(Path(options.name)) or "@" in options.name:

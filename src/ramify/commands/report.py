@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         metavar="RUN",
-        help="the folder of a run of any command, finished or not, of a comparison or of an ablation",
+        help="the folder of a run of any command, finished or not, or of an ablation",
     )
     parser.add_argument(
         "--figures",
@@ -33,7 +33,6 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DataError: The folder is of no run, has no result yet, or a file in it cannot be read.
     """
-    from ramify.eval.compare_page import COMPARISON, COMPARISON_PAGE
     from ramify.obs.console import RunConsole
     from ramify.obs.page import write_page
     from ramify.runs.page import FIGURES, REPORT
@@ -41,8 +40,7 @@ def run(options: argparse.Namespace) -> None:
     folder: Path = options.folder
     console = RunConsole()
     page = _page(folder)
-    named = {COMPARISON: COMPARISON_PAGE, "ablate.json": "ablate.html"}
-    path = folder / next((name for file, name in named.items() if (folder / file).is_file()), REPORT)
+    path = folder / ("ablate.html" if (folder / "ablate.json").is_file() else REPORT)
     write_page(path, page)
     console.result(f"page: {path}")
     if options.figures:
@@ -58,10 +56,6 @@ def _page(folder: Path) -> "Page":
     """Return the page of a run, by the files that only its kind has."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder. Name the folder of a run.")
-    if (folder / "compare.json").is_file():
-        from ramify.eval.compare_page import comparison_page, read_comparison
-
-        return comparison_page(read_comparison(folder), folder)
     if (folder / "ablate.json").is_file():
         from ramify.study.page import page_of_ablation
 
@@ -69,7 +63,7 @@ def _page(folder: Path) -> "Page":
     if (folder / "report.json").is_file():
         return _quickstart_page(folder)
     if any(folder.glob("cycle-*")):
-        from ramify.train.selfcritic_page import selfcritic_page
+        from ramify.train.selfcritic import selfcritic_page
 
         return selfcritic_page(folder)
     if (folder / "results.jsonl").is_file():
@@ -77,7 +71,7 @@ def _page(folder: Path) -> "Page":
 
         return page_of_run(folder)
     if (folder / "questions.jsonl").is_file() or (folder / "trees" / "direct.jsonl").is_file():
-        from ramify.synth.page import synthesis_page
+        from ramify.synth.results import synthesis_page
 
         return synthesis_page(folder)
     from ramify.files.durable import RECIPE

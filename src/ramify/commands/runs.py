@@ -12,7 +12,7 @@ from ramify.core.errors import DataError
 
 if TYPE_CHECKING:
     from ramify.commands.run_listing import RunRow
-    from ramify.eval.compare_runs import RunComparison
+    from ramify.eval.compare import Comparison
     from ramify.obs.console import RunConsole
     from ramify.runs.manifest import Difference
 
@@ -94,7 +94,7 @@ def _cells(row: "RunRow", root: Path, now: float) -> tuple[str, ...]:
 
 def _compare(options: argparse.Namespace, folders: Sequence[Path]) -> None:
     from ramify.commands.run_listing import SCHEMA
-    from ramify.eval.compare_runs import compare_evaluations, compare_trainings
+    from ramify.eval.compare import compare_evaluations, compare_trainings
     from ramify.runs.manifest import shown
 
     rows = _comparable(folders)
@@ -135,9 +135,7 @@ def _comparable(folders: Sequence[Path]) -> "list[RunRow]":
     from ramify.commands.run_listing import describe_run
 
     if len(folders) != 2:
-        raise DataError(
-            f"compare: expected two folders, got {len(folders)}. For more evaluations: ramify eval --compare."
-        )
+        raise DataError(f"compare: expected two folders, got {len(folders)}. Name the folders of two runs.")
     if folders[0].resolve() == folders[1].resolve():
         raise DataError(f"{folders[1]}: the same run twice. Compare two runs.")
     rows = [describe_run(folder) for folder in folders]
@@ -173,7 +171,7 @@ def _differences(first: Path, second: Path) -> "list[Difference]":
     return list(by_key.values())
 
 
-def _show(console: "RunConsole", names: Sequence[str], comparison: "RunComparison") -> None:
+def _show(console: "RunConsole", names: Sequence[str], comparison: "Comparison") -> None:
     from ramify.eval.compare import difference_line, score_line
 
     for name, score in zip(names, comparison.scores, strict=False):

@@ -115,8 +115,7 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
     from ramify.commands.check_files import check_files, check_positions
     from ramify.config.load import load_recipe, override_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
-    from ramify.config.schema_selfcritic import SelfCriticRecipe
-    from ramify.config.schema_train import TrainRecipe
+    from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 
     schemas: dict[str, type[TrainRecipe | SftRecipe]] = {
         "train": TrainRecipe,
@@ -211,8 +210,7 @@ def _train(
     max_steps: int | None,
 ) -> Path:
     from ramify.config.schema_examples import DpoRecipe
-    from ramify.config.schema_selfcritic import SelfCriticRecipe
-    from ramify.config.schema_train import TrainRecipe
+    from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 
     if isinstance(recipe, SelfCriticRecipe):
         from ramify.assemble.selfcritic import run_selfcritic

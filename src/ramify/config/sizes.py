@@ -11,9 +11,8 @@ from typing import TypeAlias
 
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.core.errors import ConfigError, DataError
 from ramify.data.sources import Data, Split, data_files, is_on_hub, sources
 from ramify.learner.configs import OptimizerConfig

@@ -13,7 +13,7 @@ from ramify.eval.results import AttemptRecord, tree_lines
 from ramify.obs.page import FoldedText, Section, Table, in_a_line
 from ramify.obs.trace import TracedTree
 from ramify.obs.trace_index import read_index, read_tree
-from ramify.obs.tree_drawing import conversation
+from ramify.obs.tree_sections import conversation
 from ramify.runs.keyed_lines import Key
 
 _MOST_PROBLEMS = 15

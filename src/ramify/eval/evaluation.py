@@ -1,10 +1,8 @@
 """Scores of an evaluation: pass@k, mean@k, majority@k and parts of the reward, each with an interval over problems.
 
-And its files with numbers: summary.json, times.json, and results.csv with one row per attempt.
+And its files with numbers: summary.json and times.json.
 """
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -251,47 +249,6 @@ def repair_table(evaluation: Evaluation) -> dict[str, dict[str, int]]:
             "correct": sum(attempt.correct for attempt in with_it),
         }
     return table
-
-
-def to_csv(evaluation: Evaluation) -> str:
-    """Return the evaluation as CSV, with one row per attempt."""
-    columns, parts = evaluation.columns, evaluation.part_names
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    outcomes = [f"calls_{name}" for name in (*_OUTCOMES, "repeated")]
-    tokens = ["tokens_prompt", "tokens_written", "tokens_results", "tokens_sent"]
-    writer.writerow(
-        [
-            "problem",
-            "attempt",
-            *columns,
-            "answer",
-            "correct",
-            "reward",
-            *(f"part_{name}" for name in parts),
-            "stop",
-            *outcomes,
-            *tokens,
-        ]
-    )
-    for attempt in evaluation.attempts:
-        counts = Counter(call.outcome for call in attempt.calls)
-        writer.writerow(
-            [
-                attempt.problem,
-                attempt.attempt,
-                *(attempt.groups.get(column, "") for column in columns),
-                attempt.answer,
-                int(attempt.correct),
-                attempt.reward,
-                *(attempt.parts.get(part, "") for part in parts),
-                attempt.stop,
-                *(counts[name] for name in _OUTCOMES),
-                sum(call.repeated for call in attempt.calls),
-                *asdict(attempt.tokens).values(),
-            ]
-        )
-    return text.getvalue()
 
 
 def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from ramify.core.closing import Closable, close_all
 from ramify.core.errors import ConfigError, DataError, ServiceDownError
 from ramify.core.json_types import FieldError, optional, part, truth
 from ramify.eval.compare import Side, read_side
-from ramify.eval.evaluation import summarise, to_csv
+from ramify.eval.evaluation import summarise
 from ramify.eval.page import evaluation_page
 from ramify.eval.result_rows import ResultRow, is_gold, read_result_rows
 from ramify.eval.results import AttemptRecord, results_lines, tree_lines
 from ramify.eval.statistics import judge_agreement
-from ramify.files.durable import locked_folder, make_folder, read_record, replace_file, write_record
+from ramify.files.durable import locked_folder, make_folder, read_record, write_record
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.page import write_page
 from ramify.obs.trace_fields import read_problem
@@ -263,7 +263,6 @@ def _write_run(side: Side, verdicts: Mapping[Key, bool], judge: Judge) -> dict[s
     times["judge"] = judge.counts.as_json()
     results_lines(folder).update({(a.problem, a.attempt): a.to_json() for a in evaluation.attempts})
     write_record(folder / "times.json", times)
-    replace_file(folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
     write_page(folder / REPORT, evaluation_page(folder, evaluation, summary, times, side.manifest))
     write_record(folder / _SUMMARY, summary)
     return summary

@@ -2,7 +2,7 @@
 
 A record is taken from the attempt's tree of one trajectory, and never from counting tags in the text.
 
-RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
+RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  report.html  summary.json
 """
 
 import re

@@ -19,7 +19,6 @@ from ramify.eval.evaluation import (
     summarise,
     summarise_services,
     summarise_times,
-    to_csv,
 )
 from ramify.eval.page import evaluation_page
 from ramify.eval.results import (
@@ -311,7 +310,6 @@ class _Run:
         if self.task.reward.judge is not None:
             times["judge"] = self.task.reward.judge.counts.as_json()
         write_record(self.folder / "times.json", times)
-        replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         page = evaluation_page(self.folder, evaluation, summary, times, manifest)
         write_page(self.folder / REPORT, page)
         write_record(self.folder / "summary.json", summary)

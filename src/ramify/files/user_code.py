@@ -5,7 +5,6 @@ The file runs with the permissions of the run, because it is the user's code and
 
 import hashlib
 import inspect
-import re
 import sys
 import threading
 import types
@@ -235,110 +234,6 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-_NEW_HOMES = {
-    "ramify.actor": "ramify.sampler",
-    "ramify.algos.cispo": "ramify.algos.losses",
-    "ramify.algos.configs": "ramify.algos.estimators",
-    "ramify.algos.gppo": "ramify.algos.losses",
-    "ramify.algos.gspo": "ramify.algos.losses",
-    "ramify.algos.node_value": "ramify.algos.estimators",
-    "ramify.algos.tree_grpo": "ramify.algos.estimators",
-    "ramify.chat.data_messages": "ramify.chat.conversation",
-    "ramify.config.build": "ramify.assemble.agent",
-    "ramify.config.build_model": "ramify.assemble.model",
-    "ramify.config.build_problems": "ramify.assemble.problems",
-    "ramify.config.build_repair": "ramify.assemble.agent",
-    "ramify.config.build_reward": "ramify.assemble.reward",
-    "ramify.config.build_services": "ramify.assemble.services",
-    "ramify.config.build_tools": "ramify.assemble.tools",
-    "ramify.config.build_vllm": "ramify.assemble.vllm",
-    "ramify.config.build_worker": "ramify.assemble.worker",
-    "ramify.core.call_clock": "ramify.runtime.call_clock",
-    "ramify.core.cut_text": "ramify.core.json_text",
-    "ramify.core.foreign_files": "ramify.files.untrusted",
-    "ramify.daemon_threads": "ramify.runtime.daemon_threads",
-    "ramify.data.demonstrator": "ramify.quickstart.demonstrator",
-    "ramify.data.recorded_pairs": "ramify.data.examples",
-    "ramify.data.row_choices": "ramify.data.row_columns",
-    "ramify.data.word_problems": "ramify.quickstart.word_problems",
-    "ramify.data.world": "ramify.quickstart.world_files",
-    "ramify.data.world_questions": "ramify.quickstart.world_questions",
-    "ramify.eval.attempts": "ramify.eval.results",
-    "ramify.eval.judged_files": "ramify.eval.judging",
-    "ramify.eval.live": "ramify.eval.run",
-    "ramify.eval.manifest": "ramify.eval.results",
-    "ramify.eval.retrieval": "ramify.eval.results",
-    "ramify.learner.annotate": "ramify.learner.learning",
-    "ramify.learner.checkpoint": "ramify.runs.checkpoint",
-    "ramify.learner.checkpoint_files": "ramify.runs.checkpoint_files",
-    "ramify.learner.checkpoint_writer": "ramify.runs.checkpoint",
-    "ramify.learner.dry_step": "ramify.train.row_memory",
-    "ramify.learner.served_weights": "ramify.sampler.publisher",
-    "ramify.modeling.adapter_files": "ramify.modeling.lora",
-    "ramify.modeling.host_memory": "ramify.modeling.numerics",
-    "ramify.modeling.hub": "ramify.modeling.model_path",
-    "ramify.modeling.memory": "ramify.modeling.recompute",
-    "ramify.modeling.published_sizes": "ramify.modeling.model_config",
-    "ramify.modeling.row_bytes": "ramify.modeling.memory_plan",
-    "ramify.modeling.run_models": "ramify.modeling.model_path",
-    "ramify.modeling.verl_model": "ramify.modeling.verl_shards",
-    "ramify.modeling.weight_checksums": "ramify.modeling.tensor_files",
-    "ramify.obs.claims": "ramify.runs.run_folder",
-    "ramify.obs.figures": "ramify.obs.page",
-    "ramify.obs.files": "ramify.files.durable",
-    "ramify.obs.keyed_lines": "ramify.runs.keyed_lines",
-    "ramify.obs.manifest": "ramify.runs.manifest",
-    "ramify.obs.service_counts": "ramify.obs.metrics",
-    "ramify.quickstart.language_model": "ramify.quickstart.word_problems",
-    "ramify.rewards.averages": "ramify.rewards.responses",
-    "ramify.rollout.agent_loop": "ramify.runtime.agent_loop",
-    "ramify.rollout.content": "ramify.rollout.plan",
-    "ramify.rollout.helper": "ramify.rollout.repair",
-    "ramify.rollout.places": "ramify.rollout.rewriting",
-    "ramify.rollout.replies": "ramify.rollout.sessions",
-    "ramify.rollout.waits": "ramify.rollout.grow",
-    "ramify.runs.actions": "ramify.runs.recorded_trees",
-    "ramify.runs.claims": "ramify.runs.run_folder",
-    "ramify.runs.logged_trees": "ramify.runs.loggers",
-    "ramify.runs.recipe": "ramify.runs.manifest",
-    "ramify.sampler.scoring": "ramify.sampler.sampler",
-    "ramify.sampler.session": "ramify.sampler.sampler",
-    "ramify.stopping": "ramify.runtime.stopping",
-    "ramify.synth.folder": "ramify.synth.rows",
-    "ramify.synth.sampling": "ramify.synth.run",
-    "ramify.tools.mcp_messages": "ramify.tools.server_tools",
-    "ramify.tools.openenv_session": "ramify.tools.openenv_environment",
-    "ramify.tools.passage_near": "ramify.tools.pages",
-    "ramify.tools.passages": "ramify.tools.passage_index",
-    "ramify.tools.remote_sandbox": "ramify.tools.python",
-    "ramify.tools.search_of": "ramify.tools.search",
-    "ramify.tools.search_retriever": "ramify.tools.search_http",
-    "ramify.tools.session_random": "ramify.tools.own_objects",
-    "ramify.tools.web_search": "ramify.tools.search_http",
-    "ramify.train.dpo": "ramify.train.supervised",
-    "ramify.train.evaluations": "ramify.train.loop",
-    "ramify.train.manifest": "ramify.runs.resume",
-    "ramify.train.quickstart": "ramify.quickstart",
-    "ramify.train.resume": "ramify.runs.resume",
-    "ramify.train.rl_run": "ramify.train.step",
-    "ramify.train.run_folder": "ramify.runs.run_folder",
-    "ramify.train.sft": "ramify.train.supervised",
-    "ramify.train.state": "ramify.runs.state",
-    "ramify.user_files": "ramify.files.user_code",
-}
-"""Modules of ramify that users' files may still import under an old name (the table in CHANGELOG.md)."""
-
-
-def _new_home(error: BaseException) -> str:
-    """Return a sentence that names the new module if the error is about a module that has moved, else an empty text."""
-    if not isinstance(error, ImportError):
-        return ""
-    # `from ramify import user_files` names the package, and the module in the message only.
-    inside = re.match(r"cannot import name '(\w+)' from '(ramify[\w.]*)'", str(error))
-    home = _NEW_HOMES.get(f"{inside[2]}.{inside[1]}" if inside else error.name or "")
-    return f". Import it from {home}." if home else ""
-
-
 def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
     """Run the file as a module, under a name that collides with no other module."""
     digest = hashlib.sha256(f"{path.resolve()}\0{sha256}".encode()).hexdigest()
@@ -363,9 +258,7 @@ def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
     # Also SystemExit: a script that exits is not a file of functions.
     except BaseException as error:  # noqa: BLE001
         del sys.modules[name]
-        raise ConfigError(
-            f"{path}{_line(error, path)}: running it failed: {one_line(error)}{_new_home(error)}"
-        ) from None
+        raise ConfigError(f"{path}{_line(error, path)}: running it failed: {one_line(error)}") from None
     return module
 
 

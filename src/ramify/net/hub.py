@@ -3,7 +3,8 @@
 The listing comes first: the commit, and path, size and hash of each file. It is checked before it names anything on
 this machine, only listed files are requested, and a content counts only once its size and hash are those of the listing.
 huggingface_hub 1.33 names files after headers of the server (so that a bad mirror writes outside the cache), checks no hash
-and sets no deadline for a whole answer; so ramify sends the requests itself, and reads only settings with huggingface_hub.
+and sets no deadline for a whole answer; so ramify sends the requests itself, and reads only settings with huggingface_hub. Uploads go through it: no answer of them is
+written to this machine.
 HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_HUB_DOWNLOAD_TIMEOUT act as they do there.
 """
 
@@ -35,7 +36,7 @@ from ramify.net.hub_cache import (
     partial_content,
     record_ref,
 )
-from ramify.net.secrets import hide, read_optional_key
+from ramify.net.secrets import hide, read_optional_key, redact
 from ramify.net.wire import origin, without_query
 from ramify.runtime.progress import ProgressNotes
 
@@ -351,3 +352,50 @@ def _token(file: Path, *, disabled: bool) -> str | None:
         return None
     hide([token])
     return token
+
+
+_LONGEST_REASON = 500
+"""Characters of the library's error that are shown."""
+
+
+def push_folder(
+    settings: HubSettings,
+    folder: Path,
+    name: str,
+    *,
+    branch: str | None,
+    is_public: bool,
+    left_out: Sequence[str],
+) -> str:
+    """Upload a folder as the model `name`, which is created if there is none; return the commit's address.
+
+    Args:
+        settings: The hub's address and the token.
+        folder: The model.
+        name: Its id, such as "org/name".
+        branch: Branch of the repository; None: main.
+        is_public: A new repository is public.
+        left_out: Patterns of files that stay here.
+
+    Raises:
+        MachineError: The hub cannot be reached, or refuses.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    hub = HfApi(endpoint=settings.endpoint, token=settings.token)
+    try:
+        hub.create_repo(name, private=not is_public, exist_ok=True)
+        commit = hub.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            revision=branch,
+            commit_message=f"ramify model push {folder.name}",
+            ignore_patterns=list(left_out),
+        )
+    # The library and what it stands on raise errors of many kinds, also of a file that changes meanwhile.
+    except Exception as error:  # noqa: BLE001
+        reason = redact(" ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON])
+        raise MachineError(f"{name}: the hub did not take it ({reason}). Repeat the command") from None
+    return str(commit.commit_url)

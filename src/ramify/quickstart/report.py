@@ -11,8 +11,7 @@ from ramify.files.durable import read_record
 from ramify.obs.charts import Bar, BarGroup, Chart, bar_chart
 from ramify.obs.metrics import read_metrics
 from ramify.obs.page import Card, Page, Section, Table, settings_table
-from ramify.runs.metric_charts import LEARNING, charts
-from ramify.runs.page import origin_section, run_page, versions_of
+from ramify.runs.page import LEARNING, charts, origin_section, run_page, versions_of
 
 Report: TypeAlias = Mapping[str, Any]
 """The content of report.json, as `_READ_REPORT` reads it. Shares are 0 to 1.

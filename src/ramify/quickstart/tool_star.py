@@ -16,8 +16,8 @@ from ramify.assemble.synthesis import run_synth
 from ramify.config.load import Recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
+from ramify.config.schema_train import SelfCriticRecipe
 from ramify.core.json_types import part
 from ramify.core.rank import Rank
 from ramify.files.durable import read_record

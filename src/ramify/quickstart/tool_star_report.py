@@ -14,7 +14,7 @@ from ramify.obs.charts import Bar, BarGroup, bar_chart
 from ramify.obs.page import Card, Page, Section, Table, settings_table, write_page
 from ramify.quickstart.run import estimate, versions
 from ramify.runs.page import REPORT, origin_section, versions_of
-from ramify.synth.page import synthesis_section
+from ramify.synth.results import synthesis_section
 
 What: TypeAlias = Literal["sampled", "greedy"]
 WHATS: tuple[What, ...] = ("sampled", "greedy")

@@ -98,6 +98,7 @@ class BranchBudget:
         if self._budget is None:
             return Allocation((), 0)
         branches = tuple(self._decide(self._budget))
+        # What nobody can claim any more starts now: a top-up takes as long as any other trajectory.
         free = self._budget - self._used - self._top_ups - self._claims_of_all(self._budget)
         top_ups = max(0, free)
         self._top_ups += top_ups
@@ -109,6 +110,8 @@ class BranchBudget:
             room = budget - self._held_before(depth, key)
             claims = self._claims_before(depth, key, budget)
             wanted = self._waiting[depth, key]
+            # It waits while smaller keys can still take some of what it wants. Once they cannot, it takes what there is, and in a full
+            # budget nothing.
             if room > 0 and room - claims < (wanted if claims else 1):
                 continue
             children = max(0, min(wanted, room))
@@ -139,6 +142,7 @@ class BranchBudget:
         """Return the most children that candidates with keys smaller than (depth, key) can still be granted."""
         claims = 0
         for other, done in self._alive.items():
+            # At this very depth only results of trajectories with smaller keys come before this one.
             at_same_depth = other < key
             claims += self._growth(depth - (0 if at_same_depth else 1) - done, budget) - 1
         for (other_depth, other), wanted in self._waiting.items():
@@ -190,6 +194,7 @@ class QuotaBudget(BranchBudget):
     def _decide(self, budget: int) -> Iterator[BranchAllocation]:
         while self._waiting:
             depth, _ = min(self._waiting)
+            # A share is over all results of a depth, and a trajectory that is not that far may still bring one.
             if any(done < depth for done in self._alive.values()):
                 return
             yield from self._decide_depth(depth, self._most(budget) - self._used)

@@ -139,6 +139,7 @@ class Branching:
         self._decisions[decision.node] = decision
         self._places[decision.node] = state.key, state.depth
         if proposal.children and not self._budget.spent:
+            # Before the grant is known: the parent goes on at once, and its state with it.
             forks = [await self._fork(state, index) for index in range(1, proposal.children + 1)]
             branch = replace(state.after_turn(None, decision), own_from=len(state.turns))
             now = asyncio.get_running_loop().time()
@@ -173,6 +174,7 @@ class Branching:
         assert state.key is not None
         node = node_id(state.path[:-1])
         self._decisions[node] = replace(self._decisions[node], taken=self._decisions[node].taken - 1)
+        # Without a place in the order of grants, so that it can claim nothing that was granted to others.
         self._start_root(self._next_root, None)
         self._next_root += 1
         self.ended(state.key)
@@ -188,6 +190,7 @@ class Branching:
         proposal = rule.propose(candidate, state.history)
         if not 0 <= proposal.children <= rule.max_children:
             raise ConfigError(f"branching: {proposal.children} children, expected 0 to {rule.max_children}")
+        # An engine that knows an entropy within bounds only (vLLM's top K): does the decision depend on what it does not know?
         ends = candidate.extremes
         if ends is None:
             return proposal, False
@@ -204,6 +207,7 @@ class Branching:
         n = self._parts.limits.n
         monitor = [self._monitored[root] for root in sorted(self._monitored)]
         roots = self._count(self._parts.brancher.num_roots(n, monitor), self._first)
+        # First, since what the new roots can claim must be known before anything is granted.
         self._add_roots(roots)
         self._budget.open(n - roots)
         self._allocate()
@@ -212,6 +216,7 @@ class Branching:
         n, key = self._parts.limits.n, self._key
         if self._parts.brancher.keeps_slot_order:
             return tuple(range(n))
+        # Drawn, because a scarce budget goes to the first in the order: root 0 would get more of it in every tree.
         name = stream(self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, "roots")
         return tuple(permutation(name, n).tolist())
 

@@ -166,6 +166,7 @@ class TreeGrower:
         self._spawn(group, replace(begin, key=key, path=(*self._start, root), deadline=own))
 
     def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
+        # Live from here on, and not from its first turn: in a deterministic run the engine steps only when all that live wait for it.
         task = group.create_task(self._run_with_slot(state))
         self._parts.live.enter()
         # Not at the end of `_run_trajectory`, because a task that is cancelled before it first runs never enters its body.
@@ -187,6 +188,7 @@ class TreeGrower:
             session = None if late else await self._before_deadline(state, self._open_session(state))
         if isinstance(session, Failure):
             parent = node_id(state.path[:-1])
+            # A branch that cannot get its state costs no trajectory, since a fresh one takes its place. A root has failed.
             if len(state.path) > len(self._start) + 1:
                 self._world.reported("branch", parent, session)
                 self._branching.dropped(state)
@@ -198,6 +200,7 @@ class TreeGrower:
             leaf = await self._run_turns(replace(state, session=session))
             leaf = await self._add_final_reward(session, leaf)
             self._keeper.close(session)
+        # Branches have indices from 1, so below its root only the root's own trajectory has zeros alone.
         root, *below = leaf.path[len(self._start) :]
         if state.key is not None and not any(below):
             self._branching.root_ended(root, self._trajectory(leaf))
@@ -263,6 +266,7 @@ class TreeGrower:
         sampling = None if self._is_late(state) else self._sample_turn(state, room)
         sampled = None if sampling is None else await self._before_deadline(state, sampling)
         if sampled is None:
+            # What the engine has written by now is left out: how much that is depends on its speed.
             return self._end_early(state, StopReason.DEADLINE)
         turn, decision = sampled
         report_turn(self._parts, self._key, state.path, turn, began)
@@ -274,6 +278,7 @@ class TreeGrower:
         room -= len(turn.token_ids) - len(last.token_ids)
         node = self._policy_node(state, last)
         if self._may_branch(state):
+            # With room left, it was the length of the probe that ended the request.
             if turn.finish is Finish.LENGTH and len(last.token_ids) < room:
                 return await self._branch_after(state, node)
             # The turn ended within the tokens that branches would share, so there is nothing to branch from.
@@ -352,6 +357,7 @@ class TreeGrower:
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> Reply:
         """Return what follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
         reply = Reply(StopReason.TOKENS) if is_cut else await reply_to_turn(self._world, state, node)
+        # Before the room is looked at, and also where a limit ended the turn: another context may have room again.
         rewritten = await self._rewrite(state, node, reply)
         if rewritten is not None:
             return replace(reply, stop=None, token_ids=rewritten.token_ids, rewritten=rewritten)
@@ -380,6 +386,7 @@ class TreeGrower:
         state = state.with_tokens(state.path, node.token_ids)
         rewritten = reply.rewritten
         if rewritten is not None:
+            # A segment ends here that no leaf will end, and the audit compares it too.
             self._contexts[node.id] = state.context
             state = replace(state, context=rewritten.before)
         state = state.with_tokens(answer.path, answer.token_ids)
@@ -454,6 +461,7 @@ class TreeGrower:
 
     def _audit(self, tree: Tree) -> None:
         """Check that there are n trajectories, and that each context is the concatenation of its nodes' tokens."""
+        # A fault of ours, and no problem's: rather no run than updates on tokens that nobody sampled.
         name = f"problem {self._problem.id!r}"
         if len(tree.trajectories) != self._parts.limits.n:
             raise RuntimeError(f"{name}: {len(tree.trajectories)} trajectories")

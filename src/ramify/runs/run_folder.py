@@ -204,7 +204,7 @@ EVALUATION = RunKind(
     what="an evaluation",
     lines=("results.jsonl",),
     results=("summary.json",),
-    files=("times.jsonl", "trees.jsonl", "trees.index.jsonl", "times.json", "results.csv", "report.html"),
+    files=("times.jsonl", "trees.jsonl", "trees.index.jsonl", "times.json", "report.html"),
     folders=("tokenizer", "figures"),
 )
 SYNTHESIS = RunKind(

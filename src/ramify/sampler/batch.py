@@ -74,6 +74,7 @@ async def take_batch(
     trees: list[ScoredTree] = []
     refused: set[TreeKey] = set()
     attempts = 0
+    # Without dynamic sampling one round: a problem that failed is not replaced, so a step always takes `size` of the data.
     while attempts < (dynamic.max_attempts if dynamic else 1) and (
         missing := size - len(trees) + len(refused)
     ):

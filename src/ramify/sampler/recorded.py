@@ -50,6 +50,7 @@ async def grow_in_groups(
         whole: Groups are grown as a whole, so what is left of the last one must not change the numerics.
     """
     for group in groups:
+        # The same weights again: what the engine kept of the group before would change the shape of its computations.
         if whole:
             await sampler.agent.engine.load_weights(0)
         await sampler.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))

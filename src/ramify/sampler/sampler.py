@@ -156,6 +156,7 @@ def sampling(
     Raises:
         RunInterruptedError: Ctrl-C or SIGTERM.
     """
+    # Until the sampler is open, the task is all there is to close.
     opened = task
     with agent_loop() as loop, StopOnSignal(loop) as stop:
         try:

@@ -35,8 +35,7 @@ from ramify.sampler.sampler import Sampler, SamplingSession, sampling
 from ramify.sampler.task import Task
 from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.hints import HintLibrary, hint_positions, planned_hint
-from ramify.synth.page import synthesis_page
-from ramify.synth.results import Sorter, summary_metrics, write_results
+from ramify.synth.results import Sorter, summary_metrics, synthesis_page, write_results
 from ramify.synth.rows import is_right, read_stage, stage_file
 
 DIRECT, TOOLS, FIRST_HINT = 0, 1, 2

@@ -1,6 +1,6 @@
-"""Passage indexes in folders: built once, fast to open, and extended when the file of passages grows.
+"""Passage indexes in folders: built once, fast to open, and built again when the file of passages changes.
 
-    lock            held by the process that builds or extends the index
+    lock            held by the process that builds the index
     manifest.json   what is indexed, and in which index folder; replacing this file makes a change take effect
     index-NAME/     files of the index, never changed once the manifest names them
 
@@ -30,13 +30,14 @@ from ramify.tools.passage_index import (
     PassageReader,
     PassageRow,
     add_rows,
+    fingerprint,
     new_index,
     require_passages,
 )
 
 MEMORY_BYTES = 32_000_000
 """Files up to this size are indexed in memory, which takes seconds, unless a folder is named."""
-SCHEMA = 1
+SCHEMA = 2
 _BUILT_WITH = (ENGINE, VERSION, unicodedata.unidata_version)
 _MANIFEST, _LOCK, _PREFIX = "manifest.json", "lock", "index-"
 
@@ -51,7 +52,7 @@ class Manifest:
         folder: Name of the folder with the index's files.
         files: Their sizes in bytes, by name.
         fingerprint: Fingerprint of the indexed bytes.
-        bytes, lines, passages, ends_line: See `PassageReader`.
+        passages: Their number.
         stamp: Size and times of the file of passages when its bytes were last compared.
     """
 
@@ -60,17 +61,14 @@ class Manifest:
     folder: str
     files: dict[str, int]
     fingerprint: str
-    bytes: int
-    lines: int
     passages: int
-    ends_line: bool
     stamp: tuple[int, int, int]
 
 
 def open_index(
     path: Path, folder: Path | None = None, *, note: Callable[[str], None] = lambda _: None
 ) -> PassageIndex:
-    """Open the index of `path` in a folder, building or updating it if needed; a small file is indexed in memory.
+    """Open the index of `path` in a folder, building it if needed; a small file is indexed in memory.
 
     Args:
         path: As for `PassageIndex.build`.
@@ -122,7 +120,7 @@ def _default_folder(path: Path) -> Path | None:
 
 
 def _bring_up_to_date(path: Path, folder: Path, note: Callable[[str], None]) -> PassageIndex:
-    """Build or update while holding the lock; another process may have done the work in the meantime."""
+    """Build while holding the lock; another process may have done the work in the meantime."""
     stamp = _stamp(path)
     manifest, why = _read_manifest(folder)
     index: PassageIndex | None = None
@@ -130,42 +128,29 @@ def _bring_up_to_date(path: Path, folder: Path, note: Callable[[str], None]) -> 
         index, why = _open(folder, manifest)
     if index is None or manifest is None:
         note(f"{path}: building a search index in {folder}{why}")
-        return _write(PassageReader(path), folder, None, stamp, note)
+        return _write(PassageReader(path), folder, stamp, note)
     if manifest.stamp == stamp:
         return index
-    reader = PassageReader(path)
-    reader.skip(manifest.bytes, manifest.lines, manifest.passages)
-    if reader.fingerprint != manifest.fingerprint or not reader.continues():
-        note(f"{path}: has changed. Rebuilding its search index in {folder}")
-        return _write(PassageReader(path), folder, None, stamp, note)
-    if reader.bytes == stamp[0]:
+    if manifest.fingerprint == fingerprint(path):
         _write_manifest(folder, replace(manifest, stamp=stamp))
         return index
-    note(f"{path}: has grown. Adding to its search index in {folder}")
-    return _write(reader, folder, folder / manifest.folder, stamp, note)
+    note(f"{path}: has changed. Rebuilding its search index in {folder}")
+    return _write(PassageReader(path), folder, stamp, note)
 
 
 def _write(
     reader: PassageReader,
     folder: Path,
-    old: Path | None,
     stamp: tuple[int, int, int],
     note: Callable[[str], None],
 ) -> PassageIndex:
-    """Index the remaining rows of `reader` in a new folder (on top of a copy of `old`, if given), and switch to it."""
-    for left in folder.glob(f"{_PREFIX}*"):
-        if left != old:
-            shutil.rmtree(left)
+    """Index the rows of `reader` in a new folder, and switch to it; what was there goes, an open index of it works on."""
+    before = list(folder.glob(f"{_PREFIX}*"))
     new = folder / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
-    text_bytes = stamp[0] - reader.bytes
     try:
-        if old is None:
-            new.mkdir()
-            files = new_index(new)
-        else:
-            shutil.copytree(old, new, copy_function=_copy_file)
-            files = tantivy.Index.open(str(new))
-        add_rows(files, _with_progress(reader, stamp[0], note), text_bytes)
+        new.mkdir()
+        files = new_index(new)
+        add_rows(files, _with_progress(reader, stamp[0], note), stamp[0])
         index = PassageIndex.of_rows(files, reader)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -176,15 +161,12 @@ def _write(
         new.name,
         {file.name: file.stat().st_size for file in new.iterdir() if not file.name.endswith(".lock")},
         reader.fingerprint,
-        reader.bytes,
-        reader.lines,
         reader.passages,
-        reader.ends_line,
         stamp,
     )
     _write_manifest(folder, manifest)
-    if old is not None:
-        shutil.rmtree(old)
+    for left in before:
+        shutil.rmtree(left)
     return index
 
 
@@ -193,18 +175,6 @@ def _with_progress(reader: PassageReader, size: int, note: Callable[[str], None]
     for row in reader.rows():
         progress.reach(reader.bytes)
         yield row
-
-
-def _copy_file(source: str, target: str) -> str:
-    """Hard-link a segment's file, which never changes; copy tantivy's own lists, and everything if links fail."""
-    if not source.endswith((".json", ".lock")):
-        try:
-            os.link(source, target)
-        except OSError:
-            pass
-        else:
-            return target
-    return shutil.copyfile(source, target)
 
 
 def _open(folder: Path, manifest: Manifest) -> tuple[PassageIndex | None, str]:

@@ -34,7 +34,6 @@ _FURTHER = 4
 """Factor by which the number of hits grows while hits that tie with the last one may be missing."""
 
 _WORD = re.compile(r"[^\W_]+")
-_BLOCK = 1 << 20
 _HASH_BYTES = 16
 
 
@@ -76,6 +75,12 @@ def require_passages(path: Path) -> None:
         raise DataError(f"{path}: {fault}. Expected a JSONL file of passages.")
 
 
+def fingerprint(path: Path) -> str:
+    """Return the hash of a file's bytes, as `PassageReader.fingerprint` has it after the last row."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_HASH_BYTES)).hexdigest()
+
+
 class PassageReader:
     """Reads the rows of a file once; a line is {"text" or "contents", "id"?, "title"?, "collection"?}.
 
@@ -84,9 +89,7 @@ class PassageReader:
     Attributes:
         path: The file.
         bytes: Number of bytes read so far.
-        lines: Number of lines read so far.
         passages: Number of passages read so far.
-        ends_line: Whether the bytes read so far end with a line break.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,8 +100,7 @@ class PassageReader:
         """
         require_passages(path)
         self.path = path
-        self.bytes, self.lines, self.passages = 0, 0, 0
-        self.ends_line = True
+        self.bytes, self.passages = 0, 0
         self._hash = hashlib.blake2b(digest_size=_HASH_BYTES)
 
     @property
@@ -106,46 +108,24 @@ class PassageReader:
         """Hash of all bytes read so far."""
         return self._hash.hexdigest()
 
-    def skip(self, num_bytes: int, lines: int, passages: int) -> None:
-        """Skip the first bytes of the file, with so many lines and passages; they count as read."""
-        with self.path.open("rb") as file:
-            while self.bytes < num_bytes and (block := file.read(min(_BLOCK, num_bytes - self.bytes))):
-                self._count(block)
-        self.lines, self.passages = lines, passages
-
     def rows(self) -> Iterator[PassageRow]:
-        """Yield the remaining rows.
+        """Yield the rows.
 
         Raises:
             DataError: A line is broken; the message names it.
         """
         with self.path.open("rb") as file:
-            file.seek(self.bytes)
-            if not self.ends_line:
-                self._count(file.readline())  # the line break after the last line that was read
-            for line in file:
-                self._count(line)
-                self.lines += 1
+            for number, line in enumerate(file, 1):
+                self.bytes += len(line)
+                self._hash.update(line)
                 if line.strip():
-                    yield self._read(line)
+                    yield self._read(line, number)
                     self.passages += 1
 
-    def continues(self) -> bool:
-        """Return True if the next byte starts a line, or ends the last line that was read."""
-        with self.path.open("rb") as file:
-            file.seek(self.bytes)
-            return self.ends_line or file.read(1) in (b"\n", b"")
-
-    def _count(self, block: bytes) -> None:
-        self.bytes += len(block)
-        self._hash.update(block)
-        if block:
-            self.ends_line = block.endswith(b"\n")
-
-    def _read(self, line: bytes) -> PassageRow:
-        where = f"{self.path} row {self.lines} (lines count from 1)"
+    def _read(self, line: bytes, number: int) -> PassageRow:
+        where = f"{self.path} row {number} (lines count from 1)"
         try:
-            return _row(json.loads(line), self.lines, self.passages)
+            return _row(json.loads(line), number, self.passages)
         except json.JSONDecodeError as error:
             raise DataError(f"{where}: broken JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:

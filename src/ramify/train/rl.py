@@ -37,6 +37,7 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
     """
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
     with sampling(run.sampler, lambda: run.sampler) as session:
+        # A run that is at its end already needs no server and no GPU for it.
         if state.step < last:
             prepare(run, session)
         if run.is_new:
@@ -47,7 +48,9 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
         run.recorder.loggers.note(line)
     if note := run.saver.best_note(state):
         run.recorder.loggers.note(note)
+    # `--max-steps` and a patience end a run between two checkpoints too.
     saved = run.saver.save(state)
+    # After saving, so that the trees that show why stay with a checkpoint.
     if run.is_new:
         run.sampler.scoring.require_success()
     write_run_page(run.folder.root, run.console.note)
@@ -115,9 +118,11 @@ def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], pha
         stop.run(run.publisher.publish(state.step))
     size, dynamic = run.problems_per_step, run.dynamic_sampling
     batch = stop.run(take_batch(run.sampler, run.order, size, dynamic, state.cursor, state.step, phase))
+    # Before credit already, which may take an annotation pass.
     stop.run(run.phases.to_learner())
     state, rollout_metrics = update_guard_state(state, batch, tree_metrics(batch.trees))
     outcome = learn(run, state, batch, rollout_metrics)
     state, action = after_step(run, state, batch, rollout_metrics, outcome)
     record(run, state, batch, rollout_metrics, outcome, session.loop.delays.take(), phase)
+    # Last, since it may bring older weights back or end the run: by then the step is on the record.
     return apply_guard_action(run, state, outcome.violation, action)

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.json_types import Reader, count, mapping, record, text
+from ramify.core.errors import DataError
+from ramify.core.json_types import Reader, count, mapping, number, optional, part, record, text
 from ramify.core.records import ScoredTree
 from ramify.files.durable import read_record, write_record
 from ramify.modeling.lora_merge import write_merged
 from ramify.modeling.model_config import is_adapter_folder
 from ramify.modeling.model_path import cycle_model
+from ramify.obs.charts import Chart, Line, line_chart
 from ramify.obs.console import RunConsole
-from ramify.obs.metrics import read_metrics
+from ramify.obs.metrics import curve, read_metrics
+from ramify.obs.page import Cell, Page, Section, Table
 from ramify.obs.trace import each_tree
+from ramify.runs.page import origin_sections
 from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 
 DONE = "done.json"
@@ -65,10 +69,10 @@ class SelfCritic:
             RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
             TrainingError: Training cannot go on; the message says why.
         """
-        for number in range(1, self.cycles + 1):
-            cycle = Cycle(self, number, self.folder / f"cycle-{number:02d}", model)
+        for index in range(1, self.cycles + 1):
+            cycle = Cycle(self, index, self.folder / f"cycle-{index:02d}", model)
             if not (cycle.folder / DONE).exists():
-                console.note(f"cycle {number} of {self.cycles}, from {model}")
+                console.note(f"cycle {index} of {self.cycles}, from {model}")
                 cycle.run(phases, console)
             model = cycle.model
         return model
@@ -137,3 +141,78 @@ def _preferences(run: Path) -> dict[str, float | None]:
     rows = read_metrics(run / "metrics.jsonl")
     names = ("loss", "accuracy", "margin")
     return {"steps": float(len(rows)), **{name: rows[-1].get(name) for name in names}} if rows else {}
+
+
+_CHARTS = (
+    (RL, "RL: mean reward", "reward/mean", "reward", None),
+    (RL, "RL: success in training", "reward/part/correct", "share", (0.0, 1.0)),
+    (DPO, "DPO: loss", "loss", "nats", None),
+    (DPO, "DPO: pairs won", "accuracy", "share of pairs", (0.0, 1.0)),
+)
+_COLOURS = 5
+
+
+def selfcritic_page(folder: Path) -> Page:
+    """Return the page of a loop, of as many cycles as there are.
+
+    Raises:
+        DataError: No step has been written yet, or a file cannot be read.
+    """
+    cycles = sorted(path for path in folder.glob("cycle-*") if path.is_dir())
+    charts = [_chart(cycles, *described) for described in _CHARTS]
+    drawn = [chart for chart in charts if chart.body is not None]
+    if not drawn:
+        raise DataError(f"{folder}: nothing to report yet. No step has been written.")
+    header = (
+        "cycle",
+        "mean reward, first step",
+        "last step",
+        "pairs",
+        "DPO: loss",
+        "accuracy",
+        "pages of its phases",
+    )
+    table = Table("", header, [_row(cycle) for cycle in cycles])
+    sections = (Section("Cycles", charts=drawn, tables=(table,)), *origin_sections(folder, "selfcritic"))
+    return Page(
+        f"Self-critic: {folder.absolute().name}",
+        f"{folder}; cycles of RL and DPO: {len(cycles)}",
+        (),
+        sections,
+    )
+
+
+def _chart(
+    cycles: list[Path], phase: str, title: str, metric: str, unit: str, span: tuple[float, float] | None
+) -> Chart:
+    lines = []
+    for index, cycle in enumerate(cycles):
+        path = cycle / phase / "metrics.jsonl"
+        if path.is_file():
+            lines.append(Line(cycle.name, curve(read_metrics(path), metric), index % _COLOURS))
+    return line_chart(title, lines, "step", unit, span)
+
+
+def _row(cycle: Path) -> list[Cell]:
+    pages = ", ".join(f"{cycle.name}/{phase}/report.html" for phase in (RL, DPO) if (cycle / phase).is_dir())
+    path = cycle / DONE
+    if not path.is_file():
+        return [cycle.name, None, None, "not done yet", None, None, pages]
+    done = read_record(path, _read_done)
+    rl, dpo = done["rl"], done["dpo"]
+    return [
+        cycle.name,
+        rl.get("first"),
+        rl.get("last"),
+        done["pairs"]["line"],
+        dpo.get("loss"),
+        dpo.get("accuracy"),
+        pages,
+    ]
+
+
+def _read_done(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+    """Read a cycle's done.json; a cycle without pairs had no DPO."""
+    measured = mapping(optional(number))
+    whole = {"dpo": {}, **value} if isinstance(value, dict) else value
+    return part(rl=measured, pairs=part(line=text), dpo=measured)(whole)

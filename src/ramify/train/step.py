@@ -122,12 +122,14 @@ def learn(run: RlRun, state: LoopState, batch: Batch, rollout_metrics: Mapping[s
             f"{batch.attempts} attempts; nothing was learned"
         )
         return StepOutcome(violation=violation)
+    # Also of a batch that the guard refuses: the trace then shows the advantages that it would have had.
     trees = run.learning.credit(accepted)
     if not trees:
         run.console.note(f"step {state.step + 1}: {NOTHING_COUNTS}; nothing was learned")
     if violation is not None:
         return StepOutcome(trees, violation=violation)
 
+    # Asked after each mini-batch: a collapse in the first one costs one optimizer step, not all of them.
     def refused(reports: Sequence[UpdateReport]) -> bool:
         return run.guard is not None and run.guard.look(update_metrics(reports)) is not None
 
@@ -179,6 +181,7 @@ def record(
     run.recorder.step(state.step, {**rollout_metrics, **updated, **guarded, **sampling, **services}, traced)
     norm = updated["update/grad_norm"]
     shown: dict[str, float | str] = {"reward": rollout_metrics.get("reward/mean", "none")}
+    # Once shown it stays: a value that comes and goes cannot be followed.
     if rollout_metrics["reward/not_counted"] or "not counted" in phase.shown:
         shown["not counted"] = f"{rollout_metrics['reward/not_counted']:.0%}"
     if norm is not None:
@@ -195,6 +198,7 @@ def _traced(scored: ScoredTree, trained: TrainingTree | None, *, recomputed: boo
     """
     if trained is None:
         return TracedTree(scored.tree, scored.rewards)
+    # A trace has one advantage for each trajectory; `ramify credit` computes those of tokens from the rewards again.
     leaves = [trajectory.leaf.id for trajectory in trained.tree.trajectories]
     means = {
         leaf: float(a.mean()) if len(a) else 0.0 for leaf, a in zip(leaves, trained.advantages, strict=True)

@@ -13,7 +13,7 @@ from ramify.chat.token_texts import FOLDER
 from ramify.config.load import read_toml
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, number, part
-from ramify.eval.compare_runs import compare_evaluations
+from ramify.eval.compare import compare_evaluations
 from ramify.files.durable import read_record
 from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.token_counts import PriceConfig

@@ -16,11 +16,9 @@ from ramify.view.credits import RunCredits
 from ramify.view.facts import RunFacts, flips_of
 from ramify.view.folders import RunPlace, TraceSource, find_runs, sources_of
 from ramify.view.safe import clean, redacted_table, safe, safe_table
-from ramify.view.summaries import SummaryCache, schema_note
-from ramify.view.texts import TokenTexts, search_trace
+from ramify.view.summaries import SummaryCache, TokenTexts, schema_note, search_trace
 from ramify.view.times import TreeKey, seconds_by_tree, times_of
-from ramify.view.tree_values import TreeFacts, tree_values
-from ramify.view.verdicts import Verdict, right_attempts, verdict_of
+from ramify.view.tree_values import TreeFacts, Verdict, right_attempts, tree_values, verdict_of
 
 SCHEMA = 1
 MAX_CURVES = 20

@@ -14,9 +14,8 @@ from ramify.config.load import check_recipe, command_of, load_recipe, read_toml,
 from ramify.config.mistakes import annotations_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.engines.configs import ScriptedEngineConfig
 from ramify.rewards.configs import LengthRewardConfig

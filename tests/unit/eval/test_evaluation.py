@@ -1,7 +1,5 @@
 """What attempts amount to, against plain counting."""
 
-import csv
-import io
 from itertools import combinations
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
-from ramify.eval.evaluation import majority, make_evaluation, summarise, to_csv
+from ramify.eval.evaluation import majority, make_evaluation, summarise
 from ramify.obs.token_counts import PriceConfig
 
 
@@ -134,10 +132,3 @@ def test_what_could_not_be_compared_is_counted():
     summary = summarise(make_evaluation(records, ["p"], 3, 0), [1], None)
     assert summary["not_compared"] == {"unread": 2, "timeout": 1}
     assert summarise(graded(), [1], None)["not_compared"] == {"unread": 0, "timeout": 0}
-
-
-def test_the_table_has_a_row_for_each_attempt():
-    rows = list(csv.DictReader(io.StringIO(to_csv(graded()))))
-    assert [row["problem"] for row in rows] == ["p", "q"]
-    assert (rows[0]["calls_executed"], rows[0]["calls_repeated"], rows[0]["level"]) == ("2", "1", "1")
-    assert (rows[0]["correct"], rows[1]["correct"], rows[1]["tokens_written"]) == ("1", "0", "40")

@@ -9,7 +9,7 @@ from obs_trees import HOSTILE, SMALL_REWARDS, big_tree, small_tree
 from ramify.core.records import Reward
 from ramify.core.tree import Cut
 from ramify.obs.trace import TracedTree
-from ramify.obs.tree_drawing import WIDTH, draw_tree, trajectory_texts
+from ramify.obs.tree_sections import WIDTH, draw_tree, trajectory_texts
 from random_trees import random_tree
 
 

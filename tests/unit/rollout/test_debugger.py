@@ -14,8 +14,7 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
-from ramify.rollout.debugger import DebuggedEnvironment, corrected
-from ramify.rollout.repair import UnhelpfulError
+from ramify.rollout.repair import DebuggedEnvironment, UnhelpfulError, corrected
 from ramify.rollout.tool_set import ToolSet
 from repair_agents import ScriptedHelper, helper_of
 from scripted_agents import problem

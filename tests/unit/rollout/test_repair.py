@@ -7,8 +7,7 @@ import pytest
 from ramify.core.messages import Message, ToolStatus
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from ramify.rollout.debugger import DebuggedEnvironment
-from ramify.rollout.repair import Backtracer, Refiner
+from ramify.rollout.repair import Backtracer, DebuggedEnvironment, Refiner
 from repair_agents import ScriptedHelper, SeesAll, helper_of, tools
 from scripted_agents import (
     ALWAYS,

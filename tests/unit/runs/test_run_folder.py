@@ -257,7 +257,7 @@ def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, entry,
 @pytest.mark.parametrize(
     ("kind", "name", "result"),
     [
-        (EVALUATION, "results.csv", "summary.json"),
+        (EVALUATION, "times.json", "summary.json"),
         (EVALUATION, "results.jsonl", "summary.json"),
         (SYNTHESIS, "summary.json", "rl.jsonl"),
         (SYNTHESIS, "manifest.json", "trees/direct.jsonl"),

@@ -15,7 +15,7 @@ from peak_memory import grows_below
 from ramify.core.errors import MachineError
 from ramify.core.messages import ToolStatus
 from ramify.runtime.agent_loop import agent_loop
-from ramify.tools import mcp_transports
+from ramify.tools import mcp_environment
 from ramify.tools.configs import McpConfig
 from ramify.tools.mcp_environment import McpEnvironment, open_mcp
 from scripted_agents import problem, run_clean
@@ -62,7 +62,7 @@ def nothing_is_left(command):
 
 @pytest.fixture
 def stubborn(tmp_path, monkeypatch):
-    monkeypatch.setattr(mcp_transports, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(mcp_environment, "PATIENCE_SECONDS", 0.3)
     command = write_server(tmp_path, STUBBORN)
     yield command
     assert running(command) == []
