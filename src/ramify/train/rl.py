@@ -39,6 +39,8 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
     with sampling(run.sampler, lambda: run.sampler) as session:
         if state.step < last:
             prepare(run, session)
+        elif run.evaluation is not None and run.evaluation.is_due(state.step):
+            session.stop.run(run.phases.begin())
         if run.is_new:
             state = start_new(run, state, session)
         copy_tokenizer(run.sampler.task.renderer.tokenizer, run.folder.root)
