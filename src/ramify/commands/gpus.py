@@ -31,9 +31,12 @@ def check_gpus(recipe: AnyRecipe, *, trains: bool, environ: Mapping[str, str] = 
     if number == 0:
         return
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    own = [str(card) for card in range(number)] if visible is None else visible.split(",")
+    own = (
+        [*map(str, range(number))] if visible is None else [*filter(None, map(str.strip, visible.split(",")))]
+    )
     learners: list[str] = []
-    if trains and device_of(recipe.model)[0] == "cuda":
+    # Where none is visible the learner computes on the CPU.
+    if trains and own and device_of(recipe.model)[0] == "cuda":
         ranks = int(environ.get("LOCAL_WORLD_SIZE", "1"))
         if ranks > len(own):
             raise ConfigError(

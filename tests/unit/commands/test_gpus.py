@@ -61,6 +61,7 @@ def test_gpus_that_both_can_have_pass():
     checked('engine.gpus=["2", "3"]', "engine.sleep=false", LOCAL_WORLD_SIZE="2")
     checked('engine.gpus=["0"]', "engine.sleep=false", CUDA_VISIBLE_DEVICES="1")
     checked('engine.gpus=["0"]', "engine.sleep=false", trains=False)
+    checked('engine.gpus=["0"]', "engine.sleep=false", CUDA_VISIBLE_DEVICES="", LOCAL_WORLD_SIZE="2")
     # Servers are on the machine of rank 0, and this is another one.
     checked('engine.gpus=["3", "7"]', "engine.sleep=false", LOCAL_WORLD_SIZE="4", GROUP_RANK="1")
 

@@ -139,7 +139,13 @@ def test_nothing_of_what_was_opened_stays_where_a_later_part_fails(
     if fault == "a proxy":
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "absent"))
     elif fault == "no key":
-        section = {**section, "launch": False, "gpus": ("",), "python": None, "key_variable": "ABSENT_SERVER_KEY"}
+        section = {
+            **section,
+            "launch": False,
+            "gpus": ("",),
+            "python": None,
+            "key_variable": "ABSENT_SERVER_KEY",
+        }
         section |= {"urls": ("http://127.0.0.1:9",)}
     else:
         method = "__init__" if fault == "the second socket" else "start"
