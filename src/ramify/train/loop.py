@@ -161,8 +161,7 @@ def run_steps(
 ) -> LoopState:
     """Take steps up to and including `last`, and evaluate before each of them and after the last where it is due.
 
-    `take_memory` makes sure that the learner has the memory of its GPUs; it is called before a run that was stopped, or ends with
-    an evaluation, is saved.
+    `take_memory` makes sure that the learner has the memory of its GPUs; it is called before a stopped run is saved.
 
     Raises:
         TrainingError: Training cannot go on.
@@ -178,9 +177,6 @@ def run_steps(
             if state.step >= last or (evaluation is not None and evaluation.should_stop()):
                 break
             state = saver.keep(take_step(state))
-        if evaluation is not None and evaluation.is_due(state.step):
-            # It left the memory to the engine, and the last checkpoint is next.
-            take_memory()
     except RunInterruptedError as stopped:
         take_memory()
         saved = saver.save(state)
