@@ -256,3 +256,13 @@ def test_a_rollout_takes_the_recipe_of_training_and_leaves_its_servers_as_they_a
         assert (engine.info().shares_gpus, engine.info().weights_folder) == (False, None)
         play(engine, lambda e: e.generate(request_of(folder)))
         assert not {"/sleep", "/wake_up", "/pause"} & {urlsplit(r.path).path for r in server.requests}
+
+
+def test_nccl_that_ranks_keep_on_loopback_is_no_way_to_another_machine(folder, monkeypatch):
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    with pytest.raises(
+        ConfigError, match=r"engine\.weights: ranks of one machine .* http://node-7:8000 is on another"
+    ):
+        engine_of(folder, urls=("http://node-7:8000",), weights="nccl", hands_over=True)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    assert engine_of(folder, urls=("http://node-7:8000",), weights="nccl", hands_over=True).takes_buckets

@@ -47,6 +47,15 @@ def small_buckets(monkeypatch):
     monkeypatch.setattr(LearnerBuckets, "bucket_bytes", 40_000)
 
 
+@pytest.fixture
+def short_waits(monkeypatch):
+    """As gloo waits for a second."""
+    monkeypatch.setattr(wires, "SECONDS", 1.0)
+    monkeypatch.setattr(wires, "_LATER_SECONDS", 0.5)
+    monkeypatch.setattr(carriers, "SECONDS", 1.0)
+    monkeypatch.setattr(carriers, "_LINGER_SECONDS", 2.0)
+
+
 def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
@@ -256,30 +265,28 @@ def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
         publishing(on_wire(folder, first, second, start_seconds=3.0), learner, work)
 
 
-def test_a_server_that_never_comes_to_a_meeting_is_named_and_started_again_by_its_user(folder, monkeypatch):
+@pytest.mark.usefixtures("short_waits")
+def test_a_server_that_never_comes_to_a_meeting_is_named_and_started_again_by_its_user(folder):
     """gloo alone would wait in a call that nothing ends."""
     learner, notes, hung = learner_of(folder), [], threading.Event()
-    monkeypatch.setattr(wires, "SECONDS", 1.0)
-    monkeypatch.setattr(carriers, "SECONDS", 1.0)
-    monkeypatch.setattr(carriers, "_LINGER_SECONDS", 1.0)
 
     def hangs(_):
         hung.wait(60.0)
 
     async def work(publisher, _):
         far.faults["/init_weight_transfer_engine"] = hangs
-        began = time.monotonic()
         await publisher.publish(0)
         hung.set()
-        assert time.monotonic() - began < 40.0
         assert equal(near, learner)
         assert not near.paused
 
     with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
         engine = on_wire(folder, first, second, notes=notes, start_seconds=5.0)
         publishing(engine, learner, work)
-    down = next(note for note in notes if "is down" in note)
-    assert "a hand-over that failed. Start it again" in down, notes
+    downs = [note for note in notes if "is down" in note]
+    assert "a hand-over that failed. Start it again" in downs[0], notes
+    # The other one gets a pass of its own.
+    assert all(second.url in down for down in downs), notes
 
 
 def test_processes_that_do_not_come_are_named_by_their_ranks(tmp_path):
@@ -290,8 +297,9 @@ def test_processes_that_do_not_come_are_named_by_their_ranks(tmp_path):
         join(replace(store, seconds=60.0), 0, lambda: True)
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("weights", ["folder", "gloo"])
-@pytest.mark.parametrize("path", ["/pause", "/resume", "/update_weight_version"])
+@pytest.mark.parametrize("path", ["/pause", "/resume"])
 def test_every_request_of_a_hand_over_has_a_limit_of_its_own(folder, monkeypatch, weights, path):
     """`engine.request_seconds` is half an hour, for answers of many tokens."""
     learner, hung = learner_of(folder), threading.Event()

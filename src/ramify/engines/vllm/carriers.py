@@ -87,7 +87,12 @@ class BucketCarrier:
                 failed = await self._pass(left, self.weights, label)
                 failures = {r: error for r, error in failures.items() if r not in left} | failed
                 healthy = await asyncio.gather(*(r.is_healthy() for r in failed))
-                left = tuple(r for r, lives in zip(failed, healthy, strict=True) if lives)
+                # One whose worker hangs would end the next pass for the others too, though its /health answers.
+                left = tuple(
+                    r
+                    for (r, failure), lives in zip(failed.items(), healthy, strict=True)
+                    if lives and failure.kind is not FailureKind.TIMEOUT
+                )
                 if not left:
                     break
         return failures
