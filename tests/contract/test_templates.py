@@ -31,6 +31,7 @@ def test_only_the_pods_of_the_job_reach_each_other_and_share_a_secret(job):
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": pods}]}]
     (container,) = job[1]["spec"]["template"]["spec"]["containers"]
+    assert job[1]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
     (secret,) = [entry for entry in container["env"] if entry["name"] == "RAMIFY_SECRET"]
     assert "value" not in secret
     assert secret["valueFrom"]["secretKeyRef"]["name"] in (TEMPLATES / "kubernetes.yaml").read_text()
@@ -77,6 +78,7 @@ def slurm(tmp_path):
         settings = {
             "SLURM_JOB_NODELIST": "x",
             "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_CPUS_PER_TASK": "64",
             "SLURM_JOB_ID": "77",
             "TOLD": str(log),
         }
@@ -100,6 +102,7 @@ def test_a_first_job_and_one_that_goes_on(slurm, tmp_path):
     run = tmp_path / "run"
     status, (command,), _ = slurm(ASKED, "r.toml", str(run), "-s", "run.seed=1")
     assert status == 0
+    assert command.startswith("srun --cpus-per-task=64 torchrun ")
     assert "--nnodes 2:2 --nproc-per-node 8 --max-restarts 3 --shutdown-timeout 540 " in command
     port = int(re.search(r"--rdzv-endpoint node-a:(\d+) --rdzv-id 77", command)[1])
     assert 1024 < port < 65536

@@ -69,11 +69,11 @@ def test_a_real_server_has_the_learners_weights_or_refuses_them(taught, vllm_pyt
         await publisher.publish(0)
         moved(learner, 1)
         await publisher.publish(1)
-        scores, sums = await engine.score(IDS), await replica.server.weight_checksums()
+        scores, sums = await engine.score(IDS), await replica.server.weight_checksums(300.0)
         # vLLM's own way of the same weights into the same server.
         write_weights(learner, tmp_path / "folder", "float32")
-        await replica.server.load(tmp_path / "folder", replica.label)
-        assert await replica.server.weight_checksums() == sums
+        await replica.server.load(tmp_path / "folder", replica.label, 300.0)
+        assert await replica.server.weight_checksums(300.0) == sums
         np.testing.assert_array_equal(await engine.score(IDS), scores)
         for version, fault in ((2, damaging), (3, killing)):
             moved(learner, version)

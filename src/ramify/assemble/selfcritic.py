@@ -27,7 +27,7 @@ from ramify.runs.run_folder import claim_run_folder
 from ramify.runs.status import begin_session
 from ramify.runtime.agent_loop import agent_loop
 from ramify.sampler.recorded import TreeRecorder
-from ramify.sampler.sampler import sampling
+from ramify.sampler.sampler import closed_on_error, sampling
 from ramify.synth.pairs import PairRule
 from ramify.train.rollout import first_step
 from ramify.train.selfcritic import DPO, RL, SAMPLING, Cycle, SelfCritic, selfcritic_page
@@ -103,11 +103,12 @@ class RecipePhases:
         set_numerics(recipe.run.threads, recipe.run.deterministic)
         task = build_task(recipe, self.console)
         # Servers start beside the learner of the cycle's RL, which computes nothing until they are gone.
-        self.ranks.all("release_memory")
-        sampler = build_sampler(
-            recipe, task, lambda: build_model(recipe.model, task.context_tokens), self.console
-        )
-        planned = first_step(task.problems, recipe.run.seed, self.recipe.selfcritic.problems)
+        with closed_on_error(task):
+            planned = first_step(task.problems, recipe.run.seed, self.recipe.selfcritic.problems)
+            self.ranks.all("release_memory")
+            sampler = build_sampler(
+                recipe, task, lambda: build_model(recipe.model, task.context_tokens), self.console
+            )
         after = f"the trees that have ended are in {path}, go on with --resume"
         with sampling(task, lambda: sampler, after) as session:
             recorder = TreeRecorder(self.console, session.stop, group_size(recipe.run, recipe.engine))

@@ -24,12 +24,13 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.runs.manifest import problems_sha256
 from ramify.runs.recorder import open_recorder
-from ramify.runs.resume import TrainingSetup, begin_run, make_manifest, restore, starting_point
+from ramify.runs.resume import Start, TrainingSetup, begin_run, make_manifest, restore, starting_point
 from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
 from ramify.runs.state import LoopState
 from ramify.runs.trained_prompts import TrainingStage, training_stage
 from ramify.sampler.memory_phases import MemoryPhases
 from ramify.sampler.publisher import build_publisher
+from ramify.sampler.sampler import closed_on_error
 from ramify.sampler.task import Task
 from ramify.train.loop import TrainingEvaluation
 from ramify.train.rl import run_to_end
@@ -74,12 +75,16 @@ def run_rollout(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     with ROLLOUT.claim(recipe.run.dir, resume=False):
         task = build_task(recipe, console)
-        sampler = build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
-        if start is None:
-            count = num_problems or recipe.rollout.problems_per_step
-            planned = first_step(task.problems, recipe.run.seed, count)
-        else:
-            planned = (recorded_start(start, task.renderer.decode),)
+        with closed_on_error(task):
+            # First what may be wrong: the engine may start servers.
+            if start is None:
+                count = num_problems or recipe.rollout.problems_per_step
+                planned = first_step(task.problems, recipe.run.seed, count)
+            else:
+                planned = (recorded_start(start, task.renderer.decode),)
+            sampler = build_sampler(
+                recipe, task, lambda: build_model(recipe.model, task.context_tokens), console
+            )
         return grow_rollout(sampler, planned, RunFolder(recipe.run.dir), record_of(recipe), console)
 
 
@@ -129,9 +134,22 @@ def build_rl(
         UserError: The recipe, the data, the machine or the checkpoint is wrong.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    setup = training_setup(recipe)
-    start = starting_point(folder, setup, console)
+    start = starting_point(folder, training_setup(recipe), console)
     task = build_task(recipe, console)
+    with closed_on_error(task):
+        return _build_on(task, recipe, console, folder, ranks, layout, start)
+
+
+def _build_on(
+    task: Task,
+    recipe: TrainRecipe,
+    console: RunConsole,
+    folder: RunFolder,
+    ranks: Ranks,
+    layout: Layout,
+    start: Start,
+) -> tuple[RlRun, LoopState]:
+    setup = training_setup(recipe)
     manifest = manifest_of(recipe, task, start.tokenizer)
     dev: tuple[Problem, ...] = ()
     if recipe.eval is not None:
@@ -188,41 +206,42 @@ def build_rl(
     learner, state = restore(start, make_learner)
     engine_model = build_engine_model(recipe.engine, learner.model, plan.engine_model)
     sampler = build_sampler(recipe, task, lambda: engine_model, console, hands_over=True)
-    if start.record is not None:
-        sampler.agent.brancher.restore(state.branching)
-    saver = begin_run(folder, setup, start, state, learner, steps, manifest, _stage_of(recipe, task))
-    recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
-    dtype = recipe.engine.served_dtype or recipe.model.dtype
-    publisher = build_publisher(sampler, learner, engine_model, dtype)
-    evaluation = None
-    if recipe.eval is not None:
-        evaluation = TrainingEvaluation(
-            config=recipe.eval,
-            sampler=share_agent(recipe, recipe.eval, sampler, dev),
-            publisher=publisher,
-            group_size=group_size(recipe.run, recipe.engine),
-            total_steps=steps,
-            folder=folder,
+    with closed_on_error(sampler.agent.engine):
+        if start.record is not None:
+            sampler.agent.brancher.restore(state.branching)
+        saver = begin_run(folder, setup, start, state, learner, steps, manifest, _stage_of(recipe, task))
+        recorder = open_recorder(saver, setup.recipe, recipe.log, console.note)
+        dtype = recipe.engine.served_dtype or recipe.model.dtype
+        publisher = build_publisher(sampler, learner, engine_model, dtype)
+        evaluation = None
+        if recipe.eval is not None:
+            evaluation = TrainingEvaluation(
+                config=recipe.eval,
+                sampler=share_agent(recipe, recipe.eval, sampler, dev),
+                publisher=publisher,
+                group_size=group_size(recipe.run, recipe.engine),
+                total_steps=steps,
+                folder=folder,
+                console=console,
+                loggers=recorder.loggers,
+            )
+        run = RlRun(
             console=console,
-            loggers=recorder.loggers,
+            folder=folder,
+            recorder=recorder,
+            sampler=sampler,
+            order=ProblemOrder(len(task.problems), recipe.run.seed),
+            publisher=publisher,
+            phases=MemoryPhases(sampler.agent.engine, ranks),
+            learning=build_learning(recipe, learner, minibatches),
+            saver=saver,
+            guard=guard,
+            total_steps=steps,
+            problems_per_step=rollout.problems_per_step,
+            row_tokens=largest_row(recipe),
+            dynamic_sampling=rollout.dynamic_sampling,
+            preflight=recipe.preflight,
+            evaluation=evaluation,
+            is_new=start.record is None,
         )
-    run = RlRun(
-        console=console,
-        folder=folder,
-        recorder=recorder,
-        sampler=sampler,
-        order=ProblemOrder(len(task.problems), recipe.run.seed),
-        publisher=publisher,
-        phases=MemoryPhases(sampler.agent.engine, ranks),
-        learning=build_learning(recipe, learner, minibatches),
-        saver=saver,
-        guard=guard,
-        total_steps=steps,
-        problems_per_step=rollout.problems_per_step,
-        row_tokens=largest_row(recipe),
-        dynamic_sampling=rollout.dynamic_sampling,
-        preflight=recipe.preflight,
-        evaluation=evaluation,
-        is_new=start.record is None,
-    )
     return run, state

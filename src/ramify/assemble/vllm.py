@@ -1,10 +1,13 @@
 """Builds the vLLM engine of a checked recipe: its servers, given or started, and the way of their weights."""
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ramify.core.errors import ConfigError
 from ramify.engines.configs import VllmEngineConfig
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from ramify.engines.vllm.process import ServerProcess
     from ramify.engines.vllm.replica import Replica
 
+_LOOPBACK = ("lo", "lo0")
 _MEMORY = Path("/dev/shm")
 """Where weights are handed over, unless the recipe names a folder or the system has no such one."""
 
@@ -40,26 +44,39 @@ def build_vllm(
     from ramify.net.secrets import read_key
 
     section.refuse_model(tokenizer.folder, hands_over=hands_over)
+    if not hands_over:
+        # `ramify rollout` takes the recipe of training: without a learner these keys do nothing.
+        section = replace(section, sleep=False, weights="folder", weights_dir=None)
     whole = whole_folder(tokenizer.folder)
     config = read_model_config(whole)
     # Models that also read pictures, such as Qwen3.5, have the sizes of the text's part apart.
     vocab_size = int((config.get("text_config") or config)["vocab_size"])
-    weights = _weights(section, run_folder) if hands_over else None
-    if section.launch:
-        servers = _launched(section, whole.absolute(), context_tokens, run_folder / "engine", note)
-    else:
-        key = None if section.key_variable is None else read_key(section.key_variable)
-        servers = [_Server(url, key) for url in section.urls]
-    sleeps = section.sleep and hands_over
-    return VllmEngine(
-        [_replica(section, server, vocab_size, context_tokens, note, sleeps=sleeps) for server in servers],
-        tokenizer,
-        section,
-        vocab_size=vocab_size,
-        context_tokens=context_tokens,
-        weights=weights,
-        note=note,
-    )
+    # What was opened is closed where something later fails.
+    with ExitStack() as opened:
+        weights = _weights(section, run_folder) if hands_over else None
+        if weights is not None:
+            opened.callback(weights.remove)
+        if section.launch:
+            servers = _launched(
+                section, whole.absolute(), context_tokens, run_folder / "engine", note, opened
+            )
+        else:
+            key = None if section.key_variable is None else read_key(section.key_variable)
+            servers = [_Server(url, key) for url in section.urls]
+        engine = VllmEngine(
+            [
+                _replica(section, server, vocab_size, context_tokens, note, takes_weights=hands_over)
+                for server in servers
+            ],
+            tokenizer,
+            section,
+            vocab_size=vocab_size,
+            context_tokens=context_tokens,
+            weights=weights,
+            note=note,
+        )
+        opened.pop_all()
+        return engine
 
 
 def _weights(section: VllmEngineConfig, run_folder: Path) -> "WeightsFolder | BucketCarrier":
@@ -68,6 +85,11 @@ def _weights(section: VllmEngineConfig, run_folder: Path) -> "WeightsFolder | Bu
     from ramify.engines.vllm.wires import GlooWire, NcclWire
 
     if section.weights == "nccl":
+        if section.away and os.environ.get("NCCL_SOCKET_IFNAME") in _LOOPBACK:
+            raise ConfigError(
+                f"engine.weights: ranks of one machine keep NCCL on its loopback device, and {section.away[0]} is on another one. "
+                'Choose "folder", with a weights_dir that both see.'
+            )
         return BucketCarrier(NcclWire())
     if section.weights == "gloo":
         return BucketCarrier(GlooWire(SocketFolder()))
@@ -87,14 +109,20 @@ class _Server:
 
 
 def _launched(
-    section: VllmEngineConfig, model: Path, context_tokens: int, logs: Path, note: Callable[[str], None]
+    section: VllmEngineConfig,
+    model: Path,
+    context_tokens: int,
+    logs: Path,
+    note: Callable[[str], None],
+    opened: ExitStack,
 ) -> list[_Server]:
     from ramify.engines.vllm.process import Command, ServerProcess
 
-    processes = [
-        ServerProcess(Command(section, model, context_tokens, gpus), logs / f"server-{number}.log")
-        for number, gpus in enumerate(section.gpus)
-    ]
+    processes = []
+    for number, gpus in enumerate(section.gpus):
+        command = Command(section, model, context_tokens, gpus)
+        processes.append(ServerProcess(command, logs / f"server-{number}.log"))
+        opened.callback(processes[-1].stop)
     several = f"{len(processes)} servers" if len(processes) > 1 else "a server"
     note(f"engine 'vllm': starts {several}; logs in {logs}")
     return [_Server(process.url, process.key, process) for process in processes]
@@ -107,7 +135,7 @@ def _replica(
     context_tokens: int,
     note: Callable[[str], None],
     *,
-    sleeps: bool,
+    takes_weights: bool,
 ) -> "Replica":
     from ramify.engines.vllm.answers import max_answer_bytes
     from ramify.engines.vllm.replica import Replica
@@ -134,6 +162,6 @@ def _replica(
         VllmServer(client, server.url, vocab_size, server.key),
         process,
         patience_seconds=section.start_seconds,
-        sleeps=sleeps,
+        wakes=takes_weights,
         note=note,
     )

@@ -18,6 +18,7 @@ from ramify.algos.branch_controls import ShuffledConfig, YokedConfig
 from ramify.algos.branch_rules import RandomConfig
 from ramify.algos.file_parts import FromFile
 from ramify.assemble.model import require_positions
+from ramify.commands.gpus import check_gpus
 from ramify.config.other_runs import paired_traces, read_rate
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -74,6 +75,7 @@ def check_files(
     if trains and not isinstance(recipe, EvalRecipe):
         checks.append(partial(require_loggers, recipe.log))
     checks += [partial(require_file, key, path) for key, path in _files_of(recipe, trains)]
+    checks.append(partial(check_gpus, recipe, trains=trains and isinstance(recipe, TrainRecipe | SftRecipe)))
     if isinstance(recipe, TrainRecipe):
         checks += [partial(require_excluded, recipe.data.exclude), partial(require_rate, recipe.rollout)]
         checks += [partial(_require_function, part) for part in recipe.functions.values()]

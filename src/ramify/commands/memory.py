@@ -56,6 +56,14 @@ def device_of(model: ModelConfig) -> tuple[str, str]:
     return "cuda", "an NVIDIA driver is here"
 
 
+def require_numbers(gpus: tuple[str, ...], number: int) -> None:
+    """Raise ConfigError unless there are GPUs of all numbers that servers are given."""
+    for card in (card.strip() for entry in gpus for card in entry.split(",")):
+        if card.isdecimal() and int(card) >= number:
+            there = "GPU 0" if number == 1 else f"GPUs 0 to {number - 1}"
+            raise ConfigError(f"engine.gpus: there is no GPU {card}, only {there}. Name others.")
+
+
 def in_bytes(size: int) -> str:
     """Return a size for a user."""
     return f"{size / _GIB:,.1f} GiB" if size >= _GIB else f"{size / (1 << 20):,.1f} MiB"
@@ -131,6 +139,7 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
     if job.trains and engine is not None and engine.starts_servers and engine.gpu_turns is None:
         yield "the servers of engine.gpus need other GPUs than these, since engine.sleep = false"
     if job.trains and engine is not None and engine.gpu_turns is not None:
+        require_numbers(engine.started_on, gpus)
         number = _number_bytes(engine.served_dtype or recipe.model.dtype)
         yield _while_servers_write(path, engine.gpu_turns, number, job, choose(job, room), gigabytes)
 

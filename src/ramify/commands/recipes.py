@@ -16,7 +16,7 @@ _SCHEMA = 1
 """Version of the JSON object."""
 _WIDEST = 60
 _PAPER = re.compile(r"(?:\b([A-Z][\w.+-]*(?: [\w.+-]+)?) \((?:[^()]*, )?)?arXiv (\d{4}\.\d{5})")
-_CPU = "For a CPU"
+_CPU = re.compile(r"\bFor a (CPU(?: and services)?)")
 _GPUS = re.compile(r"\b(one|\d+) GPUs? of (\d+) GB")
 
 
@@ -61,7 +61,8 @@ def _row(path: Path) -> dict[str, str | None]:
     head = " ".join(line.lstrip("# ") for line in text.partition("\n[")[0].splitlines())
     paper, gpus = _PAPER.search(head), _GPUS.search(head)
     model, data = _section(table, "model"), _section(table, "data")
-    hardware = "CPU" if model.get("device") == "cpu" or _CPU in head else None
+    cpu = _CPU.search(head)
+    hardware = cpu[1] if cpu is not None else "CPU" if model.get("device") == "cpu" else None
     if gpus is not None:
         hardware = f"{gpus[1].replace('one', '1')} x {gpus[2]} GB"
     files = data.get("train", data.get("test"))

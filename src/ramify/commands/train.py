@@ -179,6 +179,11 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole"
     from ramify.commands.memory import device_of, in_bytes, job_here
     from ramify.modeling.memory_plan import GATHERED_ONCE, choose
 
+    if recipe.engine is not None and recipe.engine.starts_servers:
+        from ramify.engines.vllm.folder import end_abandoned_servers
+
+        # torchrun starts a killed rank again at once, and its servers may still have the memory that is asked for below.
+        end_abandoned_servers()
     device, _ = device_of(recipe.model)
     job = job_here(recipe, device, rank.size) if device == "cuda" else None
     if job is None:

@@ -18,6 +18,7 @@ from ramify.config.schema_parts import (
     refuse_compat_reward,
     refuse_idle_repairs,
     refuse_idle_sandbox,
+    refuse_learner_keys,
     refuse_tools_beside,
     refuse_unrepeatable,
 )
@@ -143,6 +144,7 @@ class EvalRecipe(Section):
         refuse_all(
             self._has_verdict,
             lambda: refuse_unrepeatable(self.run, self.engine.repeats),
+            lambda: refuse_learner_keys(self.engine),
             lambda: refuse_rewriting_chats(self.engine, self.sampling.rewriters, self.repair),
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_tools_beside(self.tools, self.environment),

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from ramify.core.config import Level, Name, ServiceUrl, Variable
+from ramify.engines.configs import EngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import (
@@ -200,6 +201,12 @@ def refuse_idle_rates(optimizer: OptimizerConfig, trains_adapter: bool) -> None:
             raise ValueError(
                 f"learner.optimizer.{key}: an adapter has matrices only. Remove it or model.lora."
             )
+
+
+def refuse_learner_keys(engine: EngineConfig) -> None:
+    """Refuse keys of an engine that act with a learner only (ValueError)."""
+    if keys := engine.learner_keys:
+        raise ValueError(f"engine.{keys[0]}: has no effect here, where nothing is trained. Remove it.")
 
 
 def refuse_two_kinds(environment: EnvironmentSection | None, environments: Environments) -> None:

@@ -19,6 +19,7 @@ from ramify.config.schema_parts import (
     refuse_compat_reward,
     refuse_idle_repairs,
     refuse_idle_sandbox,
+    refuse_learner_keys,
     refuse_tools_beside,
     refuse_unrepeatable,
 )
@@ -86,6 +87,7 @@ class SynthRecipe(Section):
         refuse_all(
             self._tells_right,
             lambda: refuse_unrepeatable(self.run, self.engine.repeats),
+            lambda: refuse_learner_keys(self.engine),
             lambda: refuse_rewriting_chats(
                 self.engine, self.sampling.rewriters, self.repair, hints=self.hints is not None
             ),

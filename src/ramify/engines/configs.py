@@ -1,10 +1,9 @@
 """Settings of engines, apart from their code, which imports torch or a client."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from math import nan
+from math import nan, prod
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -31,6 +30,7 @@ _FLAGS_OF_OURS = (
     *("--uds", "--grpc-port", "--no-enable-prefix-caching", "--hf-overrides", "--tokenizer"),
     *("--skip-tokenizer-init", "--weight-transfer-config"),
 )
+_QUANTISED = ("--quantization", "-q")
 _LAUNCHED = ("gpus", "python", "flags", "batch_invariant")
 SERVER_KEYS = (
     *("urls", "launch", "gpus", "python", "flags", "model", "sleep", "weights_dir", "key_variable"),
@@ -113,6 +113,16 @@ class EngineConfig(Config):
     def service_key(self) -> str | None:
         """The environment variable with the key of its service, if that needs one."""
         return None
+
+    @property
+    def started_on(self) -> tuple[str, ...]:
+        """Return the GPUs of each server that ramify starts, as its key says."""
+        return ()
+
+    @property
+    def learner_keys(self) -> tuple[str, ...]:
+        """Keys that are set and act with a learner only, of which an engine has none in an evaluation."""
+        return ()
 
     @property
     def served_dtype(self) -> str | None:
@@ -216,7 +226,7 @@ class VllmEngineConfig(EngineConfig):
     the learner computes, for GPUs that both share. The last two are untested on a GPU.
 
     `weights` says how new weights reach the servers: through a "folder", over "gloo" (servers of this machine) or over "nccl" (on
-    GPUs that no learner uses; untested).
+    GPUs that no learner uses; untested). `sleep`, `weights` and `weights_dir` act in training only.
 
     `dtype` is the type in which the servers compute. `top_k` most likely tokens bound the entropies. `slots` sequences
     are in flight at each server. `weights_dir` is where new weights are handed over: memory (/dev/shm) for servers of
@@ -259,7 +269,18 @@ class VllmEngineConfig(EngineConfig):
 
     @property
     def _turns(self) -> GpuTurns:
-        return GpuTurns(_share(self.flags), self.gpus[0].count(",") + 1)
+        # Data-parallel ranks have whole copies.
+        return GpuTurns(_share(self.flags), _size(self.flags, "tensor") * _size(self.flags, "pipeline"))
+
+    @property
+    def started_on(self) -> tuple[str, ...]:
+        """With `launch`, the entries of `gpus`."""
+        return self.gpus if self.launch else ()
+
+    @property
+    def learner_keys(self) -> tuple[str, ...]:
+        """Those of its memory and of its new weights."""
+        return tuple(key for key in ("sleep", "weights", "weights_dir") if self.is_changed(key))
 
     @property
     def service_key(self) -> str | None:
@@ -284,13 +305,13 @@ class VllmEngineConfig(EngineConfig):
                 f"model.path: {folder} is an adapter, which a vLLM server here does not load. Merge it first "
                 "(ramify merge lora)."
             )
-        if self._away and hands_over and self.weights == "folder" and self.weights_dir is None:
+        if self.away and hands_over and self.weights == "folder" and self.weights_dir is None:
             raise ConfigError(
-                f"engine.weights_dir: {self._away[0]} is on another machine. Choose a folder on a disk that both machines share."
+                f"engine.weights_dir: {self.away[0]} is on another machine. Choose a folder on a disk that both machines share."
             )
 
     @property
-    def _away(self) -> list[str]:
+    def away(self) -> list[str]:
         """Servers of other machines."""
         return [url for url in self.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
 
@@ -307,14 +328,15 @@ class VllmEngineConfig(EngineConfig):
         for flag in self.flags:
             if _flag_name(flag) in _FLAGS_OF_OURS:
                 raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify. Remove it.")
+        self._refuse_gpus()
         if not 0 < _share(self.flags) <= 1:
             raise ValueError("flags: expected a number above 0 and up to 1 after --gpu-memory-utilization")
 
     def _refuse_weights(self) -> None:
         """Raise ValueError if weights cannot reach these servers in that way."""
-        if self.weights == "gloo" and self._away:
+        if self.weights == "gloo" and self.away:
             raise ValueError(
-                f'weights: "gloo" reaches this machine alone. {self._away[0]} needs "nccl" or "folder".'
+                f'weights: "gloo" reaches this machine alone. {self.away[0]} needs "nccl" or "folder".'
             )
         if self.weights != "folder" and self.sleep:
             raise ValueError(
@@ -322,6 +344,29 @@ class VllmEngineConfig(EngineConfig):
             )
         if self.weights != "folder" and self.weights_dir is not None:
             raise ValueError(f'weights_dir: has no effect with weights = "{self.weights}". Remove it.')
+        if self.weights != "folder" and any(_flag_name(flag) in _QUANTISED for flag in self.flags):
+            raise ValueError(
+                f'weights: "{self.weights}" compares checksums, in which a quantised server hides small steps. Choose "folder".'
+            )
+
+    def _refuse_gpus(self) -> None:
+        """Raise ValueError if two servers have a GPU, or a server is not split over all that it has."""
+        size = prod(_size(self.flags, kind) for kind in ("tensor", "pipeline", "data"))
+        servers: set[str] = set()
+        for entry in filter(None, self.gpus):
+            cards = [card.strip() for card in entry.split(",")]
+            if not all(cards) or len(set(cards)) < len(cards):
+                raise ValueError(f'gpus: expected numbers of different GPUs, such as "0,1", got "{entry}"')
+            if shared := sorted(servers.intersection(cards)):
+                raise ValueError(
+                    f"gpus: GPU {shared[0]} is of two servers. Give each server GPUs of its own."
+                )
+            if len(cards) != size:
+                raise ValueError(
+                    f'gpus: "{entry}" has {len(cards)} GPUs and flags split a server over {size}. Change one of them '
+                    "(--tensor-parallel-size)."
+                )
+            servers.update(cards)
 
 
 def _flag_name(flag: str) -> str:
@@ -331,10 +376,22 @@ def _flag_name(flag: str) -> str:
 
 def _share(flags: Sequence[str]) -> float:
     """Return the share of a GPU that a server's flags ask for; NaN if no number follows the flag."""
+    return _number(flags, ("--gpu-memory-utilization",), _VLLM_SHARE)
+
+
+def _size(flags: Sequence[str], kind: str) -> int:
+    """Return over how many GPUs a server's flags split it in a way: "tensor", "pipeline" or "data"; 0 if that is no number."""
+    size = _number(flags, (f"--{kind}-parallel-size", f"-{kind[0]}p"), 1.0)
+    return int(size) if size == size // 1 else 0
+
+
+def _number(flags: Sequence[str], names: Sequence[str], default: float) -> float:
+    """Return the number of a flag, the last one as in vLLM; NaN if none follows it."""
+    number = default
     for flag, following in pairwise((*flags, "")):
-        if _flag_name(flag) == "--gpu-memory-utilization":
-            value = flag.partition("=")[2] or following
-            with suppress(ValueError):
-                return float(value)
-            return nan
-    return _VLLM_SHARE
+        if _flag_name(flag) in names:
+            try:
+                number = float(flag.partition("=")[2] or following)
+            except ValueError:
+                number = nan
+    return number

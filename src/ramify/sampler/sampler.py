@@ -143,6 +143,17 @@ class SamplingSession(Generic[Opened]):
 
 
 @contextmanager
+def closed_on_error(opened: Closable) -> Iterator[None]:
+    """Close what was opened, such as an engine with its servers, if the block fails: another part cannot be built."""
+    try:
+        yield
+    except BaseException:
+        with agent_loop() as loop:
+            loop.run(opened.close())
+        raise
+
+
+@contextmanager
 def sampling(
     task: Closable, open_sampler: Callable[[], Opened], if_stopped: str = ""
 ) -> Iterator[SamplingSession[Opened]]:

@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -161,15 +162,18 @@ def _buckets(
 
 
 def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
-    """Write all parameters in `dtype` into a new folder, which is complete or absent.
+    """Write all parameters in `dtype` into a new folder, which is complete or absent, and what killed writers left of it is removed.
+
+    One of that name, which a server may be reading, is moved aside, so that its files stay open: it is never half there.
 
     Raises:
         DataError: A weight is NaN or infinite.
         OSError: The folder cannot be written; nothing is left of it.
     """
     weights, kind = ServedWeights(learner), _DTYPES[dtype]
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    part, old = (folder.with_name(f".{folder.name}.{ending}") for ending in ("part", "old"))
+    for left in (part, old):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         _require_room(
@@ -181,8 +185,10 @@ def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
         source = _ByBuckets(weights, names, kind) if is_sharded(learner.model) else weights
         plain_folder.write_weights(part, source, names, kind, lambda: None, threads=threads)
         sync_folder(part)
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            folder.rename(old)
         part.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

@@ -40,6 +40,9 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
         # A run that is at its end already needs no server and no GPU for it.
         if state.step < last:
             prepare(run, session)
+        elif run.evaluation is not None and run.evaluation.is_due(state.step):
+            # Its hand-over would start servers; a stop in the middle would start them once more, to have them sleep.
+            session.stop.run(run.phases.begin())
         if run.is_new:
             state = start_new(run, state, session)
         copy_tokenizer(run.sampler.task.renderer.tokenizer, run.folder.root)

@@ -26,6 +26,7 @@ def test_every_recipe_is_listed_with_its_own_facts(capsys):
     }
     assert rows["arpo_qwen2.5_0.5b_24gb"]["hardware"] == "1 x 24 GB"
     assert rows["quickstart_rl"]["hardware"] == "CPU"
+    assert rows["eval_deepsearch"]["hardware"] == rows["eval_all"]["hardware"] == "CPU and services"
     assert rows["dr_grpo_reasoning_7b"]["paper"] == "Dr. GRPO 2503.20783"
     assert main(["recipes"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(files)

@@ -1,6 +1,7 @@
 """What engines' Configs say about them; nobody but the builder asks of which class one is."""
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,8 +94,39 @@ def test_what_engines_say_of_themselves():
 )
 def test_the_share_of_a_gpu_that_a_server_takes(flags, share):
     settings = {"name": "vllm", "launch": True, "flags": flags}
-    assert VllmEngineConfig(**settings, sleep=True, gpus=("0,1",)).gpu_turns == GpuTurns(share, 2)
+    split = {**settings, "flags": (*flags, "--tensor-parallel-size", "2"), "gpus": ("0,1",)}
+    assert VllmEngineConfig(**split, sleep=True).gpu_turns == GpuTurns(share, 2)
     assert VllmEngineConfig(**settings).gpu_turns is None
+
+
+def test_a_server_with_whole_copies_on_its_gpus_holds_all_weights_on_each():
+    flags = ("-dp", "2", "--pipeline_parallel_size=2")
+    engine = VllmEngineConfig(name="vllm", launch=True, gpus=("0,1,2,3",), flags=flags)
+    assert engine.server_gpus == GpuTurns(0.9, 2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "flags", "expected"),
+    [
+        (("0", "1", "0"), (), "gpus: GPU 0 is of two servers"),
+        (("0,1", "1,2"), ("-tp", "2"), "gpus: GPU 1 is of two servers"),
+        (("0,0",), ("--tensor-parallel-size", "2"), 'expected numbers of different GPUs, such as "0,1", got "0,0"'),
+        (("0,",), (), 'got "0,"'),
+        (("0,1",), (), 'gpus: "0,1" has 2 GPUs and flags split a server over 1'),
+        (("0",), ("--tensor-parallel-size=4",), 'gpus: "0" has 1 GPUs and flags split a server over 4'),
+        (("0",), ("-tp", "many"), "split a server over 0"),
+    ],
+)  # fmt: skip
+def test_gpus_that_two_servers_would_have_or_none_would_use_are_refused(gpus, flags, expected):
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        VllmEngineConfig(name="vllm", launch=True, gpus=gpus, flags=flags)
+
+
+def test_a_quantised_server_is_not_compared_by_checksums():
+    settings = {"name": "vllm", "launch": True, "flags": ("--quantization", "fp8")}
+    assert VllmEngineConfig(**settings).weights == "folder"
+    with pytest.raises(ConfigError, match="a quantised server hides small steps"):
+        VllmEngineConfig(**settings, weights="nccl")
 
 
 def test_servers_refuse_an_adapter_that_no_learner_hands_over(tmp_path):

@@ -10,6 +10,7 @@ from vllm_engines import engine_of, play, request_of, step
 
 from other_user import refuses_another_user
 from ramify.core.errors import MachineError, ServiceDownError
+from ramify.engines.vllm.process import ServerProcess
 from ramify.engines.vllm.replica import ServerState
 from vllm_stand_in import install
 
@@ -123,3 +124,42 @@ def test_a_server_that_cannot_be_started_is_told(folder, tmp_path, monkeypatch):
     with pytest.raises(MachineError, match=r"engine\.python: .*absent cannot be started"):
         engine_of(folder, weights_dir=tmp_path / "weights", hands_over=True, **section)
     assert not list(tmp_path.glob("**/ramify-*"))
+
+
+@pytest.mark.parametrize("weights", ["folder", "gloo"])
+@pytest.mark.parametrize("fault", ["a proxy", "no key", "the second socket", "the second start"])
+def test_nothing_of_what_was_opened_stays_where_a_later_part_fails(
+    folder, tmp_path, monkeypatch, weights, fault
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    section = {"launch": True, "gpus": ("", ""), "python": Path(sys.executable), "weights": weights}
+    if weights == "folder":
+        section["weights_dir"] = tmp_path / "weights"
+    started = []
+    if fault == "a proxy":
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "absent"))
+    elif fault == "no key":
+        section = {
+            **section,
+            "launch": False,
+            "gpus": ("",),
+            "python": None,
+            "key_variable": "ABSENT_SERVER_KEY",
+        }
+        section |= {"urls": ("http://127.0.0.1:9",)}
+    else:
+        method = "__init__" if fault == "the second socket" else "start"
+        work = getattr(ServerProcess, method)
+
+        def fails(process, *arguments):
+            started.append(process)
+            if len(started) == 2:
+                raise MachineError("no room")
+            work(process, *arguments)
+
+        monkeypatch.setattr(ServerProcess, method, fails)
+    with pytest.raises(MachineError):
+        engine_of(folder, hands_over=True, run=tmp_path / "run", **section)
+    assert not list(tmp_path.glob("**/ramify-*"))
+    if fault == "the second start":
+        assert started[0].has_ended

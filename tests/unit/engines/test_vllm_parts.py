@@ -204,3 +204,35 @@ def is_gone(process):
     except ProcessLookupError:
         return True
     return False
+
+
+def test_a_server_gets_no_allocator_of_the_learner_and_no_port_and_its_plugin_is_allowed(monkeypatch):
+    """vLLM's sleep mode asserts that segments do not expand; a service called vllm sets VLLM_PORT on Kubernetes."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "VLLM_PORT")
+    for name in names:
+        monkeypatch.setenv(name, "expandable_segments:True")
+    monkeypatch.setenv("VLLM_PLUGINS", "theirs")
+    where = (Path("/run/s/server-0.sock"), "the-key")
+    variables = command(Path("py"), weights="gloo").environment(*where)
+    assert not set(names) & set(variables)
+    assert variables["VLLM_PLUGINS"] == "theirs,ramify"
+    assert command(Path("py")).environment(*where)["VLLM_PLUGINS"] == "theirs"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of /proc")
+def test_a_killed_runs_servers_are_killed_by_the_next_run_and_a_living_ones_stay(tmp_path, monkeypatch):
+    """One that hangs in a collective ignores the signal that it got, and keeps its GPU's memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sockets = SocketFolder(), SocketFolder()
+    servers = [
+        subprocess.Popen(["sleep", "300"], env={"VLLM_RPC_BASE_PATH": str(folder.path)}) for folder in sockets
+    ]
+    os.close(sockets[0]._lock)  # as after a kill
+    mine = SocketFolder()
+    assert servers[0].wait(10.0) == -9
+    assert servers[1].poll() is None
+    assert (sockets[0].path.exists(), sockets[1].path.exists()) == (False, True)
+    servers[1].kill()
+    servers[1].wait()
+    for folder in (mine, sockets[1]):
+        folder.remove()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from vllm_engines import (
 )
 
 from loopback import Reply, as_json
-from ramify.core.errors import ConfigError, EngineError
+from ramify.core.errors import ConfigError, EngineError, ServiceDownError
 from ramify.core.records import version_folder
 from ramify.modeling.load import load_model
 from vllm_stand_in import stand_in
@@ -221,3 +222,47 @@ def test_another_release_is_a_note(folder):
         here.version = "0.41.1"
         play(engine_of(folder, server, notes=notes), lambda e: e.generate(request_of(folder)))
     assert notes == [f"engine 'vllm': {server.url} is vLLM 0.41.1; ramify is tested with 0.32"]
+
+
+@pytest.mark.parametrize("state", ["paused", "asleep"])
+def test_a_server_that_a_killed_run_left_asleep_is_woken_for_new_weights(folder, state):
+    """Weights are not loaded into one that sleeps, and requests do not wait in one that is paused."""
+
+    async def work(engine):
+        write_version(folder, engine, 1)
+        await engine.load_weights(1)
+        return await engine.generate(request_of(folder))
+
+    with stand_in(folder) as (here, server):
+        setattr(here, state, True)
+        done = play(engine_of(folder, server, hands_over=True), work)
+        assert (here.paused, here.asleep, here.loads_asleep) == (False, False, 0)
+    assert {version for version, _ in done.version_runs} == {1}
+
+
+@pytest.mark.parametrize("state", ["paused", "asleep"])
+def test_without_new_weights_a_server_that_sleeps_is_told(folder, state):
+    with stand_in(folder) as (here, server):
+        setattr(here, state, True)
+        with pytest.raises(ServiceDownError, match=r"sleeps, or was paused: .*Start it again"):
+            play(engine_of(folder, server, start_seconds=0.5), lambda e: e.generate(request_of(folder)))
+        assert getattr(here, state)
+
+
+@pytest.mark.parametrize("section", [{"sleep": True}, {"weights": "gloo"}, {"weights_dir": "w"}])
+def test_a_rollout_takes_the_recipe_of_training_and_leaves_its_servers_as_they_are(folder, section):
+    with stand_in(folder) as (_, server):
+        engine = engine_of(folder, server, **section)
+        assert (engine.info().shares_gpus, engine.info().weights_folder) == (False, None)
+        play(engine, lambda e: e.generate(request_of(folder)))
+        assert not {"/sleep", "/wake_up", "/pause"} & {urlsplit(r.path).path for r in server.requests}
+
+
+def test_nccl_that_ranks_keep_on_loopback_is_no_way_to_another_machine(folder, monkeypatch):
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    with pytest.raises(
+        ConfigError, match=r"engine\.weights: ranks of one machine .* http://node-7:8000 is on another"
+    ):
+        engine_of(folder, urls=("http://node-7:8000",), weights="nccl", hands_over=True)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    assert engine_of(folder, urls=("http://node-7:8000",), weights="nccl", hands_over=True).takes_buckets

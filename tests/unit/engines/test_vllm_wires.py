@@ -13,14 +13,21 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from vllm_engines import IDS, engine_of, plain_scores, play, request_of
+from vllm_engines import IDS, engine_of, plain_scores, play, request_of, write_version
 
 import build
 from loopback import as_json
 from ramify.algos.sft import demonstrated
 from ramify.core.errors import ConfigError, DataError, EngineError
-from ramify.engines.vllm import wires
-from ramify.engines.vllm.middleware.ramify_weights import Delivery, opened, seal
+from ramify.engines.vllm import carriers, wires
+from ramify.engines.vllm.middleware.ramify_weights import (
+    AbsentError,
+    Delivery,
+    Meeting,
+    join,
+    opened,
+    seal,
+)
 from ramify.engines.vllm.weight_checks import unchanged
 from ramify.engines.vllm.wires import GlooWire, NcclWire
 from ramify.modeling.configs import AdapterConfig
@@ -38,6 +45,15 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_servers")]
 def small_buckets(monkeypatch):
     """So that a small model has several."""
     monkeypatch.setattr(LearnerBuckets, "bucket_bytes", 40_000)
+
+
+@pytest.fixture
+def short_waits(monkeypatch):
+    """As gloo waits for a second."""
+    monkeypatch.setattr(wires, "SECONDS", 1.0)
+    monkeypatch.setattr(wires, "_LATER_SECONDS", 0.5)
+    monkeypatch.setattr(carriers, "SECONDS", 1.0)
+    monkeypatch.setattr(carriers, "_LINGER_SECONDS", 2.0)
 
 
 def learner_of(folder, lora=False):
@@ -249,6 +265,62 @@ def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
         publishing(on_wire(folder, first, second, start_seconds=3.0), learner, work)
 
 
+@pytest.mark.usefixtures("short_waits")
+def test_a_server_that_never_comes_to_a_meeting_is_named_and_started_again_by_its_user(folder):
+    """gloo alone would wait in a call that nothing ends."""
+    learner, notes, hung = learner_of(folder), [], threading.Event()
+
+    def hangs(_):
+        hung.wait(60.0)
+
+    async def work(publisher, _):
+        far.faults["/init_weight_transfer_engine"] = hangs
+        await publisher.publish(0)
+        hung.set()
+        assert equal(near, learner)
+        assert not near.paused
+
+    with stand_in(folder) as (near, first), stand_in(folder) as (far, second):
+        engine = on_wire(folder, first, second, notes=notes, start_seconds=5.0)
+        publishing(engine, learner, work)
+    downs = [note for note in notes if "is down" in note]
+    assert "a hand-over that failed. Start it again" in downs[0], notes
+    # The other one gets a pass of its own.
+    assert all(second.url in down for down in downs), notes
+
+
+def test_processes_that_do_not_come_are_named_by_their_ranks(tmp_path):
+    store = Meeting(str(tmp_path / "meeting"), 0, 3, 0.2)
+    with pytest.raises(AbsentError, match=r"processes 1, 2 did not come within 0\.2 s"):
+        join(store, 0)
+    with pytest.raises(RuntimeError, match="was stopped"):
+        join(replace(store, seconds=60.0), 0, lambda: True)
+
+
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("weights", ["folder", "gloo"])
+@pytest.mark.parametrize("path", ["/pause", "/resume"])
+def test_every_request_of_a_hand_over_has_a_limit_of_its_own(folder, monkeypatch, weights, path):
+    """`engine.request_seconds` is half an hour, for answers of many tokens."""
+    learner, hung = learner_of(folder), threading.Event()
+    monkeypatch.setattr("ramify.engines.vllm.server.CHANGE_SECONDS", 0.3)
+    here_faults = {path: lambda _: hung.wait(60.0)}
+
+    async def work(engine):
+        here.faults |= here_faults
+        if weights == "folder":
+            write_version(folder, engine, 1)
+            await engine.load_weights(1)
+        else:
+            await BucketPublisher(engine, "float32", learner, IDS).publish(1)
+
+    with stand_in(folder) as (here, server):
+        engine = engine_of(folder, server, hands_over=True, weights=weights, start_seconds=2.0)
+        with pytest.raises(EngineError, match=rf"{path} does not answer within 0 s"):
+            play(engine, work)
+        hung.set()
+
+
 def test_a_weight_that_is_not_finite_ends_the_run_and_reaches_no_server(folder):
     learner = learner_of(folder)
     with torch.no_grad():
@@ -319,9 +391,13 @@ class Loop:
     def new_id():
         return bytes(range(128))
 
-    def __init__(self, group, size):
+    def __init__(self, group, size, seconds):
         self.sent, self.aborted = [], False
+        assert seconds == wires.SECONDS
         Loop.groups.append((group, size, self))
+
+    def join(self):
+        pass
 
     def broadcast(self, tensor):
         self.sent.append(tensor.clone())

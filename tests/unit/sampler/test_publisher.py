@@ -290,6 +290,37 @@ def test_sixteen_bits_are_half_of_it(folder, tmp_path):
     assert version_folder(tmp_path, 3).name == "version-000003"
 
 
+@pytest.mark.integration
+def test_a_reader_finds_the_folder_of_a_version_whole_while_another_one_takes_its_place(folder, tmp_path):
+    """As after a preflight, whose version 0 comes again; and what killed writers left is removed."""
+    new = tmp_path / "version-000000"
+    for leftover in (".version-000000.part", ".version-000000.old"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "model.safetensors").write_text("half")
+    write_weights(build.learner(load_model(folder)), new, "float32")
+    (first,) = new.glob("*.safetensors")
+    expected = first.read_bytes()
+    model = load_model(folder)
+    with torch.no_grad():
+        model.model.norm.weight.add_(1.0)
+    removed, rmtree = [], served_weights.shutil.rmtree
+
+    def remove(path, **options):
+        # Nothing that a server may open goes before the new folder stands in its place.
+        if path.exists():
+            removed.append(path.name)
+            assert new.is_dir()
+        rmtree(path, **options)
+
+    with first.open("rb") as reader, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served_weights.shutil, "rmtree", remove)
+        write_weights(build.learner(model), new, "float32")
+        assert reader.read() == expected
+    assert removed == [".version-000000.old"]
+    assert first.read_bytes() != expected
+    assert [path.name for path in tmp_path.iterdir()] == [new.name]
+
+
 def test_split_weights_are_cast_before_ranks_send_them_and_gathered_by_buckets(folder, tmp_path, monkeypatch):
     model = load_model(folder)
     plain = {name: p.detach().bfloat16() for name, p in model.named_parameters(remove_duplicate=False)}

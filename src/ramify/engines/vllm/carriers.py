@@ -1,6 +1,7 @@
 """Ways of new weights into servers: through a folder that they read, or bucket by bucket over a wire."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from ramify.core.errors import EngineError, RamifyError
 from ramify.core.protocols import WeightBuckets
 from ramify.core.records import version_folder
+from ramify.engines.vllm.middleware.ramify_weights import AbsentError
 from ramify.engines.vllm.replica import Replica
+from ramify.engines.vllm.server import transfer_seconds
 from ramify.engines.vllm.weight_checks import WeightChecks
-from ramify.engines.vllm.wires import SECONDS, Wire
+from ramify.engines.vllm.wires import SECONDS, Wire, WireError
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _ATTEMPTS = 2
 """A server that dies ends the pass for all; the others get another one."""
 _LINGER_SECONDS = SECONDS + 15.0
-"""How long servers may take to notice that a pass has ended early."""
+"""How long servers may take to notice that a pass has ended early: the limit of gloo's own waits, and a little."""
 _MAX_REASON = 200
+_BYTES = {"float32": 4, "bfloat16": 2}
 
 Value = TypeVar("Value")
 Failures: TypeAlias = dict[Replica, RequestFailedError]
@@ -46,7 +50,9 @@ class FolderCarrier:
     async def carry(self, replicas: Sequence[Replica], version: int, label: str) -> Failures:
         """As there."""
         folder = version_folder(self._folder, version)
-        _, failures = await _settled({r: r.server.load(folder, label) for r in replicas})
+        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        seconds = transfer_seconds(size)
+        _, failures = await _settled({r: r.server.load(folder, label, seconds) for r in replicas})
         return failures
 
 
@@ -81,7 +87,12 @@ class BucketCarrier:
                 failed = await self._pass(left, self.weights, label)
                 failures = {r: error for r, error in failures.items() if r not in left} | failed
                 healthy = await asyncio.gather(*(r.is_healthy() for r in failed))
-                left = tuple(r for r, lives in zip(failed, healthy, strict=True) if lives)
+                # One whose worker hangs would end the next pass for the others too, though its /health answers.
+                left = tuple(
+                    r
+                    for (r, failure), lives in zip(failed.items(), healthy, strict=True)
+                    if lives and failure.kind is not FailureKind.TIMEOUT
+                )
                 if not left:
                     break
         return failures
@@ -99,10 +110,11 @@ class BucketCarrier:
         if self._joined != replicas and (failures := await self._join(replicas, weights)):
             return failures
         about = self._wire.announce(weights, label)
+        seconds = transfer_seconds(sum(map(math.prod, weights.shapes.values())) * _BYTES[weights.dtype])
 
         async def give(replica: Replica, sent: Awaitable[Mapping[str, str]]) -> None:
             async with replica.server.taking_weights(label):
-                await replica.server.receive(about)
+                await replica.server.receive(about, seconds)
                 # Cancelling this must leave our end to be waited for: a thread sends.
                 await self._checks.look(replica.server, await asyncio.shield(sent), weights)
 
@@ -119,9 +131,20 @@ class BucketCarrier:
         about = dict(zip(replicas, self._wire.meet(weights, ends[:-1], ends[-1]), strict=True))
 
         async def meet(replica: Replica, _: Awaitable[None]) -> None:
-            await replica.server.join(about[replica])
+            await replica.server.join(about[replica], SECONDS + 2 * _LINGER_SECONDS)
 
-        failures = await self._together(self._wire.join, dict.fromkeys(replicas, meet))
+        def join() -> None:
+            try:
+                self._wire.join()
+            except AbsentError as error:
+                absent = [
+                    r.url
+                    for r, first, end in zip(replicas, ends[:-1], ends[1:], strict=True)
+                    if not {*range(first, end)}.isdisjoint(error.ranks)
+                ]
+                raise WireError(f"{', '.join(absent)} did not come within {SECONDS:g} s") from None
+
+        failures = await self._together(join, dict.fromkeys(replicas, meet))
         if not failures:
             self._joined = replicas
         return failures
@@ -174,7 +197,9 @@ def _failure(
 ) -> RequestFailedError | None:
     """Return why a server did not do its part, if so."""
     if task.cancelled():
-        return RequestFailedError(FailureKind.TIMEOUT, f"{replica.url} does not end a hand-over that failed")
+        remedy = "" if replica.process is not None else ". Start it again"
+        reason = f"{replica.url} did not end within {_LINGER_SECONDS:g} s a hand-over that failed{remedy}"
+        return RequestFailedError(FailureKind.TIMEOUT, reason)
     error = task.exception() or own.exception()
     if error is None or isinstance(error, RequestFailedError):
         return error

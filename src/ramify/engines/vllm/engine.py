@@ -22,7 +22,7 @@ from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.closing import close_all
 from ramify.core.draws import stream
-from ramify.core.errors import EngineError, MachineError, ServiceDownError
+from ramify.core.errors import EngineError, ServiceDownError
 from ramify.core.protocols import WeightBuckets
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, version_folder
 from ramify.engines.configs import VllmEngineConfig
@@ -57,6 +57,8 @@ class VllmEngine:
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Start the processes of servers that ramify starts, unless they share the learner's GPUs; open no connection yet.
+
+        Where one cannot be started (MachineError), what was passed in is still the caller's to close.
 
         Args:
             replicas: The servers; all serve the same model.
@@ -105,20 +107,9 @@ class VllmEngine:
         # Set when all servers were up for the first time: until then one that is given up ends the run.
         self._has_opened = self._closed = False
         # A server measures the free memory as it starts: where the learner may be computing, it waits for the first use.
-        if not self._sleeps:
-            self._start_processes()
-
-    def _start_processes(self) -> None:
-        processes = [replica.process for replica in self._replicas if replica.process is not None]
-        try:
-            for process in processes:
-                process.start()
-        except MachineError:
-            for process in processes:
-                process.stop()
-            if self._weights is not None:
-                self._weights.remove()
-            raise
+        for replica in () if self._sleeps else self._replicas:
+            if replica.process is not None:
+                replica.process.start()
 
     @property
     def takes_buckets(self) -> bool:

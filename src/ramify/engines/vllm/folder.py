@@ -6,12 +6,19 @@ Each is locked while its process lives and removed at the end, or by the next ru
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from ramify.core.errors import MachineError
 
+SOCKETS = "VLLM_RPC_BASE_PATH"
+"""The variable of a server, and of all that it starts, with the folder of its sockets."""
+_SOCKETS_PREFIX = "ramify-sockets-"
+_END_SECONDS, _POLL_SECONDS = 10.0, 0.02
+"""A killed process gives its GPU's memory back within seconds."""
 _LOCK = ".lock"
 _NEW_LOCK = ".lock.new"
 _MAX_SOCKET_BYTES = 103
@@ -79,17 +86,44 @@ class SocketFolder(LockedFolder):
         Raises:
             MachineError: Nothing can be written there.
         """
-        parent, prefix = Path(tempfile.gettempdir()), "ramify-sockets-"
-        longest = parent / f"{prefix}12345678" / ("n" * _LONGEST_NAME)
+        parent = Path(tempfile.gettempdir())
+        longest = parent / f"{_SOCKETS_PREFIX}12345678" / ("n" * _LONGEST_NAME)
         if len(os.fsencode(longest)) > _MAX_SOCKET_BYTES:
             parent = Path("/tmp")
         try:
-            super().__init__(parent, prefix)
+            super().__init__(parent, _SOCKETS_PREFIX)
         except OSError as error:
             raise MachineError(
                 f"TMPDIR: no folder for the servers' sockets can be made in {parent} ({error.strerror}). Set TMPDIR to a "
                 "folder with a short path."
             ) from None
+
+
+def end_abandoned_servers() -> None:
+    """Kill the servers of this user's runs that were killed, before anything asks how much memory of a GPU is free."""
+    for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        _remove_abandoned(parent, _SOCKETS_PREFIX)
+
+
+def _end_servers(folder: Path) -> None:
+    """Kill servers of this folder, whose run was killed (Linux): one that hangs keeps its GPU's memory, whatever signal it got."""
+    variable = f"{SOCKETS}={folder}".encode()
+    processes = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if variable in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+                processes.append(process)
+    until = time.monotonic() + _END_SECONDS
+    while any(map(_lives, processes)) and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
+
+
+def _lives(process: Path) -> bool:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
@@ -102,6 +136,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _end_servers(folder)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)

@@ -21,7 +21,7 @@ from pathlib import Path
 from ramify.core.config import may_hold_key
 from ramify.core.errors import MachineError
 from ramify.engines.configs import VllmEngineConfig
-from ramify.engines.vllm.folder import SocketFolder
+from ramify.engines.vllm.folder import SOCKETS, SocketFolder
 from ramify.runtime.bound_process import bound_command
 
 _PATIENCE_SECONDS = 10.0
@@ -37,6 +37,9 @@ _WEIGHT_ENGINES: Mapping[str, tuple[str, ...]] = {
 _TRAINERS = ("RANK", "WORLD_SIZE")
 _TRAINERS_PREFIXES = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "RAMIFY_")
 """Variables of torchrun and ramify: a server that read them would join the trainer's processes."""
+_LEARNERS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "VLLM_PORT")
+"""Settings of the learner's allocator: a server that can sleep refuses to start with expandable segments. And a port that servers of
+one machine would fight for; on Kubernetes a service called vllm sets it to an address, of which vLLM dies."""
 _NO_VLLM = "No module named 'vllm'"
 _LOG_PREFIX = re.compile(r"^\([^)]*\) [A-Z]+ \S+ \S+ \[[^]]*\] ")
 """Of vLLM: (process) LEVEL date time [file:line]"""
@@ -92,19 +95,24 @@ class Command:
             name: value
             for name, value in os.environ.items()
             # VLLM_API_KEY may hold a key too: the server would ask for a second one.
-            if not (name in _TRAINERS or name.startswith(_TRAINERS_PREFIXES) or may_hold_key(name))
+            if not (
+                name in (*_TRAINERS, *_LEARNERS) or name.startswith(_TRAINERS_PREFIXES) or may_hold_key(name)
+            )
         }
         own = {
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             # Messages between the server's own processes are pickles; their sockets lie beside ours.
-            "VLLM_RPC_BASE_PATH": str(socket.parent),
+            SOCKETS: str(socket.parent),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(_MIDDLEWARE), os.environ.get("PYTHONPATH")))),
             "RAMIFY_SERVER_KEY": key,
         }
         if self.gpus:
             own["CUDA_VISIBLE_DEVICES"] = self.gpus
+        if self.config.weights == "gloo" and "VLLM_PLUGINS" in inherited:
+            # A list of the plugins that vLLM may load, which ours must be in.
+            own["VLLM_PLUGINS"] = f"{inherited['VLLM_PLUGINS']},ramify"
         if self.config.batch_invariant:
             own["VLLM_BATCH_INVARIANT"] = "1"
         return {**inherited, **own}

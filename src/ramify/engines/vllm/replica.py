@@ -95,7 +95,7 @@ class Replica:
         process: ServerProcess | None,
         *,
         patience_seconds: float,
-        sleeps: bool = False,
+        wakes: bool = False,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """A server that counts as down until `keep` has brought it up.
@@ -104,11 +104,11 @@ class Replica:
             server: The server.
             process: Its process, if ramify starts it.
             patience_seconds: How long it may take to start, or to come back.
-            sleeps: It can be put to sleep.
+            wakes: It gets new weights, so one that sleeps or is paused as it comes up is woken: a run that was killed leaves such.
             note: Receives a line when it goes down and when it is back.
         """
         self.server, self.process = server, process
-        self._patience, self._sleeps, self._note = patience_seconds, sleeps, note
+        self._patience, self._wakes, self._note = patience_seconds, wakes, note
         self.state = ServerState.STARTING
         self.prefixes = CachedPrefixes()
         self.in_flight = 0
@@ -292,7 +292,7 @@ class Replica:
         """Check, wake and prepare the server once; return the failure, if any."""
         try:
             await self.within_limit(self.server.health())
-            if self._sleeps:
+            if self._wakes:
                 await self._wake()
             await checks.prepare(self)
         except RequestFailedError as failure:

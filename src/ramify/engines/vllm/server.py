@@ -24,6 +24,7 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
 - A `reload_weights` that fails may end the server's engine process, and then the server.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -55,6 +56,10 @@ from ramify.net.failures import FailureKind, RequestFailedError
 TESTED = ((0, 32), (0, 32))
 """Oldest and newest release, both included, that the tests ran against."""
 
+CHANGE_SECONDS = 60.0
+"""A server that takes longer to pause, resume, sleep, wake, clear its cache or take a label hangs; a busy one takes seconds."""
+_LEAST_TRANSFER_SECONDS, _BYTES_A_SECOND = 120.0, 25e6
+"""Weights that come slower hang. vLLM on a busy CPU took 50 MB a second, over a folder and over gloo."""
 _MAX_CHECKSUMS = 100_000_000
 """Bytes of checksums; of each of a thousand parameters of a worker there are 150."""
 _MAX_NAMES = 5
@@ -69,6 +74,11 @@ _PLAIN = {
     "spaces_between_special_tokens": False,
 }
 """Sampling without changes of the distribution; sent with each request, since a model's own defaults may differ."""
+
+
+def transfer_seconds(size: int) -> float:
+    """Return how long a server may take to load `size` bytes of weights, or to compute their checksums."""
+    return _LEAST_TRANSFER_SECONDS + size / _BYTES_A_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,61 +224,66 @@ class VllmServer:
             raise answer.malformed(f"it read {size} tokens of a prompt of {len(token_ids)}")
         return read, answer
 
-    async def load(self, folder: Path, label: str) -> None:
+    async def load(self, folder: Path, label: str, seconds: float) -> None:
         """Load the weights of a folder under a label. Requests in flight wait, and go on from their tokens with the new ones.
 
         Raises:
-            RequestFailedError: It failed; it may have the old weights, new ones or some of both.
+            RequestFailedError: It failed, or took more than `seconds`; it may have the old weights, new ones or some of both.
         """
         async with self.taking_weights(label):
-            arguments: dict[str, Json] = {"weights_path": str(folder)}
-            await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
+            body: Json = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+            async with self._limit("/collective_rpc", seconds):
+                await self._post("/collective_rpc", body)
 
     @asynccontextmanager
     async def taking_weights(self, label: str) -> AsyncIterator[None]:
         """Have requests wait while the block changes the weights; then what old ones computed is dropped, and `label` taken."""
-        await self._post("/pause", None, mode="keep")
+        await self._change("/pause", None, mode="keep")
         try:
             yield
             # Without the running requests their blocks would stay, and be found by new ones.
-            cleared, _ = await self._post("/reset_prefix_cache", None, reset_running_requests="true")
+            cleared, _ = await self._change("/reset_prefix_cache", None, reset_running_requests="true")
             if cleared.get("success") is False:
                 raise RequestFailedError(FailureKind.SERVER, f"{self.url}: the prefix cache was not cleared")
-            await self._post("/update_weight_version", {"new_version": label})
+            await self._change("/update_weight_version", {"new_version": label})
         finally:
-            await self._post("/resume", None)
+            await self._change("/resume", None)
 
     async def world_size(self) -> int:
         """Return the number of its workers."""
         read, answer = await self._get("/get_world_size", include_dp="true")
         return number_of(read, "world_size", answer)
 
-    async def join(self, meeting: Json) -> None:
-        """Have its workers meet a learner."""
-        await self._post("/init_weight_transfer_engine", {"init_info": meeting})
+    async def join(self, meeting: Json, seconds: float) -> None:
+        """Have its workers meet a learner within `seconds`."""
+        async with self._limit("/init_weight_transfer_engine", seconds):
+            await self._post("/init_weight_transfer_engine", {"init_info": meeting})
 
     async def leave(self) -> None:
         """Have its workers close their connections to a learner, if they have some."""
-        await self._post("/shutdown_weight_transfer_engine", None)
+        await self._change("/shutdown_weight_transfer_engine", None)
 
-    async def receive(self, about: Json) -> None:
-        """Have its workers receive the weights that a learner sends, and put them in place."""
+    async def receive(self, about: Json, seconds: float) -> None:
+        """Have its workers receive the weights that a learner sends, and put them in place, each within `seconds`."""
         try:
-            await self._post("/start_weight_update", None)
+            await self._change("/start_weight_update", None)
         except RequestFailedError:
             # One that was cut off still counts as begun; an update that vLLM refuses ends it.
             with suppress(RequestFailedError):
-                await self._post("/update_weights", {"update_info": {}})
-            await self._post("/start_weight_update", None)
-        await self._post("/update_weights", {"update_info": about})
-        await self._post("/finish_weight_update", {})
+                await self._change("/update_weights", {"update_info": {}})
+            await self._change("/start_weight_update", None)
+        async with self._limit("/update_weights", seconds):
+            await self._post("/update_weights", {"update_info": about})
+        async with self._limit("/finish_weight_update", seconds):
+            await self._post("/finish_weight_update", {})
 
-    async def weight_checksums(self) -> Mapping[str, str] | None:
+    async def weight_checksums(self, seconds: float) -> Mapping[str, str] | None:
         """Return the checksum of each parameter of its workers; None if it has no such route."""
         try:
-            answer = await self._client.post_json(
-                f"{self.url}/weight_checker", {"action": "checksum"}, headers=self._headers
-            )
+            async with self._limit("/weight_checker", seconds):
+                answer = await self._client.post_json(
+                    f"{self.url}/weight_checker", {"action": "checksum"}, headers=self._headers
+                )
         except RequestFailedError as failed:
             if failed.status == 404:
                 return None
@@ -278,11 +293,11 @@ class VllmServer:
 
     async def sleep(self) -> None:
         """Hand back its memory: the weights are gone until `wake` and `load`."""
-        await self._post("/sleep", None, level="2")
+        await self._change("/sleep", None, level="2")
 
     async def wake(self) -> None:
         """Take its memory again."""
-        await self._post("/wake_up", None)
+        await self._change("/wake_up", None)
 
     async def is_asleep(self) -> bool:
         """Return True if it sleeps, or was paused; False without dev mode."""
@@ -325,6 +340,21 @@ class VllmServer:
     async def _get(self, path: str, **params: str) -> tuple[Mapping[str, Json], Answer]:
         answer = await self._client.get(f"{self.url}{path}", params=params, headers=self._headers)
         return as_mapping(answer, max_answer_bytes(0, 0)), answer
+
+    async def _change(self, path: str, body: Json, **params: str) -> tuple[Mapping[str, Json], Answer]:
+        """Post what changes its state and moves no weights."""
+        async with self._limit(path, CHANGE_SECONDS):
+            return await self._post(path, body, **params)
+
+    @asynccontextmanager
+    async def _limit(self, path: str, seconds: float) -> AsyncIterator[None]:
+        """Raise RequestFailedError if the block takes longer: `engine.request_seconds` is for answers of many tokens."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            reason = f"{self.url}{path} does not answer within {seconds:.0f} s"
+            raise RequestFailedError(FailureKind.TIMEOUT, reason) from None
 
     async def _post(self, path: str, body: Json, **params: str) -> tuple[Mapping[str, Json], Answer]:
         answer = await self._client.post_json(f"{self.url}{path}", body, params=params, headers=self._headers)

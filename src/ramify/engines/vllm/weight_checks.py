@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Set
 
 from ramify.core.protocols import WeightBuckets
-from ramify.engines.vllm.server import VllmServer
+from ramify.engines.vllm.server import VllmServer, transfer_seconds
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _JOINT = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -40,9 +40,11 @@ class WeightChecks:
         Raises:
             RequestFailedError: It holds old weights.
         """
-        if server.url in self._proven and sum(map(math.prod, weights.shapes.values())) > _SMALL:
+        numbers = sum(map(math.prod, weights.shapes.values()))
+        if server.url in self._proven and numbers > _SMALL:
             return
-        held = await server.weight_checksums()
+        # Of four bytes each, or two.
+        held = await server.weight_checksums(transfer_seconds(4 * numbers))
         if held is None:
             return
         before_sent, before_held = self._known.get(server.url, (sent, held))

@@ -51,6 +51,12 @@ class Fit:
             RequestFailedError: It does not answer, or not as vLLM does.
         """
         info = await server.look(self.model)
+        if not self.takes_weights and await server.is_asleep():
+            # Requests would wait for their limit; and nobody brings back weights that a server dropped.
+            raise RequestFailedError(
+                FailureKind.SERVER,
+                f"{server.url} sleeps, or was paused: a training run uses it, or was killed. Start it again",
+            )
         for is_wrong, message in self._findings(info):
             if is_wrong:
                 raise ConfigError(message.replace("{url}", server.url))
@@ -179,7 +185,12 @@ class WeightSync:
             replica.needs_weights = True
         failures = await self._carrier.carry(replicas, self.version, label)
         for replica in replicas:
-            if replica not in failures:
+            if (failure := failures.get(replica)) is not None:
+                # Its worker hangs, while its /health answers: nothing else would end it.
+                if failure.kind is FailureKind.TIMEOUT and replica.process is not None:
+                    replica.process.kill()
+                    self._note(f"engine 'vllm': its process was ended, and starts again: {failure.detail}")
+            else:
                 replica.label, replica.needs_weights = label, False
         self.changed()
         return failures
@@ -192,6 +203,8 @@ class WeightSync:
             EngineError: Its weights are none of this run.
             RequestFailedError: It does not answer.
         """
+        # It may have ended for that reason, and is given the weights again now.
+        self._reasons.pop(replica, None)
         info = await self._fit.look(replica.server)
         if not self._versions and (note := release_note(replica.url, info.version)):
             self._note(note)
@@ -233,5 +246,5 @@ class WeightSync:
             raise RequestFailedError(FailureKind.SERVER, f"its weights are {label!r}, so it started again")
         if self.current is not None and not self.is_current(replica):
             raise RequestFailedError(FailureKind.SERVER, "a hand-over of weights to it was cut off")
-        if self._fit.sleeps and await replica.server.is_asleep():
+        if self._fit.takes_weights and await replica.server.is_asleep():
             raise RequestFailedError(FailureKind.SERVER, "it sleeps, or was paused")

@@ -20,7 +20,9 @@ from ramify.engines.vllm.middleware.ramify_weights import Delivery, Meeting, joi
 from ramify.engines.vllm.nccl import Communicator, NcclCommunicator
 
 SECONDS = 60.0
-"""How long the wire waits for a process, at a meeting and for each bucket."""
+"""How long either end of a wire waits for a process, at a meeting and for each bucket (NCCL: the learner's end alone)."""
+_LATER_SECONDS = 5.0
+"""By which servers wait longer than the learner, who can say which of them did not come."""
 _POLL_SECONDS = 0.0005
 
 
@@ -39,7 +41,9 @@ class Wire(Protocol):
         """Join the meeting, which the servers join at the same time.
 
         Raises:
-            RuntimeError: A process did not come.
+            AbsentError: Processes with these ranks did not come.
+            RuntimeError: One did not come, or the meeting failed.
+            WireError: It was stopped.
         """
         ...
 
@@ -83,12 +87,16 @@ class GlooWire:
         path = self._folder.path / f"meeting-{self._meetings}"
         self._meeting = Meeting(str(path), 0, size, SECONDS)
         self._stopped.clear()
-        return [{**asdict(self._meeting), "first_rank": rank} for rank in first_ranks]
+        shared = {**asdict(self._meeting), "seconds": SECONDS + _LATER_SECONDS}
+        return [{**shared, "first_rank": rank} for rank in first_ranks]
 
     def join(self) -> None:
         """As there."""
         assert self._meeting is not None
-        self._group = join(self._meeting, 0)
+        group = join(self._meeting, 0, self._stopped.is_set)
+        if self._stopped.is_set():
+            raise WireError("it was stopped")
+        self._group = group
 
     def announce(self, weights: WeightBuckets, label: str) -> Json:
         """As there."""
@@ -156,13 +164,14 @@ class NcclWire:
         """Nothing is joined yet."""
         self._make = communicator
         self._communicator: Communicator | None = None
-        self._id, self._size = b"", 0
 
     def meet(self, weights: WeightBuckets, first_ranks: Sequence[int], size: int) -> Sequence[Json]:
         """As there."""
-        self._id, self._size = self._make.new_id(), size
+        group = self._make.new_id()
+        # Made here, so that `stop` ends it also before the thread has begun to join.
+        self._communicator = self._make(group, size, SECONDS)
         shared: dict[str, Json] = {
-            "nccl_unique_id_b64": base64.b64encode(self._id).decode(),
+            "nccl_unique_id_b64": base64.b64encode(group).decode(),
             "world_size": size,
             "packed": True,
             # vLLM cuts what comes by the same rule as `WeightBuckets`.
@@ -173,7 +182,9 @@ class NcclWire:
 
     def join(self) -> None:
         """As there."""
-        self._communicator = self._make(self._id, self._size)
+        if (communicator := self._communicator) is None:
+            raise WireError("it was stopped")
+        communicator.join()
 
     def announce(self, weights: WeightBuckets, label: str) -> Json:  # noqa: ARG002 - of the protocol
         """As there; vLLM sets the label afterwards."""
@@ -188,11 +199,11 @@ class NcclWire:
         """As there."""
         checksums: dict[str, str] = {}
         for number, names in enumerate(weights.buckets):
-            if self._communicator is None:
+            if (communicator := self._communicator) is None:
                 raise WireError("it was stopped")
             tensors = _current(weights, number, on_cpu=False)
             pieces = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-            self._communicator.broadcast(torch.cat(pieces))
+            communicator.broadcast(torch.cat(pieces))
             checksums.update((name, _sum(piece)) for name, piece in zip(names, pieces, strict=True))
         return checksums
 

@@ -13,6 +13,7 @@ of somebody else is refused. Nothing is pickled.
 import hashlib
 import hmac
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ from torch._C._distributed_c10d import FileStore, ProcessGroupGloo
 
 TRAILER_BYTES = 40
 _NUMBER_BYTES = 8
+_POLL_SECONDS = 0.005
 _THREADS = 4
 _POOL = ThreadPoolExecutor(_THREADS, "ramify-digests")
 """Explicit threads: torchrun leaves one to OpenMP."""
@@ -82,11 +84,26 @@ class Delivery:
             yield list(islice(tensors, size))
 
 
-def join(meeting: Meeting, rank: int) -> ProcessGroupGloo:
+class AbsentError(RuntimeError):
+    """Processes did not come to a meeting.
+
+    Attributes:
+        ranks: Their numbers.
+    """
+
+    def __init__(self, ranks: list[int], seconds: float) -> None:
+        super().__init__(
+            f"of a meeting's processes {', '.join(map(str, ranks))} did not come within {seconds:g} s"
+        )
+        self.ranks = ranks
+
+
+def join(meeting: Meeting, rank: int, is_stopped: Callable[[], bool] = lambda: False) -> ProcessGroupGloo:
     """Return the group of a meeting's processes, once all have come. It listens on loopback alone.
 
     Raises:
-        RuntimeError: One of them did not come.
+        AbsentError: Some of them did not come.
+        RuntimeError: They cannot connect, or `is_stopped` became true.
     """
     gloo: Any = ProcessGroupGloo
     options = gloo._Options()
@@ -95,8 +112,21 @@ def join(meeting: Meeting, rank: int) -> ProcessGroupGloo:
     options._timeout = timedelta(seconds=meeting.seconds)
     store = FileStore(meeting.path, meeting.size)
     store.set_timeout(timedelta(seconds=meeting.seconds))
+    _wait_for_all(store, meeting, rank, is_stopped)
     group: ProcessGroupGloo = gloo(store, rank, meeting.size, options)
     return group
+
+
+def _wait_for_all(store: FileStore, meeting: Meeting, rank: int, is_stopped: Callable[[], bool]) -> None:
+    """Wait until all processes are there: gloo itself waits for each in a call that nothing ends early."""
+    until = time.monotonic() + meeting.seconds
+    store.set(f"came-{rank}", "1")
+    while absent := [other for other in range(meeting.size) if not store.check([f"came-{other}"])]:
+        if is_stopped():
+            raise RuntimeError("the meeting was stopped")
+        if time.monotonic() > until:
+            raise AbsentError(absent, meeting.seconds)
+        time.sleep(_POLL_SECONDS)
 
 
 def seal(delivery: Delivery, number: int, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[str]]:
