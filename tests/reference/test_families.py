@@ -18,6 +18,7 @@ from ramify.learner.pack import pack
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, packs_trees, save_model
 from ramify.modeling.lora import add_lora
+from ramify.modeling.lora_merge import write_merged
 from ramify.modeling.model_config import FAMILIES, WRAPPERS
 from ramify.modeling.weight_files import WITHIN
 from ramify.sampler.served_weights import ServedWeights
@@ -190,6 +191,9 @@ def test_an_adapter_is_trained_and_peft_loads_it_into_the_whole_model(family, fo
         ours = model.eval()(ids).logits
         assert torch.equal(again.eval()(ids).logits, ours)
         assert torch.allclose(adapted(ids).logits, ours, atol=2e-5)
+        merged = write_merged(tmp_path / "adapter", tmp_path / "merged")
+        plain = AutoModelForCausalLM.from_pretrained(merged, attn_implementation="eager")
+        assert torch.allclose(plain(ids).logits, ours, atol=2e-5)
 
 
 def test_servers_get_the_weights_under_the_names_of_the_files(folder):

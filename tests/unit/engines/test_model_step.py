@@ -19,7 +19,9 @@ PROMPT = [5, 9, 33, 60, 81, 12, 7, 7, 40]
 TAILS = [[101], [102, 90, 4], [103, 8], [104, 17, 17, 22]]
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama", "ministral3", "seed_oss", "smollm3"])
+@pytest.fixture(
+    scope="module", params=["qwen2", "qwen3", "qwen3_moe", "llama", "ministral3", "seed_oss", "smollm3"]
+)
 def folder(request, tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("step") / request.param, request.param)
 

@@ -47,7 +47,8 @@ def test_forward_equals_that_of_the_runs(seed, kv_heads, window):
             ours = whole(0, query, key, value, 0.3, window)
             runs = TreeAttention(segments, device, torch.float32)(0, query, key, value, 0.3, window)
         assert torch.allclose(ours, runs, atol=1e-5)
-        behind = FlexTreeAttention(segments, device, compiled=False)(0, query[:, :, 5:], key, value, 0.3)
+        plan = FlexTreeAttention(segments, device, compiled=False)
+        behind = plan(0, query[:, :, 5:], key, value, 0.3, window)
         assert torch.allclose(behind, runs[:, 5:], atol=1e-5)
 
 

@@ -52,7 +52,7 @@ def test_decoding_with_a_cache_and_no_plan_is_causal(folder):
 def test_plan_sees_each_layer_once_and_its_answer_is_used(folder):
     model, calls = load_model(folder), []
 
-    def plan(layer_index, query, key, value, scaling):
+    def plan(layer_index, query, key, value, scaling, window):
         calls.append((layer_index, query.shape, key.shape, value.shape, scaling))
         return torch.zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3])
 
