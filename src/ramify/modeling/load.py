@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from ramify.modeling.model_config import (
 from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.text_decoder import WholeModel, whole_model
 from ramify.modeling.weight_files import StoredTensor, of_decoder, stored_tensors
+from ramify.modeling.weight_values import ValueFlags, check_values, joined
 
 _SHARD = "5GB"
 """Largest file of weights; a model on a GPU is copied to the CPU one file at a time."""
@@ -47,11 +47,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 _ROTARY_BUFFER = re.compile(r"rotary_emb\.inv_freq$")
 """A buffer in old files; models compute it from their configuration."""
-
-_MAY_BE_ZERO = re.compile(r"\.(o_proj|out_proj|down_proj|gate|shared_expert_gate)(\.weight)?$")
-"""Matrices that may be all zeros, because added layers start that way: outputs to the residual stream, routers."""
-
-_MAX_LISTED = 3
 
 
 def packs_trees(model: PreTrainedModel) -> bool:
@@ -221,7 +216,7 @@ def require_fit(
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: no model can be made of it ({reason})") from None
     if problems := _misfits(report, {}):
-        raise DataError(f"{path}: the weights are of another model: {_joined(problems)}")
+        raise DataError(f"{path}: the weights are of another model: {joined(problems)}")
     fitting: PretrainedConfig = config
     return fitting
 
@@ -280,7 +275,7 @@ def _configured(folder: Path, record: dict[str, Any], stored: Mapping[str, Store
     config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
     report = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
     if problems := _misfits(report, stored):
-        raise DataError(f"{folder}: {_joined(problems)} (config.json: model_type = {record['model_type']!r})")
+        raise DataError(f"{folder}: {joined(problems)} (config.json: model_type = {record['model_type']!r})")
     return config
 
 
@@ -318,50 +313,6 @@ def _misfits(report: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> l
             for name, shape, expected in sorted(report["mismatched_keys"])
         ),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class ValueFlags:
-    """The values of a weight, or of a part of one: some are not finite; some are not zero; and it is a matrix."""
-
-    not_finite: bool
-    not_zero: bool
-    is_matrix: bool
-
-    @classmethod
-    def of(cls, weight: torch.Tensor) -> "ValueFlags":
-        """Read a weight once."""
-        if not weight.numel():
-            return cls(False, False, weight.ndim > 1)
-        low, high = torch.aminmax(weight.detach())
-        return cls(
-            not bool(torch.isfinite(low) and torch.isfinite(high)), bool(low) or bool(high), weight.ndim > 1
-        )
-
-
-def check_values(flags: Mapping[str, ValueFlags], stored: Mapping[str, StoredTensor], folder: Path) -> None:
-    """Refuse weights that can only be damaged.
-
-    Vectors may be zero (biases, and norms that are stored as a difference from one).
-
-    Raises:
-        DataError: A weight contains NaN or infinity, or a matrix is all zeros.
-    """
-    problems = []
-    for name, values in flags.items():
-        label = f"{stored[name].file.name}: {name}" if name in stored else name
-        if values.not_finite:
-            problems.append(f"{label} holds NaN or infinity, expected finite numbers")
-        elif values.is_matrix and not values.not_zero and not _MAY_BE_ZERO.search(name):
-            problems.append(f"{label} is all zeros, expected weights")
-    if problems:
-        raise DataError(f"{folder}: {_joined(problems)}. Copy the file again from its source")
-
-
-def _joined(problems: Iterable[str]) -> str:
-    listed = list(problems)
-    more = f"; and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-    return "; ".join(listed[:_MAX_LISTED]) + more
 
 
 @contextmanager

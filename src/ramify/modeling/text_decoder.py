@@ -16,13 +16,11 @@ from safetensors import safe_open
 
 from ramify.core.errors import DataError
 from ramify.modeling.plain_folder import write_in_parts
-from ramify.modeling.tensor_files import TensorHead
+from ramify.modeling.tensor_files import TYPES, TensorHead
 from ramify.modeling.weight_files import OLDER, WITHIN, StoredTensor, decoder_name
 
 OTHER_PARTS = r".*(vision_tower|multi_modal_projector|audio_tower|embed_vision|embed_audio)\..*"
 """Modules beside the decoder, some of which have names that an adapter targets."""
-
-_KINDS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class WholeModel:
             return
         own = {stored: tensors.get(decoder_name(stored) or "") for stored in self.stored}
         heads = {
-            name: TensorHead(_KINDS[self.stored[name].kind], self.stored[name].shape)
+            name: TensorHead(TYPES[self.stored[name].kind], self.stored[name].shape)
             if tensor is None
             else TensorHead(tensor.dtype, tuple(tensor.shape))
             for name, tensor in own.items()

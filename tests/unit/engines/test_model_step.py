@@ -144,7 +144,7 @@ def test_weights_are_those_of_the_last_change(folder):
 
     old = logits()
     with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.mul_(1.5)
+        model.model.layers[0].self_attn.o_proj.weight.mul_(1.5)
     step.weights_changed()
     table.clear()
     new = logits()
@@ -159,9 +159,9 @@ def test_an_adapter_around_a_linear_module_is_called(folder):
 
     model = load_model(folder)
     for layer in model.model.layers:
-        plain = layer.mlp.up_proj
-        layer.mlp.up_proj = Adapter(plain.in_features, plain.out_features, bias=False)
-        layer.mlp.up_proj.weight = plain.weight
+        plain = layer.self_attn.o_proj
+        layer.self_attn.o_proj = Adapter(plain.in_features, plain.out_features, bias=False)
+        layer.self_attn.o_proj.weight = plain.weight
     table = table_of(model)
     table.tokens[0, :4] = [5, 6, 7, 8]
     with torch.inference_mode():
