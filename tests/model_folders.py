@@ -63,6 +63,8 @@ def write_model(
         Qwen2ForCausalLM,
         Qwen3Config,
         Qwen3ForCausalLM,
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
         SeedOssConfig,
         SeedOssForCausalLM,
         SmolLM3Config,
@@ -99,6 +101,9 @@ def write_model(
         elif family == "seed_oss":
             none = {"attention_dropout": 0.0, "residual_dropout": 0.0}
             model = SeedOssForCausalLM(SeedOssConfig(**sizes, **none, head_dim=32))
+        elif family == "qwen3_moe":
+            experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts, head_dim=16, norm_topk_prob=True))
         elif family == "smollm3":
             model = SmolLM3ForCausalLM(SmolLM3Config(**sizes, no_rope_layers=[1, 0] * layers))
         else:

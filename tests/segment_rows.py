@@ -59,12 +59,17 @@ def states(size, kv_heads, heads=4, head_dim=16, dtype=torch.float32, device="cp
     ]
 
 
-def dense_mask(segments):
-    """The keys that each query sees. [R, R]"""
+def dense_mask(segments, window=None):
+    """The keys that each query sees; with a window, the nearest ones of its path. [R, R]"""
     mask = torch.zeros(segments[-1].stop, segments[-1].stop, dtype=torch.bool)
     for number, segment in enumerate(segments):
         above = number
         while above >= 0:
             mask[segment.start : segment.stop, segments[above].start : segments[above].stop] = True
             above = segments[above].parent
-    return mask.tril()
+    mask = mask.tril()
+    if window is None:
+        return mask
+    # The nearest key of a path has as many keys behind it as there are to the query.
+    behind = mask.int().flip(1).cumsum(1).flip(1)
+    return mask & (behind <= window)

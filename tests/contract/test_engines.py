@@ -233,6 +233,6 @@ def test_the_local_engine_refuses_models_that_it_cannot_compute(tmp_path):
     windows = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None}
     (folder / "config.json").write_text(json.dumps(config | windows))
     with pytest.raises(
-        ConfigError, match=r'engine\.name: "local" computes full attention.*use another engine'
+        ConfigError, match=r'engine\.name: "local" does not compute the layers of.*use another engine'
     ):
         LocalEngine(load_model(folder), ChatTokenizer(folder), num_slots=2, context_tokens=40)

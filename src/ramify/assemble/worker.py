@@ -122,7 +122,8 @@ class WorkerPlan:
         from safetensors import safe_open
 
         from ramify.learner.sharding import on_any
-        from ramify.modeling.load import ValueFlags, check_values, load_unfilled
+        from ramify.modeling.load import load_unfilled
+        from ramify.modeling.weight_values import ValueFlags, check_values
 
         unfilled = load_unfilled(folder, dtype)
         if unfilled is None:

@@ -22,9 +22,15 @@ from ramify.core.errors import ConfigError, MachineError
 from ramify.engines.configs import GpuTurns
 from ramify.modeling.configs import AdapterConfig, ModelConfig
 from ramify.modeling.memory_plan import Config, Job, MemoryPlan, ModelSize, choose, row_bytes, store_bytes
-from ramify.modeling.model_config import is_adapter_folder, published_config, read_model_config, whole_folder
+from ramify.modeling.model_config import (
+    is_adapter_folder,
+    published_config,
+    read_model_config,
+    read_object_file,
+    whole_folder,
+)
 from ramify.modeling.model_path import fetch_model, is_fetched
-from ramify.modeling.weight_files import stored_tensors
+from ramify.modeling.weight_files import of_decoder, stored_tensors
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -159,7 +165,8 @@ def job_here(recipe: AnyRecipe, device: str, processes: int = 1, *, trains: bool
     if not loads_weights(recipe, trains=trains) or not is_fetched(recipe.model.path):
         return None
     folder = whole_folder(recipe.model.folder)
-    shapes = {name: tensor.shape for name, tensor in stored_tensors(folder).items()}
+    stored = of_decoder(read_object_file(folder / "config.json"), stored_tensors(folder))
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
     return job_of(recipe, shapes, _sizes(read_model_config(folder)), device, processes, trains=trains)
 
 
@@ -208,7 +215,9 @@ def adapter_parameters(section: AdapterConfig, shapes: Shapes) -> int:
     parameters = 0
     for name, shape in shapes.items():
         module = name.removesuffix(".weight").rpartition(".")[2]
-        is_layer = ".layers." in name and len(shape) == 2
+        # Routers and experts are no linear layers, and have no adapter.
+        is_routed = ".experts." in name or module == "gate"
+        is_layer = ".layers." in name and len(shape) == 2 and not is_routed
         if is_layer and (section.targets == "all-linear" or module in section.targets):
             parameters += section.rank * sum(shape)
     return parameters

@@ -86,21 +86,20 @@ class Attend(Protocol):
         ...
 
 
-Norm: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+Map: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    before_attention: Norm
+    before_attention: Map
     qkv: Projection
-    query_norm: Norm | None
-    key_norm: Norm | None
+    query_norm: Map | None
+    key_norm: Map | None
     rotates: bool
     scaling: float
     output: Projection
-    before_mlp: Norm
-    gate_up: Projection
-    down: Projection
+    before_mlp: Map
+    mlp: Map
 
 
 class Decoder:
@@ -131,8 +130,7 @@ class Decoder:
         scales = None if self._query_scales is None else self._query_scales[positions].to(x.dtype)
         for index, layer in enumerate(self._layers):
             x = x + self._attention(index, layer, layer.before_attention(x), angles, scales, attend)
-            gate, up = layer.gate_up(layer.before_mlp(x))
-            x = x + layer.down(F.silu(gate).mul_(up))[0]
+            x = x + layer.mlp(layer.before_mlp(x))
         return self._norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -195,12 +193,22 @@ def _read_layer(layer: torch.nn.Module) -> _Layer:
         scaling=attention.scaling,
         output=project([attention.o_proj]),
         before_mlp=_norm(parts.post_attention_layernorm),
-        gate_up=project([mlp.gate_proj, mlp.up_proj]),
-        down=project([mlp.down_proj]),
+        # Routed experts are called as they are.
+        mlp=(lambda x: mlp(x[None])[0]) if hasattr(mlp, "experts") else _gated(mlp),
     )
 
 
-def _norm(module: torch.nn.Module) -> Norm:
+def _gated(mlp: Any) -> Map:  # noqa: ANN401 - of transformers
+    gate_up, down = project([mlp.gate_proj, mlp.up_proj]), project([mlp.down_proj])
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up(x)
+        return down(F.silu(gate).mul_(up))[0]
+
+    return call
+
+
+def _norm(module: torch.nn.Module) -> Map:
     parts: Any = module
 
     def norm(x: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ from ramify.engines.model_step import ModelStep, cache_dtype, cache_shape
 from ramify.engines.sampling import RowFilters, SampledTokens, Sampler, sample
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
 from ramify.engines.slots import DecodeRows, Match, PrefillChunk, SlotTable, group_rows
-from ramify.modeling.load import packs_trees
+from ramify.modeling.model_config import fits_slots
 
 _TURNS_AFTER_AN_END = 8
 """Iterations of the event loop between a step that ended sequences and the next step."""
@@ -94,12 +94,12 @@ class LocalEngine:
             sampler: Chooses tokens; replays and benchmarks use one that plays a script.
 
         Raises:
-            ConfigError: The model has layers other than full attention.
+            ConfigError: The model is of another family, or has layers other than full attention.
         """
-        if not packs_trees(model):
+        if not fits_slots(model.config):
             raise ConfigError(
-                f'engine.name: "local" computes full attention, and this {model.config.model_type} has other layers; '
-                "use another engine or another model"
+                f'engine.name: "local" does not compute the layers of this {model.config.model_type}; use another engine or '
+                "another model (docs/models.md)"
             )
         self._tokenizer = tokenizer
         self._vocab_size: int = model.config.vocab_size

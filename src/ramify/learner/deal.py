@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramify.core.records import PackedRow
+from ramify.modeling.memory_plan import head_dim, kv_heads, mlp_width
 
 EVEN = 1.05
 """The largest share, over an equal share of the work without cuts, at which nothing is cut, or cut further."""
@@ -37,11 +38,10 @@ class Cost:
         """Return the costs for a model."""
         hidden, layers = config.hidden_size, config.num_hidden_layers
         heads = config.num_attention_heads
-        size = getattr(config, "head_dim", None) or hidden // heads
-        shared = getattr(config, "num_key_value_heads", None) or heads
+        size, shared = head_dim(config), kv_heads(config)
         attention = hidden * size * (2 * heads + 2 * shared)
         return cls(
-            token=2.0 * layers * (attention + 3 * hidden * config.intermediate_size),
+            token=2.0 * layers * (attention + 3 * hidden * mlp_width(config)),
             written=2.0 * hidden * config.vocab_size,
             pair=4.0 * layers * heads * size,
         )

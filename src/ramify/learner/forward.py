@@ -243,7 +243,13 @@ class _StagePlan:
         self._read: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(
-        self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self,
+        layer_index: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float,
+        window: int | None = None,
     ) -> torch.Tensor:
         # A layer that is recomputed in the backward pass calls this twice.
         if self._keep and layer_index not in self._read:
@@ -255,7 +261,7 @@ class _StagePlan:
         if self._above:
             keys, values = zip(*(plan._read[layer_index] for plan in self._above), strict=True)
             key, value = torch.cat([*keys, key], 2), torch.cat([*values, value], 2)
-        return self._attention(layer_index, query, key, value, scaling)
+        return self._attention(layer_index, query, key, value, scaling, window)
 
     def backward(self, head: "_HeadGradient | None") -> None:
         """Backward pass from the states below the head, and from the key and value gradients of the stages below."""
@@ -312,11 +318,18 @@ def _head(
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     weight: torch.Tensor = head.weight
     how = settings.temperature, settings.with_entropy, settings.chunk_tokens
+    cap: float | None = getattr(model.config, "final_logit_softcapping", None)
     if backward is None:
-        return None, *written_logprobs(states, weight, targets, *how)
+        return None, *written_logprobs(states, weight, targets, *how, cap=cap)
     loss, head_grad = backward
     grad, logprobs, entropies = written_backward(
-        states, weight, targets, *how, lambda chunk, *values: loss(part.written[chunk], *values), head_grad
+        states,
+        weight,
+        targets,
+        *how,
+        lambda chunk, *values: loss(part.written[chunk], *values),
+        head_grad,
+        cap=cap,
     )
     return _HeadGradient(states, grad), logprobs, entropies
 

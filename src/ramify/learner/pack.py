@@ -119,8 +119,8 @@ def tree_rows(
         trees: Trees of one optimizer step.
         token_budget: Number of tokens computed at a time.
         keep_dead: Keep nodes with weight but without advantage, because a KL term or an entropy bonus acts on them too.
-        share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not all
-            see the whole context (sliding windows, linear attention).
+        share_prefixes: False gives each context of each trajectory a row of its own, for models with layers that fold
+            the context into a state (linear attention).
         most_tokens: Cut trees with more unique tokens at branch points, into rows of at most as many.
 
     Raises:

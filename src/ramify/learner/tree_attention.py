@@ -1,5 +1,7 @@
 """Attention over a packed row: each segment attends to its ancestors and causally to itself, and to nothing else.
 
+In a layer with a sliding window it attends to the nearest of these tokens only, counted along its path.
+
 There is no mask over the whole row. The row is cut into runs of at most `_RUN` queries, and each run is multiplied only
 with the keys that it can see, so that a block of scores stays in the processor's cache. Small neighbouring segments share
 a run, with a mask over the few keys that not all of them see. The backward pass recomputes the scores; only queries, keys
@@ -51,18 +53,39 @@ class TreeAttention:
     def __init__(
         self, segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype, context: int = 0
     ) -> None:
-        self._whole_row = len(segments) == 1
-        self._runs = () if self._whole_row else _runs(segments, device, dtype, context)
+        self._segments, self._device, self._dtype, self._context = tuple(segments), device, dtype, context
+        self._longest = int(depths_of(segments).max()) + 1
+        self._runs: dict[int | None, tuple[_Run, ...]] = {}
 
     def __call__(
-        self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self,
+        layer_index: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float,
+        window: int | None = None,
     ) -> torch.Tensor:
         """Shapes: query [1, Hq, R - context, D], key and value [1, Hkv, R, D] -> [1, R - context, Hq, D]."""
         del layer_index
-        if self._whole_row:
+        if window is not None and window >= self._longest:
+            window = None
+        if len(self._segments) == 1 and window is None:
             return grouped_sdpa(query, key, value, scaling, causal=True).transpose(1, 2)
-        output: torch.Tensor = _RunAttention.apply(query[0], key[0], value[0], scaling, self._runs)  # type: ignore[no-untyped-call]
+        if window not in self._runs:
+            # Layers of a kind share them.
+            self._runs[window] = _runs(self._segments, self._device, self._dtype, self._context, window)
+        output: torch.Tensor = _RunAttention.apply(query[0], key[0], value[0], scaling, self._runs[window])  # type: ignore[no-untyped-call]
         return output[None]
+
+
+def depths_of(segments: Sequence[SegmentSpan]) -> Ints:
+    """Return the number of tokens before each token of a row on its path. [R]"""
+    depths = np.empty(segments[-1].stop, dtype=np.int64)
+    for segment in segments:
+        first = depths[segments[segment.parent].stop - 1] + 1 if segment.parent >= 0 else 0
+        depths[segment.start : segment.stop] = np.arange(first, first + segment.stop - segment.start)
+    return depths
 
 
 class _RunAttention(torch.autograd.Function):
@@ -139,10 +162,17 @@ def _probabilities(q: torch.Tensor, k: torch.Tensor, run: _Run) -> torch.Tensor:
 
 
 def _runs(
-    segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype, context: int
+    segments: Sequence[SegmentSpan],
+    device: torch.device,
+    dtype: torch.dtype,
+    context: int,
+    window: int | None = None,
 ) -> tuple[_Run, ...]:
+    depths = depths_of(segments)
     pieces = [piece for piece in _pieces(segments) if piece.start >= context]
-    return tuple(_run(group, device, dtype, context) for group in _groups(pieces))
+    if window is not None:
+        pieces = [_nearest(piece, int(depths[piece.start]) - window + 1, depths) for piece in pieces]
+    return tuple(_run(group, device, dtype, context, depths, window) for group in _groups(pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +199,17 @@ def _pieces(segments: Sequence[SegmentSpan]) -> list[_Piece]:
     return sorted(pieces, key=lambda piece: piece.start)
 
 
+def _nearest(piece: _Piece, least: int, depths: Ints) -> _Piece:
+    """Return the piece without the keys at depths below `least`, which stand first in each range of its path."""
+    nearest = []
+    for first, last in piece.context:
+        # Segments of one path that lie behind each other are one range; depths ascend within it.
+        start = first + int(np.searchsorted(depths[first:last], least))
+        if start < last:
+            nearest.append((start, last))
+    return _Piece(piece.start, piece.stop, tuple(nearest))
+
+
 def _groups(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     """Group neighbouring pieces into runs, as long as a run stays short and computes few hidden pairs."""
     groups: list[list[_Piece]] = []
@@ -188,7 +229,14 @@ def _groups(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return groups
 
 
-def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype, before_queries: int) -> _Run:
+def _run(
+    pieces: Sequence[_Piece],
+    device: torch.device,
+    dtype: torch.dtype,
+    before_queries: int,
+    depths: Ints,
+    window: int | None,
+) -> _Run:
     context = _merged([r for piece in pieces for r in piece.context])
     keys = np.concatenate([np.arange(first, last) for first, last in context])
     start, stop = pieces[0].start, pieces[-1].stop
@@ -196,6 +244,8 @@ def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype, bef
     for piece in pieces:
         rows = np.arange(piece.start, piece.stop)
         hidden[rows - start] = ~_inside(keys, piece.context) | (keys > rows[:, None])
+        if window is not None:
+            hidden[rows - start] |= depths[keys] <= depths[rows, None] - window
     seen_by_all = int(np.argmax(hidden.any(0))) if hidden.any() else len(keys)
     part = torch.from_numpy(hidden[:, seen_by_all:])
     mask = torch.zeros(part.shape, dtype=dtype).masked_fill_(part, float("-inf"))

@@ -19,9 +19,18 @@ class AttentionPlan(Protocol):
     """Computes the attention of a layer for the tokens of one forward pass."""
 
     def __call__(
-        self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self,
+        layer_index: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float,
+        window: int | None = None,
     ) -> torch.Tensor:
-        """Shapes: query [B, Hq, T, D], key and value [B, Hkv, T, D] -> [B, T, Hq, D]; Hq is a multiple of Hkv."""
+        """Shapes: query [B, Hq, T, D], key and value [B, Hkv, T, D] -> [B, T, Hq, D]; Hq is a multiple of Hkv.
+
+        With a window, a token attends to itself and to the `window - 1` tokens before it on its path.
+        """
         ...
 
 
@@ -49,12 +58,19 @@ def grouped_sdpa(
     )
 
 
-def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, window: int | None
+) -> torch.Tensor:
+    """Compute causal attention of the last Q <= R tokens of a sequence. [B, Hq, Q, D], [B, Hkv, R, D] -> [B, Hq, Q, D]"""
     num_queries, num_keys = query.shape[2], key.shape[2]
-    if num_queries == num_keys:
+    is_wide = window is None or window >= num_keys
+    if num_queries == num_keys and is_wide:
         return grouped_sdpa(query, key, value, scaling, causal=True)
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device)
-    return grouped_sdpa(query, key, value, scaling, mask.tril(num_keys - num_queries))
+    mask = mask.tril(num_keys - num_queries)
+    if window is not None and not is_wide:
+        mask = mask.triu(num_keys - num_queries - window + 1)
+    return grouped_sdpa(query, key, value, scaling, mask)
 
 
 def _attention(
@@ -64,14 +80,15 @@ def _attention(
     value: torch.Tensor,
     _attention_mask: torch.Tensor | None,
     scaling: float,
+    sliding_window: int | None = None,
     attention_plan: AttentionPlan | None = None,
     **_unused: object,
 ) -> tuple[torch.Tensor, None]:
     if attention_plan is None:
-        return _causal(query, key, value, scaling).transpose(1, 2), None
+        return causal_attention(query, key, value, scaling, sliding_window).transpose(1, 2), None
     layer_index = module.layer_idx
     assert isinstance(layer_index, int)
-    return attention_plan(layer_index, query, key, value, scaling), None
+    return attention_plan(layer_index, query, key, value, scaling, sliding_window), None
 
 
 def _no_mask(attention_mask: torch.Tensor | None = None, **_unused: object) -> None:

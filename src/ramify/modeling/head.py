@@ -24,10 +24,12 @@ def written_logprobs(
     temperature: float,
     with_entropy: bool,
     chunk_tokens: int,
+    *,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the logprob of each target, and entropy of its distribution, under softmax(logits / temperature); no gradient.
 
-    Shapes: hidden [W, H] (the hidden states that predict the targets), weight [V, H], targets [W] -> logprobs [W],
+    With a cap, logits are cap tanh(logits / cap) first, as in Gemma. Shapes: hidden [W, H] (the hidden states that predict the targets), weight [V, H], targets [W] -> logprobs [W],
     entropies [W] or None. In nats; float64 for weights in float64, else float32.
     """
     hidden, weight = _multipliable(hidden), _multipliable(weight)
@@ -36,7 +38,7 @@ def written_logprobs(
     logprobs = room.new_empty(size)
     entropies = torch.empty_like(logprobs) if with_entropy else None
     for part in _parts(size, part_tokens):
-        logits = _logits(room, hidden[part], weight, temperature)
+        logits = _logits(room, hidden[part], weight, temperature, cap)
         logprobs[part], part_entropies = _normalize(logits, targets[part], with_entropy, None)
         if entropies is not None and part_entropies is not None:
             entropies[part] = part_entropies
@@ -53,6 +55,8 @@ def written_backward(
     chunk_tokens: int,
     loss: PartLoss,
     weight_grad: torch.Tensor | None,
+    *,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Gradient with respect to `hidden` of the sum of `loss` over parts of the tokens; logprobs; entropies.
 
@@ -67,15 +71,15 @@ def written_backward(
     logprobs = room.new_empty(size)
     entropies = torch.empty_like(logprobs) if with_entropy else None
     for part in _parts(size, part_tokens):
-        logits = _logits(room, hidden[part], weight, temperature)
+        logits = _logits(room, hidden[part], weight, temperature, cap)
+        derivatives = None if cap is None else 1 - (logits * (temperature / cap)).square_()
         probs = spare[: len(logits)]
         logprobs[part], part_entropies = _normalize(logits, targets[part], with_entropy, probs)
         if entropies is not None and part_entropies is not None:
             entropies[part] = part_entropies
         loss_gradients = _loss_gradients(loss, part, logprobs[part], part_entropies)
-        gradient = _logit_gradients(probs, targets[part], *loss_gradients, part_entropies, temperature).to(
-            weight.dtype
-        )
+        by_logits = _logit_gradients(probs, targets[part], *loss_gradients, part_entropies, temperature)
+        gradient = (by_logits if derivatives is None else by_logits.mul_(derivatives)).to(weight.dtype)
         if grad_hidden.dtype == gradient.dtype:
             torch.mm(gradient, weight, out=grad_hidden[part])
         else:
@@ -111,14 +115,16 @@ def _room(weight: torch.Tensor, tokens: int) -> torch.Tensor:
 
 
 def _logits(
-    room: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor, temperature: float
+    room: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor, temperature: float, cap: float | None
 ) -> torch.Tensor:
-    """hidden @ weight.T / temperature, written into `room`. [P, V]"""
+    """hidden @ weight.T, capped, / temperature, written into `room`. [P, V]"""
     logits = room[: len(hidden)]
     if weight.dtype == room.dtype:
         torch.mm(hidden, weight.T, out=logits)
     else:
         logits.copy_(torch.mm(hidden, weight.T, out_dtype=room.dtype))
+    if cap is not None:
+        logits.div_(cap).tanh_().mul_(cap)
     if temperature != 1.0:
         logits /= temperature
     return logits

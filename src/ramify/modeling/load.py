@@ -1,9 +1,9 @@
 """Load and save model folders in the Hugging Face layout: whole models and LoRA adapters.
 
 A packed tree computes a shared token once, which is exact only if its hidden state is the same on every trajectory. So
-dense decoders with full attention in every layer are loaded with ramify's attention and take packed trees. Models with
-sliding windows or linear attention keep transformers' attention and need a row for each context of a trajectory
-(`packs_trees`).
+decoders whose layers attend to all tokens before, or to a window of them, are loaded with ramify's attention and take packed
+trees; which experts a token goes to depends on the token alone. Models with linear attention keep transformers' attention and
+need a row for each context of a trajectory (`packs_trees`). Of a model that also reads pictures the text decoder is loaded.
 """
 
 import logging
@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,18 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 from ramify.core.errors import DataError, RamifyError
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.lora import adapter_tensors, has_adapters, load_adapter, save_adapter
-from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
+from ramify.modeling.model_config import (
+    WRAPPERS,
+    check_architecture,
+    is_adapter_folder,
+    read_object_file,
+    text_config,
+    whole_folder,
+)
 from ramify.modeling.recompute import recompute_activations
-from ramify.modeling.weight_files import StoredTensor, stored_tensors
+from ramify.modeling.text_decoder import WholeModel, whole_model
+from ramify.modeling.weight_files import StoredTensor, of_decoder, stored_tensors
+from ramify.modeling.weight_values import ValueFlags, check_values, joined
 
 _SHARD = "5GB"
 """Largest file of weights; a model on a GPU is copied to the CPU one file at a time."""
@@ -39,11 +47,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 _ROTARY_BUFFER = re.compile(r"rotary_emb\.inv_freq$")
 """A buffer in old files; models compute it from their configuration."""
-
-_MAY_BE_ZERO = re.compile(r"\.(o_proj|out_proj|down_proj|gate|shared_expert_gate)(\.weight)?$")
-"""Matrices that may be all zeros, because added layers start that way: outputs to the residual stream, routers."""
-
-_MAX_LISTED = 3
 
 
 def packs_trees(model: PreTrainedModel) -> bool:
@@ -74,14 +77,17 @@ def load_unfilled(path: Path, dtype: str) -> tuple[PreTrainedModel, Mapping[str,
     """Return a whole model in training mode whose parameters are on the meta device, and the tensors of its files.
 
     So a process that needs a part of each weight reads no more. None: the files do not hold just these parameters under
-    just these names (adapters, saved buffers, a tied head that is stored twice), and `load_model` has to read them.
+    just these names (adapters, saved buffers, a tied head that is stored twice, experts one by one, a decoder within a larger
+    model), and `load_model` has to read them.
 
     Raises:
         DataError: As for `load_model`, but for values.
     """
     if is_adapter_folder(path):
         return None
-    record, packs, stored = _checked(path, dtype)
+    record, packs, stored, whole = _checked(path, dtype)
+    if whole is not None:
+        return None
     # A number that stands for a whole weight takes no memory, and transformers computes the buffers.
     numbers = {
         name: torch.zeros((), dtype=DTYPES[dtype]).expand(tensor.shape)
@@ -121,6 +127,7 @@ def shapes_of(record: dict[str, Any], name: str) -> tuple[dict[str, tuple[int, .
         DataError: The architecture is not supported.
     """
     check_architecture(record, name)
+    record = text_config(record, name)
     try:
         config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -141,30 +148,39 @@ def check_weights(path: Path) -> None:
     """
     folder = whole_folder(path)
     path = folder / "config.json"
-    record = read_object_file(path)
-    check_architecture(record, f"{path}")
-    stored = stored_tensors(folder)
+    whole = read_object_file(path)
+    check_architecture(whole, f"{path}")
+    record, stored = text_config(whole, f"{path}"), of_decoder(whole, stored_tensors(folder))
     _check_layers(record, stored, path)
     with quiet_transformers(), _naming(folder):
         _configured(folder, record, stored)
 
 
-def _checked(folder: Path, dtype: str) -> tuple[dict[str, Any], bool, Mapping[str, StoredTensor]]:
-    """Return a model's configuration, whether it takes packed trees, and the tensors of its files."""
+def _checked(
+    folder: Path, dtype: str
+) -> tuple[dict[str, Any], bool, Mapping[str, StoredTensor], WholeModel | None]:
+    """Return a decoder's configuration, whether it takes packed trees, its tensors, and the whole model that it is a part of."""
     path = folder / "config.json"
-    record = read_object_file(path)
-    packs = check_architecture(record, f"{path}")
+    whole = read_object_file(path)
+    packs = check_architecture(whole, f"{path}")
+    record = text_config(whole, f"{path}")
     if dtype not in DTYPES:
         raise DataError(f"model dtype {dtype!r} is unknown, expected one of {sorted(DTYPES)}")
-    stored = stored_tensors(folder)
+    tensors = stored_tensors(folder)
+    stored = of_decoder(whole, tensors)
     _check_layers(record, stored, path)
-    return record, packs, stored
+    return record, packs, stored, WholeModel(whole, tensors) if whole["model_type"] in WRAPPERS else None
 
 
 def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
-    record, packs, stored = _checked(folder, dtype)
+    record, packs, stored, whole = _checked(folder, dtype)
+    tensors = None if whole is None else whole.decoder_tensors()
     with quiet_transformers():
-        model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
+        model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa", tensors)
+    if whole is not None:
+        holder: Any = model
+        holder.taken_from = whole
+        holder.name_or_path = model.config._name_or_path = str(folder)
     check_values(
         {name: ValueFlags.of(parameter) for name, parameter in model.named_parameters()}, stored, folder
     )
@@ -189,6 +205,7 @@ def require_fit(
         DataError: The model is of an unsupported architecture; weights are missing, unknown or of another shape.
     """
     check_architecture(record, f"{path}")
+    shapes, record = of_decoder(record, shapes), text_config(record, f"{path}")
     _check_layers(record, shapes, path)
     try:
         with quiet_transformers():
@@ -199,7 +216,7 @@ def require_fit(
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: no model can be made of it ({reason})") from None
     if problems := _misfits(report, {}):
-        raise DataError(f"{path}: the weights are of another model: {_joined(problems)}")
+        raise DataError(f"{path}: the weights are of another model: {joined(problems)}")
     fitting: PretrainedConfig = config
     return fitting
 
@@ -258,7 +275,7 @@ def _configured(folder: Path, record: dict[str, Any], stored: Mapping[str, Store
     config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
     report = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
     if problems := _misfits(report, stored):
-        raise DataError(f"{folder}: {_joined(problems)} (config.json: model_type = {record['model_type']!r})")
+        raise DataError(f"{folder}: {joined(problems)} (config.json: model_type = {record['model_type']!r})")
     return config
 
 
@@ -298,50 +315,6 @@ def _misfits(report: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> l
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ValueFlags:
-    """The values of a weight, or of a part of one: some are not finite; some are not zero; and it is a matrix."""
-
-    not_finite: bool
-    not_zero: bool
-    is_matrix: bool
-
-    @classmethod
-    def of(cls, weight: torch.Tensor) -> "ValueFlags":
-        """Read a weight once."""
-        if not weight.numel():
-            return cls(False, False, weight.ndim > 1)
-        low, high = torch.aminmax(weight.detach())
-        return cls(
-            not bool(torch.isfinite(low) and torch.isfinite(high)), bool(low) or bool(high), weight.ndim > 1
-        )
-
-
-def check_values(flags: Mapping[str, ValueFlags], stored: Mapping[str, StoredTensor], folder: Path) -> None:
-    """Refuse weights that can only be damaged.
-
-    Vectors may be zero (biases, and norms that are stored as a difference from one).
-
-    Raises:
-        DataError: A weight contains NaN or infinity, or a matrix is all zeros.
-    """
-    problems = []
-    for name, values in flags.items():
-        label = f"{stored[name].file.name}: {name}" if name in stored else name
-        if values.not_finite:
-            problems.append(f"{label} holds NaN or infinity, expected finite numbers")
-        elif values.is_matrix and not values.not_zero and not _MAY_BE_ZERO.search(name):
-            problems.append(f"{label} is all zeros, expected weights")
-    if problems:
-        raise DataError(f"{folder}: {_joined(problems)}. Copy the file again from its source")
-
-
-def _joined(problems: Iterable[str]) -> str:
-    listed = list(problems)
-    more = f"; and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-    return "; ".join(listed[:_MAX_LISTED]) + more
-
-
 @contextmanager
 def writing_model(folder: Path) -> Iterator[None]:
     """While a model is written, tell what goes wrong in one line: safetensors and tokenizers have errors of their own.
@@ -367,6 +340,8 @@ def save_model(
 ) -> None:
     """Write a plain Hugging Face folder, or for a model with an adapter a peft folder; both load without ramify.
 
+    A text decoder is written within the model that it was taken from.
+
     `generation_config.json` is not written: transformers refuses to save many files that it reads, and without one it
     uses `config.json`.
 
@@ -379,6 +354,9 @@ def save_model(
     path = Path(folder)
     if has_adapters(model):
         save_adapter(model, path, weights=weights, tensors=tensors)
+        return
+    if whole := whole_model(model):
+        whole.save(path, model.dtype, (tensors or model.state_dict()) if weights else None)
         return
     written = None if weights and tensors is None else dict(tensors or {})
     generation = model.generation_config

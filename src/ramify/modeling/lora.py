@@ -32,7 +32,8 @@ from ramify.modeling.model_config import (
     whole_folder,
 )
 from ramify.modeling.tensor_files import weights_checksum
-from ramify.modeling.weight_files import stored_tensors
+from ramify.modeling.text_decoder import OTHER_PARTS, whole_model
+from ramify.modeling.weight_files import WITHIN, stored_tensors
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -60,6 +61,8 @@ MAY_DIFFER = (
     "alpha_pattern",
 )
 """peft settings that may vary, because W + scale B A still holds; all others must have their default."""
+_OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj")
+_EXPERTS_REFUSED = "the routed experts, which are not linear layers. Name modules of the attention only"
 _MERGE_IT = "Merge the adapter into its base first (ramify merge lora)"
 
 
@@ -195,8 +198,7 @@ def inject(model: PreTrainedModel, config: "LoraConfig") -> None:
         model.add_adapter(config, _ADAPTER)
     if config.target_parameters:
         raise ConfigError(
-            f"model.lora.targets: {sorted(config.target_modules or ())} include the routed experts, which are not linear "
-            "layers. Name modules of the attention only"
+            f"model.lora.targets: {sorted(config.target_modules or ())} include {_EXPERTS_REFUSED}"
         )
     base = Path(model.name_or_path or ".").resolve()
     config.base_model_name_or_path = str(base)
@@ -225,9 +227,10 @@ def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the adapter's matrices, by their names in a peft file."""
+    """Return the adapter's matrices, by their names in a peft file; a text decoder's are named as in its whole model."""
+    within = "model." if whole_model(model) is None else WITHIN
     return {
-        f"{PREFIX}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
+        f"{PREFIX}{name.replace('model.', within, 1)}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(model)
         for part in ("lora_A", "lora_B")
     }
@@ -240,7 +243,10 @@ def _target_names(model: PreTrainedModel, targets: Targets) -> tuple[str, ...]:
     known = {name.rpartition(".")[2] for name in linear if ".lora_" not in name and ".base_layer" not in name}
     if targets == "all-linear":
         return tuple(sorted(known))
+    has_experts = any(name.endswith(".experts") for name, _ in model.named_modules())
     for target in targets:
+        if target not in known and has_experts and target in _OF_EXPERTS:
+            raise ConfigError(f"model.lora.targets: {target!r} is of {_EXPERTS_REFUSED}")
         if target not in known:
             raise ConfigError(
                 f"model.lora.targets: {target!r} is not a linear layer inside the decoder, expected some of {sorted(known)}"
@@ -289,6 +295,8 @@ def save_adapter(
     # The iteration order of a set differs between processes.
     record = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
     record |= {"peft_type": "LORA", "inference_mode": True}
+    if whole_model(model) is not None:
+        record["exclude_modules"] = OTHER_PARTS
     (folder / ADAPTER_SETTINGS).write_text(json.dumps(record, indent=2, sort_keys=True), encoding="utf-8")
     (folder / _CHECKSUM_FILE).write_text(json.dumps({"crc32": base_checksum(model)}), encoding="utf-8")
     if not weights:
@@ -312,6 +320,9 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
     path = folder / ADAPTER_SETTINGS
     record = read_adapter_settings(folder)
+    if record.get("exclude_modules") == OTHER_PARTS:
+        # Of the whole model; peft warns where there are none.
+        del record["exclude_modules"]
     try:
         inject(model, LoraConfig(**{key: record[key] for key in MAY_DIFFER if key in record}))
     except ConfigError:
@@ -395,14 +406,19 @@ def require_numbers(record: dict[str, Any], path: Path) -> None:
     Raises:
         DataError: One of them is no number in its bounds, or a pattern is no object of them.
     """
-    for key, low, high in (("r", 1, _MAX_RANK), ("lora_alpha", 1e-9, 1e6)):
-        patterns = {"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key]
-        pattern = record.get(patterns) or {}
+    for key, pattern_key, low, high in (
+        ("r", "rank_pattern", 1, _MAX_RANK),
+        ("lora_alpha", "alpha_pattern", 1e-9, 1e6),
+    ):
+        pattern = record.get(pattern_key) or {}
         if not isinstance(pattern, dict):
-            raise DataError(f"{path}: {patterns} = {pattern!r:.80}, expected an object of numbers by module")
-        for value in (record.get(key, low), *pattern.values()):
+            raise DataError(
+                f"{path}: {pattern_key} = {pattern!r:.80}, expected an object of numbers by module"
+            )
+        of_modules = {f"{pattern_key}[{module!r:.80}]": value for module, value in pattern.items()}
+        for name, value in {key: record.get(key, low), **of_modules}.items():
             kind = int if key == "r" else int | float
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
                 raise DataError(
-                    f"{path}: {key} = {value!r:.80}, expected a number from {low:,} to {high:,.0f}"
+                    f"{path}: {name} = {value!r:.80}, expected a number from {low:,} to {high:,.0f}"
                 )

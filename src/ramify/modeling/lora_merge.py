@@ -21,10 +21,16 @@ from ramify.modeling.lora_products import (
     products_of,
     require_mergeable,
 )
-from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, read_object_file, whole_folder
+from ramify.modeling.model_config import (
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
+    WRAPPERS,
+    read_object_file,
+    whole_folder,
+)
 from ramify.modeling.plain_folder import Weights, write_settings, write_weights
 from ramify.modeling.tensor_files import weights_checksum
-from ramify.modeling.weight_files import stored_tensors
+from ramify.modeling.weight_files import decoder_name, stored_tensors
 
 
 class StoredWeights:
@@ -138,6 +144,9 @@ def adapted_folder(folder: Path) -> MergedModel:
         )
     sources: dict[str, tuple[Weights, str]] = {name: (weights, name) for name in weights.shapes}
     config = read_object_file(base / "config.json")
+    if config["model_type"] in WRAPPERS:
+        stored = {decoder_name(name): name for name in weights.shapes}
+        products = {stored.get(decoder_name(name), name): product for name, product in products.items()}
     tied = bool(shapes_of(config, f"{base / 'config.json'}")[1].tie_word_embeddings)
     # transformers leaves a stored head that differs from the embedding as it is, whatever the configuration says.
     if tied and not _are_same(weights, [name for name in (EMBEDDING, HEAD) if name in sources]):

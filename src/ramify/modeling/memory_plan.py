@@ -24,7 +24,7 @@ _FLOAT = 4
 """Bytes of a float32; norms compute in float32 for any dtype of the model."""
 
 _RECOMPUTED_FAMILIES = ("llama", "ministral3", "mistral", "qwen2", "qwen3", "seed_oss", "smollm3")
-_NORMS = {"gemma3_text": 4}
+_NORMS = {"gemma3_text": 4, "gemma4_text": 4}
 """Norms per layer, in families that do not have two."""
 
 SHARES = {"cuda": 0.8, "cpu": 0.6}
@@ -70,7 +70,7 @@ def row_bytes(
     """
     last_norm = config.hidden_size * (max(size, _FLOAT) + 2 * size)
     # In the backward pass of a layer, an adapter's scaled copies of gradients, and a second gradient of each input.
-    copies = size * (4 * _mlp_width(config) + 2 * config.hidden_size) * adapter
+    copies = size * (4 * mlp_width(config) + 2 * config.hidden_size) * adapter
     stored = config.num_hidden_layers * _layer(config, size) + last_norm + copies
     inputs = config.num_hidden_layers * size * config.hidden_size
     again = inputs + _layer(config, size, recomputed=True) + last_norm + copies
@@ -80,18 +80,35 @@ def row_bytes(
 
 def store_bytes(config: Config, slots: int, context: int, size: int) -> int:
     """Return the bytes of the local engine's keys and values, of `slots` sequences of `context` tokens and the spare position."""
-    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * _head_dim(config) * size
+    per_token = 2 * config.num_hidden_layers * kv_heads(config) * head_dim(config) * size
     return int(per_token * slots * (context + 1))
 
 
-def _head_dim(config: Config) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+def head_dim(config: Config) -> int:
+    """Return the size of an attention head; where layers differ, the largest."""
+    return _largest(config, "head_dim") or config.hidden_size // config.num_attention_heads
+
+
+def kv_heads(config: Config) -> int:
+    """Return the heads of keys and values of a layer; where layers differ, the most."""
+    return _largest(config, "num_key_value_heads") or int(config.num_attention_heads)
+
+
+def _largest(config: Config, key: str) -> int:
+    """Return a size of the attention, 0 if the configuration has none; transformers refuses to name one where layers differ."""
+    if key in (getattr(config, "per_layer_attributes", None) or ()):
+        return max(int(getattr(layer, key)) for layer in config.per_layer_config)
+    apart = getattr(config, "per_layer_config", None)
+    others = [part.get(key) for part in apart.values()] if isinstance(apart, dict) else []
+    return max(
+        int(value or 0) for value in (getattr(config, key, 0), getattr(config, f"global_{key}", 0), *others)
+    )
 
 
 def _layer(config: Config, size: int, *, recomputed: bool = False) -> int:
     """Return the bytes that one layer keeps for a token; one that is computed again keeps what autograd does."""
-    queries = config.num_attention_heads * _head_dim(config)
-    keys = config.num_key_value_heads * _head_dim(config)
+    queries = config.num_attention_heads * head_dim(config)
+    keys = kv_heads(config) * head_dim(config)
     # A norm keeps its input in float32, the normalised values and, for the product behind it, the scaled ones; in
     # `recompute` the input alone.
     recomputes = config.model_type in _RECOMPUTED_FAMILIES and not recomputed
@@ -99,11 +116,11 @@ def _layer(config: Config, size: int, *, recomputed: bool = False) -> int:
     norms = 2 * size * config.hidden_size if recomputes else _NORMS.get(config.model_type, 2) * norm
     # Queries, output, and output in the row's order; keys and values, and their copies gathered with the ancestors'.
     attention = size * (3 * queries + 6 * keys)
-    if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
+    if config.model_type in ("qwen3", "qwen3_moe", "qwen3_next", "olmo3", "gemma3_text", "gemma4_text"):
         attention += (size if recomputes else max(size, _FLOAT) + size) * (queries + keys)
     # What `recompute` keeps, and for other activations what autograd does.
     is_silu = getattr(config, "hidden_act", None) == "silu"
-    mlp = (2 if is_silu and not recomputed else 4) * size * _mlp_width(config)
+    mlp = (2 if is_silu and not recomputed else 4) * size * mlp_width(config)
     return int(norms + attention + mlp)
 
 
@@ -111,14 +128,17 @@ def _head_bytes(config: Config, tokens: int, size: int, device_type: str, *, is_
     """Return the bytes of blocks of logits, and of temporary copies of the head weight's gradient."""
     # Logits, probabilities, and a gradient if the loss needs entropies or another dtype. On a CPU blocks are small.
     at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
-    blocks = 3 * min(tokens, at_once)
+    # The slopes of a cap are one more.
+    has_cap = getattr(config, "final_logit_softcapping", None) is not None
+    blocks = (3 + has_cap) * min(tokens, at_once)
     # The embedding's gradient, and for a 16-bit dtype the head's, summed in float32.
     copies = config.hidden_size * (1 if size >= _FLOAT else 2) * is_trained
     rows: int = blocks + copies
     return rows * max(size, _FLOAT) * int(config.vocab_size)
 
 
-def _mlp_width(config: Config) -> int:
+def mlp_width(config: Config) -> int:
+    """Return the columns of the matrices between a layer's two norms that a token is multiplied with."""
     if getattr(config, "num_experts", 0):
         routed: int = config.num_experts_per_tok * config.moe_intermediate_size
         return routed + int(getattr(config, "shared_expert_intermediate_size", 0))

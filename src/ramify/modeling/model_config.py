@@ -13,11 +13,38 @@ from ramify.core.json_text import parse_object
 from ramify.files.untrusted import read_small_file
 from ramify.modeling.model_path import is_hub_id, local_folder
 
-PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "ministral3", "smollm3", "seed_oss")
-"""Families whose trees are packed, unless the configuration has a sliding window."""
+SLOT_FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "ministral3", "smollm3", "seed_oss")
+"""Families that the local engine computes, unless the configuration has a sliding window."""
 
-ROW_FAMILIES = ("gemma3_text", "olmo3", "qwen3_next")
-"""Families with sliding windows or linear attention, which need a row for each context of a trajectory."""
+PACKING_FAMILIES = (*SLOT_FAMILIES, "olmo3", "gemma3_text", "gemma4_text")
+"""Families whose trees are packed: each layer attends, to all tokens before or to a window of them."""
+
+ROW_FAMILIES = ("qwen3_next",)
+"""Families with linear attention, which need a row for each context of a trajectory."""
+
+WRAPPERS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}
+"""Models that also read pictures, and the family of their text decoder, which is what is trained."""
+
+FAMILIES = (*PACKING_FAMILIES, *ROW_FAMILIES, *WRAPPERS)
+"""Every `model_type` that can be trained."""
+
+_OF_THE_WHOLE = (
+    *("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype"),
+    *("quantization_config", "compression_config", "transformers_weights"),
+)
+"""Keys beside `text_config` that say something about the text decoder too."""
+
+OMITTED = {
+    "gemma3_text": {
+        **{"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+        "max_position_embeddings": 131_072,
+    },
+    "gemma4_text": {
+        **{"vocab_size": 262_144, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+        "max_position_embeddings": 131_072,
+    },
+}
+"""transformers' defaults, which the published wrappers omit."""
 
 SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angle depends only on the position."""
@@ -107,12 +134,31 @@ def _base_folder(name: str) -> Path | None:
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
-    """Read `config.json` of a model folder, or of an adapter's base, without loading the model.
+    """Read `config.json` of a model folder, or of an adapter's base, without loading the model; of a wrapper its text decoder's part.
 
     Raises:
         DataError: The folder or the file is missing, or the file is not a JSON object.
     """
-    return read_object_file(whole_folder(folder) / "config.json")
+    path = whole_folder(folder) / "config.json"
+    return text_config(read_object_file(path), f"{path}")
+
+
+def text_config(config: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the values of the text decoder: those of a wrapper's `text_config`, of any other model all of them.
+
+    Raises:
+        DataError: A wrapper has no such part, or that of another family.
+    """
+    family = WRAPPERS.get(config["model_type"]) if isinstance(config.get("model_type"), str) else None
+    if family is None:
+        return config
+    part = config.get("text_config")
+    if not isinstance(part, dict) or part.get("model_type", family) != family:
+        raise DataError(
+            f"{source}: text_config = {_shown(part)}, expected an object of model_type {family!r}"
+        )
+    shared = {key: config[key] for key in _OF_THE_WHOLE if key in config}
+    return {**OMITTED[family], **part, **shared, "model_type": family}
 
 
 def check_architecture(config: dict[str, Any], source: str) -> bool:
@@ -122,13 +168,18 @@ def check_architecture(config: dict[str, Any], source: str) -> bool:
         Whether trees can be packed; otherwise each context of a trajectory needs its own row.
 
     Raises:
-        DataError: Family, kind of layer, activation or rotary embedding is not supported; the model has capped logits,
+        DataError: Family, kind of layer, activation or rotary embedding is not supported; the model has capped scores,
             bidirectional attention, dropout, a router loss or quantised weights; a number is invalid.
     """
+    whole, config = config, text_config(config, source)
+    if whole.get("model_type") == "gemma3" and config.get("final_logit_softcapping") is not None:
+        raise DataError(
+            f"{source}: final_logit_softcapping = {_shown(config['final_logit_softcapping'])}, expected null (of a Gemma 3 that "
+            "reads pictures transformers ignores it, and vLLM does not)"
+        )
     family = config.get("model_type")
-    families = PACKING_FAMILIES + ROW_FAMILIES
-    if not isinstance(family, str) or family not in families:
-        raise DataError(f"{source}: model_type {_shown(family)} is not supported, expected one of {families}")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise DataError(f"{source}: model_type {_shown(family)} is not supported, expected one of {FAMILIES}")
     _check_numbers(config, source)
     layer_types = config.get("layer_types")
     if not isinstance(layer_types, list | None):
@@ -136,14 +187,25 @@ def check_architecture(config: dict[str, Any], source: str) -> bool:
     kinds = {str(kind) for kind in layer_types or ()} - {"full_attention", "sliding_attention"}
     if kinds and not (family == "qwen3_next" and kinds == {"linear_attention"}):
         raise DataError(f"{source}: layers of kind {sorted(kinds)} are not supported in {family}")
-    if family in PACKING_FAMILIES and config.get("hidden_act", "silu") != "silu":
+    if family in SLOT_FAMILIES and config.get("hidden_act", "silu") != "silu":
         raise DataError(
             f"{source}: hidden_act = {_shown(config['hidden_act'])} is not supported, expected 'silu'"
         )
     _check_rotation(config, source)
     _check_growth(config, source)
     _check_switches(config, source)
-    return family in PACKING_FAMILIES and not _has_windows(config)
+    return family in PACKING_FAMILIES
+
+
+def fits_slots(config: Any) -> bool:  # noqa: ANN401 - transformers' configuration
+    """Return True if the local engine computes models of this configuration: all layers attend to all tokens before."""
+    if config.model_type not in SLOT_FAMILIES:
+        return False
+    # Some families have a window in every layer, others where the layer's kind says so.
+    kinds = getattr(config, "layer_types", None)
+    return "sliding_attention" not in (kinds or ()) and not (
+        kinds is None and getattr(config, "sliding_window", None)
+    )
 
 
 def _check_numbers(config: dict[str, Any], source: str) -> None:
@@ -170,13 +232,6 @@ def _check_numbers(config: dict[str, Any], source: str) -> None:
             )
 
 
-def _has_windows(config: dict[str, Any]) -> bool:
-    if config.get("model_type") == "mistral":
-        # transformers omits defaults; Mistral's is a window of 4096.
-        return config.get("sliding_window", 4096) is not None
-    return bool(config.get("use_sliding_window")) or "sliding_attention" in (config.get("layer_types") or ())
-
-
 def _check_rotation(config: dict[str, Any], source: str) -> None:
     _check_base(config, source, "")
     for key in ("rope_scaling", "rope_parameters"):
@@ -188,7 +243,8 @@ def _check_rotation(config: dict[str, Any], source: str) -> None:
         # Families with several kinds of layers have an object for each kind.
         for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
             kind = part.get("rope_type", part.get("type", "default"))
-            if kind not in SUPPORTED_ROTATIONS:
+            is_own = kind == "proportional" and config["model_type"] == "gemma4_text"
+            if kind not in SUPPORTED_ROTATIONS and not is_own:
                 raise DataError(
                     f"{source}: {key} of type {_shown(kind)} is not supported, expected one of {SUPPORTED_ROTATIONS} "
                     "(its angles depend on the length of the pass, not only on the position)"
@@ -245,15 +301,32 @@ def _check_switches(config: dict[str, Any], source: str) -> None:
                 f"{source}: {key} = {_shown(value)}, expected 0 (dropout breaks the sharing of prefix tokens)"
             )
         if key.endswith("logit_softcapping") and value is not None:
-            raise DataError(
-                f"{source}: {key} = {_shown(value)}, expected null (the head computes plain logits)"
-            )
-    if config.get("use_bidirectional_attention"):
+            _check_cap(config, source, key)
+    # Only pictures see what comes behind them, and none is read here.
+    if config.get("use_bidirectional_attention") not in (None, False, "vision"):
         raise DataError(
-            f"{source}: use_bidirectional_attention = true, expected a model with causal attention"
+            f"{source}: use_bidirectional_attention = {_shown(config['use_bidirectional_attention'])}, expected a model with "
+            "causal attention"
+        )
+    if config.get("enable_moe_block"):
+        raise DataError(
+            f"{source}: enable_moe_block = true: Gemma 4 is supported without routed experts only"
         )
     if config.get("output_router_logits"):
         raise DataError(f"{source}: output_router_logits = true, expected false (that loss is not computed)")
+
+
+def _check_cap(config: dict[str, Any], source: str, key: str) -> None:
+    """Allow a cap on the head's logits in families whose head computes it."""
+    value = config[key]
+    if key != "final_logit_softcapping" or config["model_type"] not in WRAPPERS.values():
+        raise DataError(
+            f"{source}: {key} = {_shown(value)}, expected null (this family is computed without caps)"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e6:
+        raise DataError(
+            f"{source}: {key} = {_shown(value)}, expected a number above 0 and up to 1e6, or null"
+        )
 
 
 def _shown(value: object) -> str:

@@ -79,13 +79,28 @@ def write_weights(
         advance()
         return tensor
 
+    write_in_parts(folder, heads, checked, threads=threads)
+
+
+def write_in_parts(
+    folder: Path,
+    heads: Mapping[str, TensorHead],
+    tensor: Callable[[str], torch.Tensor],
+    *,
+    threads: int = 1,
+) -> None:
+    """Write tensors, each of the type and shape in `heads`, in their order into files of at most `FILE_BYTES`.
+
+    Raises:
+        OSError: The files cannot be written.
+    """
     parts = _parts(heads)
     width = max(5, len(str(len(parts))))
     places = {}
     for number, part in enumerate(parts, 1):
         file = f"model-{number:0{width}}-of-{len(parts):0{width}}.safetensors" if len(parts) > 1 else SINGLE
         try:
-            write_each_tensor(folder / file, {name: heads[name] for name in part}, checked, threads=threads)
+            write_each_tensor(folder / file, {name: heads[name] for name in part}, tensor, threads=threads)
         except OSError as error:
             error.filename = error.filename or str(folder / file)
             raise

@@ -23,7 +23,7 @@ from ramify.core.errors import DataError
 from ramify.files.untrusted import require_readable
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
-_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALIGNMENT = 8
 _PREFIX_BYTES = 8
 
@@ -113,9 +113,9 @@ def read_heads(path: Path) -> tuple[dict[str, TensorHead], dict[str, str]]:
         heads = {}
         for name in file.keys():  # noqa: SIM118
             part = file.get_slice(name)
-            if part.get_dtype() not in _TYPES:
+            if part.get_dtype() not in TYPES:
                 raise ValueError(f"{name} is not made of finite numbers, but of {part.get_dtype()}")
-            heads[name] = TensorHead(_TYPES[part.get_dtype()], tuple(part.get_shape()))
+            heads[name] = TensorHead(TYPES[part.get_dtype()], tuple(part.get_shape()))
         return heads, dict(file.metadata() or {})
 
 

@@ -3,16 +3,34 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
 from ramify.files.untrusted import require_readable
-from ramify.modeling.model_config import ADAPTER_WEIGHTS, is_adapter_folder, read_object_file
+from ramify.modeling.model_config import ADAPTER_WEIGHTS, WRAPPERS, is_adapter_folder, read_object_file
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+WITHIN = "model.language_model."
+"""Where transformers' class of the whole model has the decoder's modules; adapters are saved under these names."""
+
+OLDER = "language_model."
+"""Where older files of these models have it."""
+
+_DECODER = {
+    f"{OLDER}model.": "model.",
+    f"{OLDER}lm_head.": "lm_head.",
+    WITHIN: "model.",
+    "lm_head.": "lm_head.",
+}
+"""Prefixes of weights in the files, and the decoder's own."""
+
 _FLOATS = ("F64", "F32", "BF16", "F16")
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +124,17 @@ def _sharded(folder: Path) -> dict[str, StoredTensor]:
         if tensor not in tensors_by_name or tensors_by_name[tensor].file.name != name:
             raise DataError(f"{folder / str(name)}: {tensor} is missing, although {INDEX} says it is there")
     return tensors_by_name
+
+
+def decoder_name(name: str) -> str | None:
+    """Return the decoder's own name of a weight of the whole model; None for one of another part."""
+    own = ((prefix, decoder) for prefix, decoder in _DECODER.items() if name.startswith(prefix))
+    return next((decoder + name.removeprefix(prefix) for prefix, decoder in own), None)
+
+
+def of_decoder(config: Mapping[str, Any], tensors: Mapping[str, _T]) -> Mapping[str, _T]:
+    """Return the decoder's entries under its own names; all entries if `config.json` is not that of a wrapper."""
+    if config.get("model_type") not in WRAPPERS:
+        return tensors
+    named = ((decoder_name(name), tensor) for name, tensor in tensors.items())
+    return {name: tensor for name, tensor in named if name is not None}

@@ -1,4 +1,5 @@
-"""The learner's weights as an engine's servers take them: those of an adapter merged, a tied head under its own name too.
+"""The learner's weights as an engine's servers take them, under the names of the model's files: those of an adapter merged, a
+tied head under its own name too, experts one by one.
 
 What vLLM loads over an old tied head leaves the head as it was, so the head goes along. Parameters are cast to the servers' type before ranks gather them:
 a float32 copy of the whole model is nowhere.
@@ -21,10 +22,13 @@ from ramify.learner.update import Learner
 from ramify.modeling import plain_folder
 from ramify.modeling.lora import adapted_parts, adapter_scaling, merged
 from ramify.modeling.tensor_files import all_finite
+from ramify.modeling.text_decoder import whole_model
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _BASE = ".base_layer."
 _ADAPTER = ".lora_"
+_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+"""Matrices that transformers keeps in one tensor for all experts, and those of each expert in the files."""
 BUCKET_BYTES = 256 * 2**20
 """A bucket ends with the tensor that makes it larger than this."""
 _MOST_THREADS = 8
@@ -43,7 +47,9 @@ class ServedWeights:
         # A tied parameter has several names, and is asked for by the one that the optimizer uses.
         first = {id(parameter): name for name, parameter in learner.model.named_parameters()}
         modules = dict(learner.model.named_modules())
+        whole = whole_model(learner.model)
         self._sources: dict[str, tuple[str, ...]] = {}
+        self._places: dict[str, tuple[int, slice]] = {}
         self._scaling: dict[str, float] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for name, parameter in named.items():
@@ -51,11 +57,23 @@ class ServedWeights:
                 continue
             owner, _, kind = name.partition(_BASE)
             plain = f"{owner}.{kind}" if kind else name
-            self._sources[plain] = (first[id(parameter)],)
+            source, shape = first[id(parameter)], tuple(parameter.shape)
+            if plain.rpartition(".")[0].endswith(".experts"):
+                for part, part_of, expert_shape in _by_expert(plain, shape):
+                    self._sources[part], self._places[part] = (source,), part_of
+                    self.shapes[part] = expert_shape
+                continue
+            plain = plain if whole is None else whole.stored_name(plain)
+            self._sources[plain] = (source,)
             if kind == "weight":
                 self._sources[plain] = tuple(f"{owner}.{part}" for part in adapted_parts())
                 self._scaling[plain] = adapter_scaling(modules[owner])
-            self.shapes[plain] = tuple(parameter.shape)
+            self.shapes[plain] = shape
+
+    @property
+    def divides_tensors(self) -> bool:
+        """Return True if several names are parts of one parameter, which is dear to ask for once each."""
+        return bool(self._places)
 
     def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor as `dtype`, on a CPU if it is split."""
@@ -63,22 +81,39 @@ class ServedWeights:
 
     def tensors(self, names: Sequence[str], dtype: torch.dtype, *, on_cpu: bool = True) -> list[torch.Tensor]:
         """Return tensors as `dtype`, gathered at once."""
-        sources = [(source, name) for name in names for source in self._sources[name]]
         wire = str(dtype).removeprefix("torch.")
-        # A sum is cast once it is made.
-        dtypes = tuple(None if name in self._scaling else wire for _, name in sources)
-        whole = iter(
-            self._learner.whole_parameters(tuple(source for source, _ in sources), dtypes, on_cpu=on_cpu)
+        # A sum is cast once it is made. What several names are parts of is gathered once.
+        pairs = {
+            (source, None if name in self._scaling else wire): None
+            for name in names
+            for source in self._sources[name]
+        }
+        whole = self._learner.whole_parameters(
+            tuple(source for source, _ in pairs), tuple(kind for _, kind in pairs), on_cpu=on_cpu
         )
-        return [
-            self._merged(name, whole).to(dtype) if name in self._scaling else next(whole) for name in names
-        ]
+        gathered = {source: tensor for (source, _), tensor in zip(pairs, whole, strict=True)}
+        return [self._tensor(name, gathered, dtype) for name in names]
 
-    def _merged(self, name: str, whole: Iterator[torch.Tensor]) -> torch.Tensor:
-        base, *matrices = (next(whole) for _ in self._sources[name])
+    def _tensor(self, name: str, gathered: Mapping[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        base, *matrices = (gathered[source] for source in self._sources[name])
+        if name in self._places:
+            expert, rows = self._places[name]
+            return base[expert, rows]
+        if name not in self._scaling:
+            return base
         # A base that is not split stays where it is; what was gathered is on a CPU.
         a, b = (matrix.to(base.device) for matrix in matrices)
-        return merged(base, a, b, self._scaling[name])
+        return merged(base, a, b, self._scaling[name]).to(dtype)
+
+
+def _by_expert(name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, slice], tuple[int, ...]]]:
+    """Return the name of each expert's matrices in a tensor of all, where they are, and their shape."""
+    owner, _, kind = name.rpartition(".")
+    rows = shape[1] // len(_EXPERTS[kind])
+    for expert in range(shape[0]):
+        for number, matrix in enumerate(_EXPERTS[kind]):
+            part_of = expert, slice(number * rows, (number + 1) * rows)
+            yield f"{owner}.{expert}.{matrix}.weight", part_of, (rows, *shape[2:])
 
 
 class LearnerBuckets:
@@ -182,7 +217,8 @@ def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
         threads = min(_MOST_THREADS, os.cpu_count() or 1)
         # Files hold their tensors in the order of the names.
         names = sorted(weights.shapes)
-        source = _ByBuckets(weights, names, kind) if is_sharded(learner.model) else weights
+        by_buckets = is_sharded(learner.model) or weights.divides_tensors
+        source = _ByBuckets(weights, names, kind) if by_buckets else weights
         plain_folder.write_weights(part, source, names, kind, lambda: None, threads=threads)
         sync_folder(part)
         with suppress(FileNotFoundError):

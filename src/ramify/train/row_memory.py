@@ -36,7 +36,7 @@ def prepare_rows(learner: Learner, row_tokens: int, context_tokens: int, console
     model = learner.model
     if not packs_trees(model):
         console.note(
-            f"{model.config.model_type}: layers with sliding windows or linear attention; each context of a trajectory is "
+            f"{model.config.model_type}: layers with linear attention; each context of a trajectory is "
             "computed as a row of its own, shared prefixes once for each"
         )
     # The optimizer's state is yet to come; it lies where the weights do.

@@ -33,7 +33,7 @@ from ramify.core.messages import (
     ToolStatus,
 )
 from ramify.core.tree import Source, TreeKey
-from ramify.modeling.model_config import PACKING_FAMILIES, ROW_FAMILIES
+from ramify.modeling.model_config import FAMILIES, SLOT_FAMILIES
 
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 SPECS = [ToolSpec("search", "d", PARAMETERS, True, 1.0)]
@@ -115,7 +115,7 @@ def table(tmp_path):
     ]
     for index, (models, family, write) in enumerate(MODELS):
         folder = write(tmp_path / f"{index}")
-        trains = family in PACKING_FAMILIES + ROW_FAMILIES
+        trains = family in FAMILIES
         renderers = [fits(folder, dialect) for dialect in dialects]
         for engine in ("local", "vLLM"):
             cells = []
@@ -125,7 +125,9 @@ def table(tmp_path):
                 elif not trains:
                     cells.append("eval")
                 else:
-                    cells.append("SFT, RL" if renderer.keeps_turns else "SFT by turn, RL")
+                    sft = "SFT" if renderer.keeps_turns else "SFT by turn"
+                    writes = engine == "vLLM" or family in SLOT_FAMILIES
+                    cells.append(f"{sft}, RL" if writes else sft)
             lines.append(f"| {models} | {family} | {engine} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

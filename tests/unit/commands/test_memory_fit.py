@@ -11,6 +11,7 @@ from shutil import copytree
 import pytest
 import torch
 
+from family_models import write_family
 from ramify.assemble.worker import build_engine_model
 from ramify.cli import main
 from ramify.commands.memory import device_of, job_here, job_of, memory_fit
@@ -81,6 +82,28 @@ def test_memory_is_that_of_the_models_tensors(table, model_folder, schema, lora)
     assert (wide.recompute, narrow.recompute, wide.layout.gather) == (False, True, "once")
     shapes, config = parameter_shapes(model_folder)
     assert choose(job_of(recipe, shapes, config, "cpu"), 0) == narrow
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gemma3", "gemma4"])
+def test_a_decoder_is_counted_alone_and_adapters_of_experts_not_at_all(table, family, tmp_path):
+    folder = write_family(tmp_path / family, family)
+    table["model"] = {"path": str(folder), "lora": {"rank": 2, "alpha": 2.0}}
+    recipe = check_recipe(SftRecipe, table, "r")
+    model = load_model(folder)
+    base = sum(parameter.numel() for parameter in model.parameters())
+    # Gemma 4's files hold a number for each layer that is no parameter.
+    base += sum(buffer.numel() for name, buffer in model.named_buffers() if "layer_scalar" in name)
+    add_lora(model, AdapterConfig(rank=2), 0)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    job = job_here(recipe, "cpu")
+    assert job.size.base == base
+    # Gemma 4 has two linear layers outside its layers.
+    assert trained * 0.8 < job.trained <= trained
+    assert (job.trained == trained) == (family != "gemma4")
+    assert job.config is not None
+    assert choose(job, 1 << 40).row > 0
+    shapes, config = parameter_shapes(folder)
+    assert choose(job_of(recipe, shapes, config, "cpu"), 1 << 40).row == choose(job, 1 << 40).row
 
 
 def test_a_configuration_that_leaves_sizes_out_still_counts_weights(table, model_folder, tmp_path):

@@ -19,7 +19,9 @@ PROMPT = [5, 9, 33, 60, 81, 12, 7, 7, 40]
 TAILS = [[101], [102, 90, 4], [103, 8], [104, 17, 17, 22]]
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama", "ministral3", "seed_oss", "smollm3"])
+@pytest.fixture(
+    scope="module", params=["qwen2", "qwen3", "qwen3_moe", "llama", "ministral3", "seed_oss", "smollm3"]
+)
 def folder(request, tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("step") / request.param, request.param)
 
@@ -142,7 +144,7 @@ def test_weights_are_those_of_the_last_change(folder):
 
     old = logits()
     with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.mul_(1.5)
+        model.model.layers[0].self_attn.o_proj.weight.mul_(1.5)
     step.weights_changed()
     table.clear()
     new = logits()
@@ -157,9 +159,9 @@ def test_an_adapter_around_a_linear_module_is_called(folder):
 
     model = load_model(folder)
     for layer in model.model.layers:
-        plain = layer.mlp.up_proj
-        layer.mlp.up_proj = Adapter(plain.in_features, plain.out_features, bias=False)
-        layer.mlp.up_proj.weight = plain.weight
+        plain = layer.self_attn.o_proj
+        layer.self_attn.o_proj = Adapter(plain.in_features, plain.out_features, bias=False)
+        layer.self_attn.o_proj.weight = plain.weight
     table = table_of(model)
     table.tokens[0, :4] = [5, 6, 7, 8]
     with torch.inference_mode():

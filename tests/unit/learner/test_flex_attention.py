@@ -35,17 +35,20 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_forward_equals_that_of_the_runs(seed, kv_heads):
+def test_forward_equals_that_of_the_runs(seed, kv_heads, window):
     device = torch.device("cpu")
     for segments in (spans(seed), random_spans(300, 40, seed)):
         query, key, value = states(segments[-1].stop, kv_heads)
         with torch.no_grad():
-            ours = FlexTreeAttention(segments, device, compiled=False)(0, query, key, value, 0.3)
-            runs = TreeAttention(segments, device, torch.float32)(0, query, key, value, 0.3)
+            whole = FlexTreeAttention(segments, device, compiled=False)
+            ours = whole(0, query, key, value, 0.3, window)
+            runs = TreeAttention(segments, device, torch.float32)(0, query, key, value, 0.3, window)
         assert torch.allclose(ours, runs, atol=1e-5)
-        behind = FlexTreeAttention(segments, device, compiled=False)(0, query[:, :, 5:], key, value, 0.3)
+        plan = FlexTreeAttention(segments, device, compiled=False)
+        behind = plan(0, query[:, :, 5:], key, value, 0.3, window)
         assert torch.allclose(behind, runs[:, 5:], atol=1e-5)
 
 
@@ -103,14 +106,15 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.parametrize("window", [None, 1, 130])
 @pytest.mark.parametrize("longest", [4, 50, 500, 2000])
 @pytest.mark.parametrize("size", [1, 128, 129, 1000, 1408])
-def test_the_blocks_are_those_of_the_dense_mask(size, longest):
+def test_the_blocks_are_those_of_the_dense_mask(size, longest, window):
     for seed in range(3):
         segments = random_spans(size, longest, seed)
         # Queries are whole segments in the learner, but the mask does not rely on it.
         for context in {0, size // 3, 128 * (size // 300), segments[-1].start}:
-            ours = _block_mask(segments, context, torch.device("cpu"))
+            ours = _block_mask(segments, context, torch.device("cpu"), window)
             shape = size - context, size
             dense = create_block_mask(ours.mask_mod, None, None, *shape, device="cpu", BLOCK_SIZE=128)
             assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)

@@ -25,26 +25,29 @@ def mixed(mix):
     return loss
 
 
-def plain_loss(hidden, weight, targets, temperature, mix):
-    block = torch.log_softmax(hidden @ weight.T / temperature, -1)
+def plain_loss(hidden, weight, targets, temperature, mix, cap=None):
+    logits = hidden @ weight.T
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    block = torch.log_softmax(logits / temperature, -1)
     logprobs, entropies = block.gather(1, targets[:, None])[:, 0], -(block.exp() * block).sum(-1)
     return (logprobs * mix[0] + entropies * mix[1]).sum(), logprobs, entropies
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 23, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_values_and_gradients_equal_those_of_plain_operations(chunk_tokens, temperature):
+@pytest.mark.parametrize("cap", [None, 3.0])
+def test_values_and_gradients_equal_those_of_plain_operations(chunk_tokens, temperature, cap):
     hidden, weight, targets = random_head()
     mix = torch.randn(2, 23, generator=torch.Generator().manual_seed(1))
-    plain = plain_loss(hidden, weight, targets, temperature, mix)
+    plain = plain_loss(hidden, weight, targets, temperature, mix, cap)
     by_weight = grad_room(weight)
     grad, *ours = written_backward(
-        hidden, weight, targets, temperature, True, chunk_tokens, mixed(mix), by_weight
+        hidden, weight, targets, temperature, True, chunk_tokens, mixed(mix), by_weight, cap=cap
     )
     for a, b in zip(ours, plain[1:], strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     for a, b in zip(
-        written_logprobs(hidden, weight, targets, temperature, True, chunk_tokens), ours, strict=True
+        written_logprobs(hidden, weight, targets, temperature, True, chunk_tokens, cap=cap), ours, strict=True
     ):
         assert torch.equal(a, b)
     expected = torch.autograd.grad(plain[0], (hidden, weight))

@@ -52,7 +52,7 @@ def test_decoding_with_a_cache_and_no_plan_is_causal(folder):
 def test_plan_sees_each_layer_once_and_its_answer_is_used(folder):
     model, calls = load_model(folder), []
 
-    def plan(layer_index, query, key, value, scaling):
+    def plan(layer_index, query, key, value, scaling, window):
         calls.append((layer_index, query.shape, key.shape, value.shape, scaling))
         return torch.zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3])
 
@@ -131,6 +131,27 @@ def test_missing_folder_configuration_or_weights(tmp_path):
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters of type 'dynamic'"),
         ({"rope_scaling": {"type": "longrope"}}, "rope_scaling of type 'longrope'"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+        ({"rope_parameters": {"rope_type": "proportional"}}, "rope_parameters of type 'proportional'"),
+        ({"model_type": "gemma3"}, "text_config = None, expected an object of model_type 'gemma3_text'"),
+        (
+            {"model_type": "gemma3", "text_config": {"model_type": "qwen3"}},
+            "expected an object of model_type 'gemma3_text'",
+        ),
+        (
+            {"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0}},
+            "final_logit_softcapping = 30.0, expected null",
+        ),
+        (
+            {"model_type": "gemma3", "text_config": {"attn_logit_softcapping": 30.0}},
+            "attn_logit_softcapping = 30.0, expected null",
+        ),
+        (
+            {"model_type": "gemma4", "text_config": {}, "quantization_config": {"bits": 4}},
+            "quantised weights cannot be trained",
+        ),
+        ({"model_type": "gemma4_text", "final_logit_softcapping": -1}, "expected a number above 0"),
+        ({"model_type": "gemma4_text", "enable_moe_block": True}, "without routed experts only"),
+        ({"model_type": "gemma4_text", "use_bidirectional_attention": "all"}, "causal attention"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0, expected null"),
         ({"use_bidirectional_attention": True}, "expected a model with causal attention"),
         ({"output_router_logits": True}, r"output_router_logits = true, expected false"),

@@ -346,9 +346,23 @@ def test_settings_of_an_adapter_that_cannot_be_are_one_line(adapter, key, value,
         load_model(adapter)
     message = str(refused.value)
     assert str(adapter) in message
+    assert key in message or key == "target_modules"
     assert "\n" not in message.strip()
     assert len(message) < 700
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "expected"),
+    [
+        ("rank_pattern", "x", r"rank_pattern\['q_proj'\] = 'x', expected a number from 1 to 65,536"),
+        ("alpha_pattern", NAN, r"alpha_pattern\['q_proj'\] = nan, expected a number from 1e-09 to 1,000,000"),
+    ],
+)
+def test_a_number_of_a_pattern_is_refused_under_its_own_key(adapter, pattern, value, expected):
+    rewrite(adapter, **{pattern: {"q_proj": value}})
+    with pytest.raises(DataError, match=expected):
+        load_model(adapter)
 
 
 @pytest.mark.parametrize("part", ["lora_A", "lora_B"])

@@ -1,11 +1,14 @@
 """Published sizes against the parameter counts that their makers state."""
 
 from math import prod
+from types import SimpleNamespace
 
 import pytest
+from transformers import CONFIG_MAPPING
 
 from ramify.modeling.load import shapes_of
-from ramify.modeling.model_config import PUBLISHED, published_config
+from ramify.modeling.memory_plan import ModelSize, row_bytes
+from ramify.modeling.model_config import OMITTED, PUBLISHED, published_config, text_config
 
 PARAMETERS = {
     "Qwen2.5-0.5B": 494_032_768,
@@ -44,3 +47,35 @@ def test_names_of_folders_and_variants():
         assert published_config(name) == base
     for name in ("models/tool-star-sft-7b", "Qwen2.5-7B-mine", "", "Qwen2.5-70B"):
         assert published_config(name) is None
+
+
+GEMMA_3_4B = {
+    "model_type": "gemma3",
+    "eos_token_id": [1, 106],
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10_240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "vision_config": {"hidden_size": 1152},
+}
+"""As published: the decoder's other sizes are transformers' defaults."""
+
+
+def test_a_published_wrapper_gives_the_sizes_that_it_omits():
+    decoder = text_config(GEMMA_3_4B, "config.json")
+    shapes, config = shapes_of(GEMMA_3_4B, "config.json")
+    assert decoder["eos_token_id"] == config.eos_token_id == [1, 106]
+    size = ModelSize.of(shapes)
+    # Table 1 of the report (arXiv 2503.19786): 3,209 million beside the embedding.
+    assert size.base - size.head == pytest.approx(3.209e9, rel=5e-3)
+    assert row_bytes(SimpleNamespace(**decoder), 100, 4) == row_bytes(config, 100, 4)
+
+
+@pytest.mark.parametrize("family", OMITTED)
+def test_omitted_sizes_are_the_defaults_of_transformers(family):
+    config = vars(CONFIG_MAPPING[family]())
+    assert {key: config[key] for key in OMITTED[family]} == OMITTED[family]

@@ -271,7 +271,7 @@ def test_the_estimate_is_no_less_than_what_layers_of_their_own_kind_keep(tmp_pat
 def test_every_layer_is_computed_twice_from_its_input_alone():
     model, calls, sizes = random_model(), Counter(), []
 
-    def plan(layer, query, key, value, scaling):
+    def plan(layer, query, key, value, scaling, window):
         calls[layer] += 1
         return grouped_sdpa(query, key, value, scaling, causal=True).transpose(1, 2)
 

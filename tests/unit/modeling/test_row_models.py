@@ -1,4 +1,4 @@
-"""Models that take a row for each context of a trajectory: sliding windows and linear attention."""
+"""Models with linear attention take a row for each context of a trajectory; those with sliding windows take trees."""
 
 import json
 
@@ -6,12 +6,8 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
     MistralConfig,
     MistralForCausalLM,
-    Olmo3Config,
-    Olmo3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3NextConfig,
@@ -25,6 +21,7 @@ from ramify.learner.pack import pack
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, packs_trees, save_model
 from ramify.modeling.lora import add_lora, has_adapters
+from ramify.modeling.model_config import fits_slots
 from random_trees import credited, node, supervised_credit, tree_of
 
 SIZES = {
@@ -50,34 +47,31 @@ def mistral():
     return MistralForCausalLM(MistralConfig(**SIZES, **WINDOW))
 
 
-def gemma3():
-    kinds = ["sliding_attention", "full_attention"]
-    return Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **WINDOW, head_dim=8, layer_types=kinds))
-
-
-def olmo3():
-    kinds = ["sliding_attention", "full_attention"]
-    return Olmo3ForCausalLM(Olmo3Config(**SIZES, **WINDOW, layer_types=kinds, pad_token_id=0, eos_token_id=2))
-
-
 def qwen3_next():
     kinds = ["linear_attention", "full_attention"]
     sizes = {**LINEAR, "linear_num_value_heads": 4, "shared_expert_intermediate_size": 16, "head_dim": 8}
     return Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES, **EXPERTS, **sizes, layer_types=kinds))
 
 
-@pytest.fixture(params=[qwen2, mistral, gemma3, olmo3, qwen3_next])
-def folder(request, tmp_path):
+def saved(make, folder):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        request.param().save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+        make().save_pretrained(folder)
+    return folder
 
 
-def test_logits_equal_those_of_the_stock_implementation_beyond_the_window(folder):
+@pytest.fixture
+def folder(tmp_path):
+    return saved(qwen3_next, tmp_path / "model")
+
+
+@pytest.mark.parametrize("make", [qwen2, mistral, qwen3_next])
+def test_logits_equal_those_of_the_stock_implementation_beyond_the_window(make, tmp_path):
+    folder = saved(make, tmp_path)
     ids = torch.randint(2, 50, (1, 23), generator=torch.Generator().manual_seed(1))
     ours = load_model(folder)
-    assert not packs_trees(ours)
+    assert packs_trees(ours) == (make is not qwen3_next)
+    assert not fits_slots(ours.config)
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
         assert torch.allclose(ours(ids).logits, stock(ids).logits, atol=1e-5)
@@ -134,13 +128,14 @@ def test_adapters_can_be_trained_on_them(folder, tmp_path):
         assert torch.equal(again(ids).logits, model(ids).logits)
 
 
-def test_mistral_without_a_window_packs_trees(tmp_path):
+def test_a_mistral_without_a_window_is_for_the_local_engine_too(tmp_path):
     MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)).save_pretrained(tmp_path)
-    assert packs_trees(load_model(tmp_path))
+    assert fits_slots(load_model(tmp_path).config)
     config = json.loads((tmp_path / "config.json").read_text())
     del config["sliding_window"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert not packs_trees(load_model(tmp_path))
+    # transformers omits defaults; Mistral's is a window of 4096.
+    assert not fits_slots(load_model(tmp_path).config)
 
 
 @pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")
