@@ -49,10 +49,10 @@ def block(model: ModelSizes, tree: TreeRow, device: str, dtype: torch.dtype) -> 
         operations[layers] = 3 * some_layers.shape.packed(counts)
         del learner, update
     between = _MORE - _FEW
-    one = (seconds[_MORE] - seconds[_FEW]) / between
-    whole = seconds[_FEW] + (LAYERS_7B - _FEW) * one
+    per_block = (seconds[_MORE] - seconds[_FEW]) / between
+    whole = seconds[_FEW] + (LAYERS_7B - _FEW) * per_block
     peak = peak_flops(torch.cuda.get_device_name(device)) if device != "cpu" else None
-    mfu = None if peak is None else (operations[_MORE] - operations[_FEW]) / between / one / peak
+    mfu = None if peak is None else (operations[_MORE] - operations[_FEW]) / between / per_block / peak
     settings = {
         "tokens": counts.unique,
         "seconds_by_layers": seconds,
@@ -62,7 +62,7 @@ def block(model: ModelSizes, tree: TreeRow, device: str, dtype: torch.dtype) -> 
     yield Figure(
         f"block.{model.name}.seconds",
         "seconds of one block in an update",
-        one,
+        per_block,
         f"MFU at least {_AIM}",
         None if mfu is None else mfu >= _AIM,
         settings,
@@ -80,10 +80,10 @@ def block(model: ModelSizes, tree: TreeRow, device: str, dtype: torch.dtype) -> 
 def compiled(
     model: ModelSizes, tree: TreeRow, device: str, dtype: torch.dtype, backend: str = "inductor"
 ) -> Iterator[Figure]:
-    """How much faster an update is with compiled blocks, how long compiling takes, and whether gradients stay."""
+    """Compare updates with compiled blocks and without: seconds, the time of compiling, and gradients."""
     exact, fast = (
-        learner_in(random_model(replace(model, layers=_MORE), device), kind)
-        for kind in (torch.float32, dtype)
+        learner_in(random_model(replace(model, layers=layers), device), kind)
+        for layers, kind in ((_FEW, torch.float32), (_MORE, dtype))
     )
     at = fast.model.device
     # A short tree: float32 has no flash kernel, and rounding would hide a wrong gradient in 16 bits.

@@ -53,21 +53,21 @@ def turns(
             context <= _CONTEXT,
             proves="doctor's allowance for servers that share the learner's GPU",
         )
-        kept = []
+        reserved = []
         for _ in range(2):
             other.ask({"do": "take", "device": str(device), "bytes": taken})
             other.ask({"do": "release", "device": str(device)})
             losses.append(learner.update_rows(rows, batch.denominator).loss)
             learner.ranks.all("release_memory")
-            kept.append(torch.cuda.memory_reserved() if device.type == "cuda" else 0)
-    share = max(kept) / own if own else 0.0
+            reserved.append(torch.cuda.memory_reserved() if device.type == "cuda" else 0)
+    share = max(reserved) / own if own else 0.0
     yield Figure(
         "card.kept",
         "memory that the learner keeps while it rests / its weights and optimizer",
         share,
         f"at most {_MOST_KEPT}",
         share <= _MOST_KEPT,
-        {"kept_gib": [size / _GIB for size in kept], "taken_gib": taken / _GIB, "losses": losses},
+        {"kept_gib": [size / _GIB for size in reserved], "taken_gib": taken / _GIB, "losses": losses},
         proves="two processes take 80 % of one card in turns, step after step, and neither runs out of memory",
     )
 

@@ -25,7 +25,7 @@ def decode_graphs() -> Iterator[Figure]:
 
 @torch.inference_mode()
 def graph_steps(model: PreTrainedModel, sizes: ModelSizes, load: Load) -> Iterator[Figure]:
-    """How much faster a graph is, and whether it computes the same; without a GPU both sides are launched by kernel."""
+    """Compare a graph with launched steps, in logits and seconds; without a GPU both sides are launched by kernel."""
     device = model.device
     shape = cache_shape(model, load.sequences, load.prompt + load.written)
     table = SlotTable(shape, cache_dtype(model), device)

@@ -38,8 +38,8 @@ def hand_over() -> Iterator[Figure]:
 def through_folder(learner: Learner, sizes: ModelSizes, device: torch.device) -> Iterator[Figure]:
     """Write the weights as a run does, and have a process of its own read them onto the device."""
     sums = _sums(learner)
-    with tempfile.TemporaryDirectory(dir=_SHARED if _SHARED.is_dir() else None) as place:
-        folder = Path(place) / "weights"
+    with tempfile.TemporaryDirectory(dir=_SHARED if _SHARED.is_dir() else None) as name:
+        folder = Path(name) / "weights"
         with Peer(CHILD, Path(sys.executable)) as other:
             other.ask({"do": "open", "device": str(device)})
             started = time.perf_counter()

@@ -30,12 +30,12 @@ class PlannedPart:
 
     @property
     def seconds(self) -> int:
-        """Of the whole process."""
+        """Return the estimate of the whole process."""
         return _STARTING + self.work
 
     @property
     def limit(self) -> int:
-        """Seconds after which it is stopped: a hang must leave time for the others."""
+        """Return the seconds after which it is stopped: a hang must leave time for the others."""
         return 2 * self.seconds
 
     def arguments(self, name: str) -> Sequence[str]:
@@ -99,8 +99,8 @@ PARTS: Mapping[str, PlannedPart] = {
     "compile": PlannedPart(
         "benchmarks.gpu.block_rows",
         "compiled_blocks",
-        50,
-        "blocks compiled in two types at 15 s, 16 updates of .4 s",
+        60,
+        "4 blocks compiled at 10 to 15 s, 16 updates of .4 s",
         "torch.compile of each block on and off: gain, start-up, gradients",
     ),
     "vllm": PlannedPart(

@@ -48,8 +48,8 @@ def sleep_and_wake() -> Iterator[Figure]:
     if (missing := no_vllm(python)) is not None:
         yield not_measured("vllm.turn", missing, _PROVES)
         return
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         model = random_model(SERVED, "cuda")
         write_tiny_tokenizer(folder / "model", 0)
         save_model(model, folder / "model")

@@ -115,7 +115,9 @@ class TrlSide:
         )
         of_kind: list[dict[str, Any]] = [{}, {}]
         of_kind[inspect.iscoroutinefunction(tools[0])]["search"] = tools[0]
-        self.trainer._sync_tool_dicts, self.trainer._async_tool_dicts = ([one] * count for one in of_kind)
+        self.trainer._sync_tool_dicts, self.trainer._async_tool_dicts = (
+            [tools_by_name] * count for tools_by_name in of_kind
+        )
         self.prompt = self._prompt(workload["prompt"])
         self.force = ForceScript(self._scripts())
         self._install(continuous is not None)
