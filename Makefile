@@ -28,7 +28,7 @@ help:
 	@echo "make viewer       build the page of ramify view from viewer/ (needs npm; its bundle is committed)"
 	@echo "make check-viewer check types and tests of viewer/, and that the committed bundle is what it builds (needs npm)"
 	@echo "make check        setup, then lint, format, types and import layers"
-	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
+	@echo "make bench        setup, then measure every family of benchmarks/ (an hour and a half or so; makes .venv-peers)"
 	@echo "make gpu          every GPU test and figure of one 80 GB GPU, in nine minutes at most; sets nothing up, needs no network"
 	@echo "make parity       setup, then make the figures of TRL that tests/parity compares with (makes .venv-peers)"
 	@echo "make docs         setup, then check that what README.md and docs/ name exists"

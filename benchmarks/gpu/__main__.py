@@ -1,7 +1,7 @@
 """`make gpu`: every GPU test and every figure of one GPU, within nine minutes and without a network, into one JSON file.
 
 Each part is a process of its own with a time limit, so that an error of the device or a hang costs that part alone. What
-was measured before stays, and the file is written again after every part. Without a GPU: one line.
+was measured before stays, and the file is written again after every part. Without a GPU each part says that it is skipped.
 """
 
 import argparse
@@ -19,25 +19,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.gpu.figures import Figure, not_measured
+from benchmarks.gpu.parts import BUDGET, PARTS, seconds_together
 
 _ROOT = Path(__file__).parents[2]
-_BUDGET = 520
-"""Seconds of all parts together."""
 _TAIL = 2000
 """Characters of a part's output that are kept beside its figures."""
 _FIGURE = '{"row": '
 """How a line begins that is a figure."""
-_LIMIT = 180
-"""Most seconds of a part."""
-
-PARTS: Mapping[str, tuple[str, str]] = {
-    "update-small": ("benchmarks.gpu.update_rows", "small_updates"),
-    "engine": ("benchmarks.gpu.engine_rows", "engine_speed"),
-    "mismatch": ("benchmarks.gpu.engine_rows", "mismatch_by_type"),
-    "update-large": ("benchmarks.gpu.update_rows", "large_updates"),
-}
-"""Module and function of each part's figures, by name; the tests come first."""
-_TESTS = ("tests/gpu", "tests/unit/engines/test_model_step.py")
 
 _Measure: TypeAlias = Callable[[], Iterator[Figure]]
 
@@ -57,18 +45,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--out", type=Path, help="the JSON file (default: gpu.json in $OUT, or in runs/)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--parts", metavar="NAME,..", help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    names = options.parts.split(",") if options.parts else list(PARTS)
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"--parts: {', '.join(unknown)}: expected names of {', '.join(PARTS)}")
     if (missing := no_gpu()) is not None:
-        print(missing)
+        for name in names:
+            print(f"{name:14} skipped: {missing}; about {PARTS[name].seconds} s: {PARTS[name].proves}")
+        print(f"all parts take about {seconds_together()} s of {BUDGET} on one H100")
         return 0
     if options.part:
-        module, function = PARTS[options.part]
-        print_figures(getattr(importlib.import_module(module), function))
+        part = PARTS[options.part]
+        assert part.module is not None
+        print_figures(getattr(importlib.import_module(part.module), part.function), part.proves)
         return 0
     out: Path = options.out or Path(os.environ.get("OUT", _ROOT / "runs")) / "gpu.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    return _all_parts(out, options.json)
+    print(f"about {sum(PARTS[name].seconds for name in names)} s", file=sys.stderr, flush=True)
+    return _run_parts(names, out, options.json)
 
 
 def no_gpu() -> str | None:
@@ -80,8 +76,8 @@ def no_gpu() -> str | None:
     return None if torch.cuda.is_available() else "no GPU"
 
 
-def print_figures(measure: _Measure) -> None:
-    """Print figures as they come. A failure ends those of one function only, and is one of them."""
+def print_figures(measure: _Measure, proves: str) -> None:
+    """Print figures as they come. A failure ends those of one function only, and is one of them: what it was to prove is open."""
     try:
         for figure in measure():
             print(figure.as_json, flush=True)
@@ -89,7 +85,7 @@ def print_figures(measure: _Measure) -> None:
     # Whatever goes wrong is part of the result.
     except Exception as error:  # noqa: BLE001
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        print(not_measured(measure.__name__, reason).as_json, flush=True)
+        print(not_measured(measure.__name__, reason, proves).as_json, flush=True)
 
 
 def _free() -> None:
@@ -99,20 +95,23 @@ def _free() -> None:
     torch.cuda.empty_cache()
 
 
-def _all_parts(out: Path, as_json: bool) -> int:
+def _run_parts(names: Sequence[str], out: Path, as_json: bool) -> int:
     started, parts, figures = time.monotonic(), list[Part](), list[Figure]()
-    for name, command in _commands().items():
-        left = _BUDGET - (time.monotonic() - started)
+    for name in names:
+        planned = PARTS[name]
+        left = BUDGET - (time.monotonic() - started)
         if left < 1:
-            figures.append(not_measured(name, "no time was left"))
+            figures.append(not_measured(name, "no time was left", planned.proves))
         else:
-            part, measured = run_part(name, command, min(left, _LIMIT))
+            part, measured = run_part(name, planned.arguments(name), min(left, planned.limit))
             parts.append(part)
             last = part.output.splitlines()[-1:]
-            print(f"{name}: {part.seconds:.0f} s", *last, file=sys.stderr, flush=True)
+            print(
+                f"{name}: {part.seconds:.0f} s of about {planned.seconds}", *last, file=sys.stderr, flush=True
+            )
             if part.exit != 0:
                 stopped = f"stopped after {part.seconds:.0f} s" if part.exit is None else f"exit {part.exit}"
-                measured.append(not_measured(name, f"{stopped}: see parts"))
+                measured.append(not_measured(name, f"{stopped}: see parts", planned.proves))
             figures.extend(measured)
             for figure in measured:
                 print(figure.as_json if as_json else figure.in_words, flush=True)
@@ -127,13 +126,6 @@ def _all_parts(out: Path, as_json: bool) -> int:
         partial.replace(out)
     print(f"{out}: {len(figures)} figures", file=sys.stderr)
     return 0 if all(part.exit == 0 for part in parts) else 1
-
-
-def _commands() -> Mapping[str, Sequence[str]]:
-    """Return the arguments of Python by the name of the part."""
-    # The options of pyproject.toml ask for plugins that a machine with a GPU need not have.
-    tests = ["-m", "pytest", "-q", "-o", "addopts=", "-m", "gpu", "-p", "no:cacheprovider", *_TESTS]
-    return {"tests": tests, **{name: ["-m", "benchmarks.gpu", "--part", name] for name in PARTS}}
 
 
 def run_part(name: str, arguments: Sequence[str], seconds: float) -> tuple[Part, list[Figure]]:

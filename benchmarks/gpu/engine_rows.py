@@ -61,9 +61,9 @@ def speed(model: PreTrainedModel, sizes: ModelSizes, load: Load) -> Iterator[Fig
     tokens: dict[str, int] = {}
     with asyncio.Runner() as runner:
         for number, (what, written) in enumerate([("prefill", 1), ("whole", load.written)] * 2):
-            prompts = _prompts(sizes, load, seed=number)
+            batch = prompts(sizes, load, seed=number)
             started = time.perf_counter()
-            done = runner.run(_write(engine, prompts, written))
+            done = runner.run(_write(engine, batch, written))
             # The last tokens were read from the device.
             seconds[what] = time.perf_counter() - started
             tokens[what] = sum(len(completion.token_ids) for completion in done)
@@ -74,19 +74,21 @@ def speed(model: PreTrainedModel, sizes: ModelSizes, load: Load) -> Iterator[Fig
         "tokens of new context a second",
         fed / seconds["prefill"],
         settings=settings | {"seconds": seconds["prefill"]},
+        proves="the local engine reads new context on a GPU, through the flash kernel",
     )
     yield Figure(
         f"engine.{sizes.name}.decode",
         "tokens written a second, without the time of the prefill",
         (tokens["whole"] - tokens["prefill"]) / (seconds["whole"] - seconds["prefill"]),
         settings=settings | {"seconds": seconds["whole"], "with_prefill": tokens["whole"] / seconds["whole"]},
+        proves="decode steps run from CUDA graphs while requests come and go",
     )
 
 
 def mismatch(model: PreTrainedModel, sizes: ModelSizes, load: Load, dtype: torch.dtype) -> Figure:
     """KL(engine || learner), both in `dtype`, the learner on float32 weights; k3 over the tokens that the engine wrote."""
     engine = _engine(served(model, dtype), load)
-    prompt = _prompts(sizes, load, seed=0)[0]
+    prompt = prompts(sizes, load, seed=0)[0]
     with asyncio.Runner() as runner:
         done = runner.run(_write(engine, [prompt] * load.sequences, load.written))
         runner.run(engine.close())
@@ -106,6 +108,7 @@ def mismatch(model: PreTrainedModel, sizes: ModelSizes, load: Load, dtype: torch
             "largest": float(np.abs(difference).max()),
             "mean_logprob": float(np.mean([value for c in done for value in c.logprobs])),
         },
+        proves="engine and learner compute the same distribution up to rounding, so that old = behavior holds",
     )
 
 
@@ -116,7 +119,8 @@ def _engine(model: PreTrainedModel, load: Load) -> LocalEngine:
     return LocalEngine(model, tokenizer, num_slots=load.sequences, context_tokens=load.prompt + load.written)
 
 
-def _prompts(sizes: ModelSizes, load: Load, seed: int) -> list[tuple[int, ...]]:
+def prompts(sizes: ModelSizes, load: Load, seed: int) -> list[tuple[int, ...]]:
+    """Random prompts, one for each sequence."""
     generator = np.random.default_rng(seed)
     ids = generator.integers(100, sizes.vocabulary, (load.sequences, load.prompt))
     return [tuple(row) for row in ids.tolist()]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.harness.tiny_model import VOCAB_SIZE
 from benchmarks.update.flops import Shape, qwen2
 from benchmarks.update.ours import learner_of
 from ramify.core.rank import Rank
@@ -37,6 +38,11 @@ class ModelSizes:
 
 SMALL = ModelSizes("Qwen2.5-0.5B", 896, 4864, 24, 14, 2, 151936)
 LARGE = ModelSizes("Qwen2.5-1.5B", 1536, 8960, 28, 12, 2, 151936)
+BLOCK_7B = ModelSizes("Qwen2.5-7B in one layer", 3584, 18944, 1, 28, 4, 152064)
+LAYERS_7B = 28
+"""Layers of the whole model, which does not fit one GPU with its optimizer."""
+SERVED = ModelSizes("Qwen2.5-0.5B with 8,192 words", 896, 4864, 24, 14, 2, VOCAB_SIZE)
+"""For servers that read the tokenizer of `benchmarks.harness.tiny_model` too."""
 
 
 def random_model(sizes: ModelSizes, device: str, final_norm: float = 1.0) -> PreTrainedModel:

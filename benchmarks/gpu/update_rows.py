@@ -20,6 +20,10 @@ from ramify.modeling.recompute import needs_checkpointing, set_checkpointing
 _WARM_UPS, _RUNS = 2, 5
 _AIM = 0.4
 _GIB = 2**30
+_PROVES = {
+    "update": "a tree's update runs whole on a GPU, forward, backward and optimizer, and how fast",
+    "logprobs": "a pass without gradient takes its own kernels",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ def measured(learner: Learner, model: ModelSizes, work: TreeRow) -> Iterator[Fig
     pending = learner.optimizers.missing_bytes()
     recomputes = needs_checkpointing(learner.model, computed, available_bytes(device) - pending)
     set_checkpointing(learner.model, recomputes)
-    update = _seconds(lambda: learner.update_rows(rows, batch.denominator), device)
-    logprobs = _seconds(lambda: learner.logprobs(rows), device)
+    update = repeated_seconds(lambda: learner.update_rows(rows, batch.denominator), device)
+    logprobs = repeated_seconds(lambda: learner.logprobs(rows), device)
     settings = {
         "model": f"random, {model.name}'s sizes, {compute_dtype(learner.model)} on float32 weights",
         "tree": {"trajectories": work.trajectories, "seed": work.seed, "shorter": work.shorter},
@@ -92,6 +96,7 @@ def measured(learner: Learner, model: ModelSizes, work: TreeRow) -> Iterator[Fig
             f"MFU at least {_AIM}" if what == "update" else "",
             None if mfu is None or what != "update" else mfu >= _AIM,
             {**settings, "seconds": seconds, "mfu": mfu},
+            proves=_PROVES[what],
         )
     if device.type == "cuda":
         yield _memory(
@@ -102,7 +107,9 @@ def measured(learner: Learner, model: ModelSizes, work: TreeRow) -> Iterator[Fig
         )
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> list[float]:
+def repeated_seconds(work: Callable[[], object], device: torch.device) -> list[float]:
+    """Seconds of each of some runs, after two that are not counted."""
+
     def once() -> None:
         work()
         if device.type == "cuda":
@@ -141,4 +148,12 @@ def _memory(learner: Learner, name: str, tokens: int, update: Callable[[], objec
         "layers_computed_again": recomputes,
     }
     ratio = peak / estimated
-    return Figure(name, "peak of memory / the estimate", ratio, "at most 1", ratio <= 1, settings)
+    return Figure(
+        name,
+        "peak of memory / the estimate",
+        ratio,
+        "at most 1",
+        ratio <= 1,
+        settings,
+        proves="what ramify doctor says fits does fit",
+    )

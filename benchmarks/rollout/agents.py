@@ -14,7 +14,7 @@ from benchmarks.rollout.scripted_policy import ForcedSampler, InstantTool, Scrip
 from benchmarks.rollout.texts import Texts
 from benchmarks.rollout.workload import Workload, results, turn_tokens
 from ramify.chat.tags import RESULT_CLOSE
-from ramify.core.protocols import Brancher, Event
+from ramify.core.protocols import Brancher, Event, Tool
 from ramify.core.records import Request
 from ramify.core.tree import Source, Tree
 from ramify.engines.local import EngineCounters, LocalEngine
@@ -102,19 +102,38 @@ class Agent:
     """Grows trees on one engine again and again, as the steps of a training run do."""
 
     def __init__(
-        self, folder: Path, turns: FlatTurns | TreeTurns, brancher: Brancher, n: int, slots: int, longest: int
+        self,
+        folder: Path,
+        turns: FlatTurns | TreeTurns,
+        brancher: Brancher,
+        n: int,
+        slots: int,
+        longest: int,
+        tool: Tool | None = None,
     ) -> None:
+        """Open the model.
+
+        Args:
+            folder: Of the model.
+            turns: What the policy writes, and what an instant tool answers.
+            brancher: Where trees branch.
+            n: Trajectories of a tree.
+            slots: Of the engine.
+            longest: Tokens of the longest trajectory.
+            tool: In place of the instant one.
+        """
         torch.set_num_threads(NUM_THREADS)
         self.texts = Texts(folder)
+        self.model = load_model(folder)
         sampler = ForcedSampler()
         self._engine = LocalEngine(
-            load_model(folder), self.texts.tokenizer, num_slots=slots, context_tokens=longest, sampler=sampler
+            self.model, self.texts.tokenizer, num_slots=slots, context_tokens=longest, sampler=sampler
         )
         turn_of: TurnOf = turns.turn
         self._parts = AgentParts(
             engine=ScriptedPolicy(self._engine, sampler, turn_of),
             renderer=self.texts.renderer,
-            environment=ToolSet({"search": InstantTool(turns.result)}),
+            environment=ToolSet({"search": tool or InstantTool(turns.result)}),
             brancher=brancher,
             limits=RolloutLimits(n=n, max_tokens=longest, max_calls=64),
             events=NoEvents(),

@@ -23,7 +23,7 @@ _SEED = 0
 _PROBE = 20
 _LONGEST = 1300
 _PEER = "benchmarks.rollout.trl_peer"
-_CONTINUOUS = {"num_blocks": 900, "page_size": 16, "max_batch_tokens": 512}
+CONTINUOUS = {"num_blocks": 900, "page_size": 16, "max_batch_tokens": 512}
 """The fastest of the sizes tried on this workload; without sizes it takes more than twice the time."""
 _MODEL = "tiny: Qwen2 shape, 4 layers x 256, vocabulary 8192, fp32, seed 0"
 
@@ -42,7 +42,7 @@ def engine_against_trl() -> Sequence[Row]:
             with Peer(_PEER) as static, Peer(_PEER) as continuous:
                 question = {"folder": folder, "workload": workload.as_json(), "max_completion": 1024}
                 versions = static.ask({**question, "continuous": None})["versions"]
-                continuous.ask({**question, "continuous": _CONTINUOUS})
+                continuous.ask({**question, "continuous": CONTINUOUS})
                 trials = _trials({"static batch": static, "continuous batching": continuous})
                 generation = min(trials, key=lambda name: trials[name])
                 cpu: dict[str, list[float]] = {"ours": [], "peer": []}
@@ -83,7 +83,7 @@ def engine_against_trl() -> Sequence[Row]:
             "rollout": "GRPOTrainer._generate, synchronous tools",
             "generation": f"transformers, {generation} (the faster), sdpa; no gradient checkpointing",
             "seconds_of_trials": trials,
-            "continuous_batching": _CONTINUOUS,
+            "continuous_batching": CONTINUOUS,
         },
     )
     return [

@@ -7,8 +7,10 @@ script's token possible (in continuous batching: the token drawn is replaced whe
 """
 
 import functools
+import inspect
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,22 @@ class TrlSide:
     """A trainer on the shared model folder, and the texts that make the workload's token counts."""
 
     def __init__(
-        self, folder: Path, workload: dict[str, Any], max_completion: int, continuous: dict[str, int] | None
+        self,
+        folder: Path,
+        workload: dict[str, Any],
+        max_completion: int,
+        continuous: dict[str, int] | None,
+        batch: int | None = None,
     ) -> None:
+        """Build the trainer.
+
+        Args:
+            folder: Of the model.
+            workload: Token counts.
+            max_completion: Tokens of the longest trajectory without its prompt.
+            continuous: Sizes of transformers' continuous batching; None: a static batch.
+            batch: Trajectories in a forward pass of the update; None: all at once.
+        """
         torch.set_num_threads(1)
         self.words: list[str] = json.loads((folder / "words.json").read_text(encoding="utf-8"))
         self.workload = workload
@@ -70,18 +86,12 @@ class TrlSide:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
         self.results: dict[str, str] = {}
 
-        def search(query: str) -> str:
-            """Search.
-
-            Args:
-                query: Words.
-            """
-            return self.results[query]
-
         count = len(workload["turns"])
+        tools = [self._tool()]
         arguments = GRPOConfig(
             output_dir=str(folder / "trl"),
-            per_device_train_batch_size=count,
+            per_device_train_batch_size=batch or count,
+            gradient_accumulation_steps=count // (batch or count),
             num_generations=count,
             max_completion_length=max_completion,
             temperature=1.0,
@@ -90,19 +100,24 @@ class TrlSide:
             gradient_checkpointing=False,
             use_transformers_continuous_batching=continuous is not None,
             transformers_continuous_batching_config=continuous,
+            save_strategy="no",
             report_to="none",
             disable_tqdm=True,
         )
         self.trainer = GRPOTrainer(
             model=model,
-            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            # Half of a group is right: one that is all wrong teaches nothing.
+            reward_funcs=lambda completions, **_: [float(i % 2) for i in range(len(completions))],
             args=arguments,
             train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * count),
             processing_class=self.tokenizer,
-            tools=[search],
+            tools=tools,
         )
-        self.trainer._sync_tool_dicts = [{"search": search}] * count
-        self.trainer._async_tool_dicts = [{}] * count
+        of_kind: list[dict[str, Any]] = [{}, {}]
+        of_kind[inspect.iscoroutinefunction(tools[0])]["search"] = tools[0]
+        self.trainer._sync_tool_dicts, self.trainer._async_tool_dicts = (
+            [tools_by_name] * count for tools_by_name in of_kind
+        )
         self.prompt = self._prompt(workload["prompt"])
         self.force = ForceScript(self._scripts())
         self._install(continuous is not None)
@@ -120,6 +135,19 @@ class TrlSide:
             "written": [sum(row) for row in mask],
             "all": [len(ids) for ids in completion_ids],
         }
+
+    def _tool(self) -> Callable[[str], Any]:
+        """Return the tool that the trainer calls."""
+
+        def search(query: str) -> str:
+            """Search.
+
+            Args:
+                query: Words.
+            """
+            return self.results[query]
+
+        return search
 
     def _install(self, continuous: bool) -> None:
         """Force the script's tokens, and say before every generation which rows it gets."""

@@ -1,4 +1,4 @@
-"""The output head, computed only at written tokens: logprobs and entropies in at least float32.
+"""The output head, computed only at written tokens: logprobs, entropies and their log-sum-exp in at least float32.
 
 At most [chunk_tokens, V] logits exist at a time; a CPU works on smaller parts that fit into its cache. For a loss that
 is a sum over tokens, the gradient is computed while the logits of a part exist, so that logits are neither kept nor
@@ -79,14 +79,18 @@ def written_backward(
             entropies[part] = part_entropies
         loss_gradients = _loss_gradients(loss, part, logprobs[part], part_entropies)
         by_logits = _logit_gradients(probs, targets[part], *loss_gradients, part_entropies, temperature)
-        gradient = (by_logits if derivatives is None else by_logits.mul_(derivatives)).to(weight.dtype)
+        exact = by_logits if derivatives is None else by_logits.mul_(derivatives)
+        gradient = exact.to(weight.dtype)
         if grad_hidden.dtype == gradient.dtype:
             torch.mm(gradient, weight, out=grad_hidden[part])
         else:
             grad_hidden[part] = gradient @ weight
         if weight_grad is None:
             continue
-        if gradient.dtype == weight_grad.dtype:
+        if weight.device.type == "cpu":
+            # A CPU's product of 16 bits is rounded to 16 bits before it could be added.
+            weight_grad.addmm_(exact.T, hidden[part].to(weight_grad.dtype))
+        elif gradient.dtype == weight_grad.dtype:
             weight_grad.addmm_(gradient.T, hidden[part])
         else:
             weight_grad += torch.mm(gradient.T, hidden[part], out_dtype=weight_grad.dtype)
@@ -94,8 +98,11 @@ def written_backward(
 
 
 def _multipliable(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the same numbers in float32 if a CPU has them in 16 bits, whose products it could only sum and round in 16 bits."""
-    return matrix.float() if matrix.device.type == "cpu" and matrix.dtype.itemsize == 2 else matrix
+    """Return the same numbers in float32 if they are in 16 bits on a CPU without fast products of such numbers."""
+    if matrix.device.type != "cpu" or matrix.dtype.itemsize > 2:
+        return matrix
+    fast = matrix.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return matrix if fast else matrix.float()
 
 
 def _part_tokens(weight: torch.Tensor, chunk_tokens: int) -> int:
@@ -121,6 +128,9 @@ def _logits(
     logits = room[: len(hidden)]
     if weight.dtype == room.dtype:
         torch.mm(hidden, weight.T, out=logits)
+    elif weight.device.type == "cpu":
+        # Rounded to 16 bits, as the engine's logits are on a CPU; sums over the vocabulary come after it, in float32.
+        logits.copy_(torch.mm(hidden, weight.T))
     else:
         logits.copy_(torch.mm(hidden, weight.T, out_dtype=room.dtype))
     if cap is not None:

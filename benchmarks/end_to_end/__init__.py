@@ -1,0 +1,1 @@
+"""A whole training step, from the prompt to the moved weights, against TRL with tools."""
