@@ -1,7 +1,7 @@
 """An audit: effects of decisions, and the scores that rank them, as one record."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ramify.core.json_types import part, whole
 from ramify.eval.statistics import Interval
 from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
 from ramify.obs.trace import TracedTree
+from ramify.runs.manifest import file_sha256
 from ramify.study.credits import credit_of, estimator_credits
 from ramify.study.decisions import Decision, decisions_of, draw_decisions
 from ramify.study.effects import Effect, Side, reward_range
@@ -22,6 +23,10 @@ from ramify.study.ranking import Ranking, rank_score
 SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
 """Files of an audit's folder, beside what was resampled."""
 _MAY_DIFFER = ("decisions",)
+_CONTENTS = "contents"
+"""Key of the checksums of the files."""
+_MOST_UNKNOWN = 0.05
+_FEW_PROBLEMS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class AuditSettings:
             ConfigError: The folder holds something else, or an audit with other settings.
         """
         path = folder / SETTINGS
-        own = asdict(self)
+        read = [*self.sources, *([self.recipe] if self.recipe else [])]
+        own = {**asdict(self), _CONTENTS: {name: file_sha256(Path(name))[:16] for name in read}}
         # A command that was refused before it sampled anything binds no other one.
         begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
         if path.exists() and begun:
@@ -69,13 +75,49 @@ class AuditSettings:
             for key, value in own.items():
                 was = old.get(key)
                 now = list(value) if isinstance(value, tuple) else value
-                if key not in _MAY_DIFFER and was != now:
+                if key == _CONTENTS and isinstance(was, dict):
+                    _refuse_changed(folder, was, now)
+                elif key not in _MAY_DIFFER and was != now:
                     raise ConfigError(
                         f"--out: {folder} holds an audit with {key} = {was!r}. Name a new folder"
                     )
         elif begun:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
         replace_file(path, f"{dump_line(own)}\n".encode())
+
+
+def _refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, str]) -> None:
+    if changed := [name for name, checksum in now.items() if before.get(name, checksum) != checksum]:
+        raise ConfigError(
+            f"--out: {folder} holds an audit of another content of {changed[0]}. Put it back, or name a new folder"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    """The recorded ends that the recipe's reward scored again.
+
+    Attributes:
+        n: Their number.
+        changed: Those whose reward differs from the recorded one.
+        unknown: Those that could not be scored.
+        recorded: Mean recorded reward of the others.
+        mean: Their mean reward.
+    """
+
+    n: int
+    changed: int
+    unknown: int
+    recorded: float
+    mean: float
+
+    def __str__(self) -> str:
+        """For people."""
+        unknown = f"; {self.unknown} more could not be scored" if self.unknown else ""
+        return (
+            f"the recipe's reward scored {self.n} recorded ends again, so that both sides of an effect have one scale: mean "
+            f"{self.mean:.3f}, recorded {self.recorded:.3f}, {self.changed} differ{unknown}"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,6 +148,39 @@ class Sources:
             raise ConfigError(f"{', '.join(self.names)}: no turn of a policy that could be resampled")
         return draw_decisions(every, count, seed)
 
+    def rescored(self, rewards: Sequence[Mapping[State, float | None]]) -> tuple["Sources", Rescoring]:
+        """Replace rewards of trajectories, by the row of the tree and the id of the leaf; None: it does not count."""
+        values = [value for of_file in rewards for value in of_file.values()]
+        pairs = []
+        files = []
+        for trees, of_file in zip(self.trees, rewards, strict=True):
+            rows = {row for row, _ in of_file}
+            again = list(trees)
+            for row in rows:
+                again[row] = _with_rewards(trees[row], row, of_file)
+                pairs += [
+                    (old.value, new.value)
+                    for old, new in zip(trees[row].rewards, again[row].rewards, strict=True)
+                    if new.counts
+                ]
+            files.append(again)
+        recorded, new = (float(np.mean([pair[side] for pair in pairs])) if pairs else 0.0 for side in (0, 1))
+        changed = sum(abs(old - now) > 1e-9 for old, now in pairs)
+        unknown = sum(value is None for value in values)
+        return Sources(self.names, tuple(files)), Rescoring(len(pairs), changed, unknown, recorded, new)
+
+    def ends(self, decisions: Sequence[Decision], trace: int) -> list[State]:
+        """Return the ends of the trees of a file that decisions are from."""
+        rows = dict.fromkeys(each.row for each in decisions if each.trace == trace)
+        return [
+            (row, each.leaf.id)
+            for row in rows
+            for each, reward in zip(
+                self.trees[trace][row].tree.trajectories, self.trees[trace][row].rewards, strict=True
+            )
+            if reward.counts
+        ]
+
     def effects(
         self, decisions: Sequence[Decision], sides: Sequence[Mapping[State, Side]]
     ) -> tuple[Effect, ...]:
@@ -118,8 +193,8 @@ class Sources:
     def _effect(
         self, decision: Decision, sides: Mapping[State, Side], credits: Mapping[str, Sequence[Any]]
     ) -> Effect:
-        row = decision.row
-        own = {name: credit_of(decision, trees[row]) for name, trees in credits.items()}
+        row, trees = decision.row, self.trees[decision.trace]
+        own = {name: credit_of(decision, of_estimator[row]) for name, of_estimator in credits.items()}
         return Effect(
             trace=self.names[decision.trace],
             row=row,
@@ -128,11 +203,28 @@ class Sources:
             turn=decision.turn,
             before=sides[row, decision.before],
             after=None if decision.after is None else sides[row, decision.after],
-            reward=decision.reward,
+            reward=None if decision.after is not None else _reward_at(trees[row], decision.node),
             entropy=decision.entropy,
             text=decision.text,
             credits={name: credit for name, credit in own.items() if credit is not None},
         )
+
+
+def _with_rewards(traced: TracedTree, row: int, rewards: Mapping[State, float | None]) -> TracedTree:
+    """Return a tree with other rewards; a trajectory without one keeps what it has, which did not count."""
+    scored = []
+    for trajectory, old in zip(traced.tree.trajectories, traced.rewards, strict=True):
+        value = rewards.get((row, trajectory.leaf.id), old.value)
+        counts = old.counts and value is not None
+        scored.append(replace(old, value=old.value if value is None else value, counts=counts))
+    return TracedTree(traced.tree, tuple(scored))
+
+
+def _reward_at(traced: TracedTree, leaf: str) -> float | None:
+    """Return the reward of the trajectory that ends at a leaf; None: it does not count."""
+    leaves = [trajectory.leaf.id for trajectory in traced.tree.trajectories]
+    reward = traced.rewards[leaves.index(leaf)]
+    return reward.value if reward.counts else None
 
 
 @dataclass(frozen=True)
@@ -141,9 +233,11 @@ class Audit:
 
     Attributes:
         effects: One for each decision, in the order of their draw.
+        rescoring: Of recorded ends; None: they have the rewards that were recorded.
     """
 
     effects: tuple[Effect, ...]
+    rescoring: Rescoring | None = None
 
     @cached_property
     def known(self) -> tuple[Effect, ...]:
@@ -197,20 +291,53 @@ class Audit:
         noise = float(np.mean([effect.variance for effect in self.known]))
         return float(np.sqrt(max(0.0, 1.0 - noise / variance))) if variance else None
 
-    def record(self) -> dict[str, Any]:
-        """Return the audit without its effects, as JSON."""
-        unknown = {
-            (effect.trace, effect.row, side.node): side.unknown
+    @cached_property
+    def samples(self) -> tuple[int, int]:
+        """Number of trajectories that were sampled, and of those of them without a reward."""
+        sides = {
+            (effect.trace, effect.row, side.node): side
             for effect in self.effects
             for side in (effect.before, effect.after)
             if side is not None
         }
+        unknown = sum(side.unknown for side in sides.values())
+        return unknown + sum(len(side.rewards) for side in sides.values()), unknown
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on what limits the result."""
+        warnings = []
+        if not self.known:
+            warnings.append(
+                "No decision has two trajectories with a reward on each side, so no effect is known."
+            )
+        elif self.ends[0] == self.ends[1]:
+            warnings.append(
+                f"All rewards are {self.ends[0]:g}: no effect can be seen, and the intervals of width 0 say nothing."
+            )
+        sampled, unknown = self.samples
+        if unknown > _MOST_UNKNOWN * sampled:
+            warnings.append(
+                f"{unknown} of {sampled} trajectories have no reward, so the effects are those of the others."
+            )
+        problems = len({(effect.trace, effect.problem) for effect in self.known})
+        if 0 < problems < _FEW_PROBLEMS:
+            warnings.append(
+                f"The decisions are of {problems} problems: with fewer than {_FEW_PROBLEMS} the intervals of correlation and AUROC "
+                "are too narrow."
+            )
+        return tuple(warnings)
+
+    def record(self) -> dict[str, Any]:
+        """Return the audit without its effects, as JSON."""
         return {
             "decisions": len(self.effects),
             "known": len(self.known),
             "sure": sum(self.is_sure),
-            "unknown_samples": sum(unknown.values()),
+            "unknown_samples": self.samples[1],
             "rewards": list(self.ends),
+            "rescored": None if self.rescoring is None else asdict(self.rescoring),
+            "warnings": list(self.warnings),
             "ceiling": self.ceiling,
             "estimators": [ranking_record(ranking) for ranking in self.rankings],
             "entropy": ranking_record(self.entropy),

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramify.assemble.rescoring import rescore_trees
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import read_trees
 from ramify.runs.recorded_trees import recipe_of, weights_of
-from ramify.study.audit import Audit, AuditSettings, Sources
+from ramify.study.audit import Audit, AuditSettings, Rescoring, Sources
 from ramify.study.decisions import Decision
 from ramify.study.effects import Side
 from ramify.study.forks import ForkPlan, State, fork_recipe, grow_forks, states_of
@@ -42,6 +43,9 @@ def audit_traces(
     sources = Sources(settings.sources, tuple(read_trees(path) for path in paths))
     decisions = sources.draw(settings.decisions, settings.seed)
     plans = _plans(sources, decisions, out)
+    rescored, rescoring = _rescored(settings, sources, decisions)
+    if rescoring is not None:
+        console.note(f"{rescoring}")
     for growth, files in _growths(settings, paths, plans, console).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
@@ -52,7 +56,40 @@ def audit_traces(
     sides: list[Mapping[State, Side]] = [
         plans[trace].sides() if trace in plans else {} for trace in range(len(paths))
     ]
-    return Audit(sources.effects(decisions, sides))
+    return Audit(rescored.effects(decisions, sides), rescoring)
+
+
+def _rescored(
+    settings: AuditSettings, sources: Sources, decisions: Sequence[Decision]
+) -> tuple[Sources, Rescoring | None]:
+    """Score recorded ends with the reward that trajectories get, where it need not be the one that was recorded."""
+    changes = [each for each in settings.overrides if each.partition("=")[0].strip().startswith("reward")]
+    if not settings.recipe and not changes:
+        return sources, None
+    rewards: list[dict[State, float | None]] = []
+    for trace, trees in enumerate(sources.trees):
+        rows = list(dict.fromkeys(each.row for each in decisions if each.trace == trace))
+        recipe = Path(settings.recipe) if settings.recipe else recipe_of(Path(sources.names[trace]))
+        values = rescore_trees(_named(recipe, sources.names[trace]), changes, [trees[row] for row in rows])
+        rewards.append(
+            {
+                (row, trajectory.leaf.id): reward.value if reward.counts else None
+                for row, scored in zip(rows, values, strict=True)
+                for trajectory, reward, old in zip(
+                    scored.tree.trajectories, scored.rewards, trees[row].rewards, strict=True
+                )
+                if old.counts
+            }
+        )
+    return sources.rescored(rewards)
+
+
+def _named(recipe: Path | None, trace: str) -> Path:
+    if recipe is None:
+        raise ConfigError(
+            f"{trace}: it lies in no run, whose recipe would say what goes on. Name one with --recipe"
+        )
+    return recipe
 
 
 def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[int, ForkPlan]:
@@ -69,11 +106,9 @@ def _growths(
     """Return the files to resample, by the recipe and weights that do it."""
     growths: dict[_Growth, list[int]] = {}
     for trace in plans:
-        recipe = Path(settings.recipe) if settings.recipe else recipe_of(paths[trace])
-        if recipe is None:
-            raise ConfigError(
-                f"{paths[trace]}: it lies in no run, whose recipe would say what goes on. Name one with --recipe"
-            )
+        recipe = (
+            Path(settings.recipe) if settings.recipe else _named(recipe_of(paths[trace]), f"{paths[trace]}")
+        )
         weights = None if settings.recipe else weights_of(paths[trace])
         if not settings.recipe:
             _note_weights(paths[trace], weights, console)
