@@ -32,7 +32,7 @@ def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str,
         paths[key] = [Path(source) for source in sources(named)]
     if recipe.eval is not None:
         benchmarks = [parse_dataset(source) or ("", source) for source in sources(recipe.eval.test)]
-        paths["eval.test"] = [Path(place or name) for name, place in benchmarks]
+        paths["eval.test"] = [Path(location) for _, location in benchmarks]
     for key, path in input_files("", recipe):
         paths.setdefault(key, []).append(path)
     present = {key: each for key, each in paths.items() if each and all(path.exists() for path in each)}
