@@ -70,13 +70,11 @@ def rescore_trees(recipe: Path, overrides: Sequence[str], trees: Sequence[Traced
 
 def _again(traced: TracedTree, rewards: Sequence[Reward]) -> TracedTree:
     pairs = zip(traced.rewards, rewards, strict=True)
-    return TracedTree(
-        traced.tree,
-        tuple(
-            replace(new, value=new.value + old.parts.get(OVERLONG, 0.0), counts=old.counts and new.counts)
-            for old, new in pairs
-        ),
+    rescored = (
+        replace(new, value=new.value + old.parts.get(OVERLONG, 0.0), counts=old.counts and new.counts)
+        for old, new in pairs
     )
+    return replace(traced, rewards=tuple(rescored))
 
 
 async def _rows(scoring: Scoring, trace: str, number: int, traced: TracedTree) -> list[dict[str, Any]]:

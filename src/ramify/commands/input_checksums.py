@@ -1,11 +1,13 @@
 """Checksums of the files that recipes name: data, models, corpora, scripts, functions."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ramify.commands.check_files import input_files
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import DataError
 from ramify.data.benchmarks import parse_dataset
 from ramify.data.sources import sources
 from ramify.modeling.model_config import whole_folder
@@ -21,12 +23,9 @@ def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str,
     `known` has those of files and folders that were read before, and gets those that are read now.
     """
     paths: dict[str, list[Path]] = {}
-    if is_fetched(recipe.model.path, weights=True):
-        # Of an adapter its base too; not the training state in folders below.
-        folders = dict.fromkeys((recipe.model.folder, whole_folder(recipe.model.folder)))
-        paths["model.path"] = [
-            file for folder in folders for file in sorted(folder.iterdir()) if file.is_file()
-        ]
+    # A model that is not here belongs to runs that ended, or is refused where it is needed.
+    with suppress(DataError):
+        paths["model.path"] = list(_model_files(recipe))
     data = {"data.train": recipe.data.train or (), "data.exclude": tuple(recipe.data.exclude)}
     for key, named in data.items():
         paths[key] = [Path(source) for source in sources(named)]
@@ -39,6 +38,14 @@ def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str,
     return {
         key: _together([_of_path(path, known) for path in each])[:_DIGITS] for key, each in present.items()
     }
+
+
+def _model_files(recipe: TrainRecipe) -> Iterator[Path]:
+    """Yield a model's files, and those of an adapter's base; not the training state in folders below."""
+    if is_fetched(recipe.model.path, weights=True):
+        folder = recipe.model.folder
+        for each in dict.fromkeys((whole_folder(folder), folder)):
+            yield from sorted(file for file in each.iterdir() if file.is_file())
 
 
 def _of_path(path: Path, known: dict[Path, str]) -> str:

@@ -1,7 +1,7 @@
 """An audit: effects of decisions, and the scores that rank them, as one record."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,10 @@ from ramify.core.errors import ConfigError
 from ramify.core.json_types import part, whole
 from ramify.eval.statistics import Interval
 from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
-from ramify.obs.trace import TracedTree
 from ramify.runs.manifest import file_sha256
-from ramify.study.credits import credit_of, estimator_credits
-from ramify.study.decisions import Decision, decisions_of, draw_decisions
-from ramify.study.effects import Effect, Side, reward_range
-from ramify.study.forks import State
+from ramify.study.effects import Effect, reward_range
 from ramify.study.ranking import Ranking, rank_score
+from ramify.study.sources import Rescoring
 
 SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
 """Files of an audit's folder, beside what was resampled."""
@@ -66,8 +63,8 @@ class AuditSettings:
             ConfigError: The folder holds something else, or an audit with other settings.
         """
         path = folder / SETTINGS
-        read = [*self.sources, *([self.recipe] if self.recipe else [])]
-        own = {**asdict(self), _CONTENTS: {name: file_sha256(Path(name))[:16] for name in read}}
+        files = [name for name in (*self.sources, self.recipe) if Path(name).is_file()]
+        own = {**asdict(self), _CONTENTS: {name: file_sha256(Path(name))[:16] for name in files}}
         # A command that was refused before it sampled anything binds no other one.
         begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
         if path.exists() and begun:
@@ -91,140 +88,6 @@ def _refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, s
         raise ConfigError(
             f"--out: {folder} holds an audit of another content of {changed[0]}. Put it back, or name a new folder"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Rescoring:
-    """The recorded ends that the recipe's reward scored again.
-
-    Attributes:
-        n: Their number.
-        changed: Those whose reward differs from the recorded one.
-        unknown: Those that could not be scored.
-        recorded: Mean recorded reward of the others.
-        mean: Their mean reward.
-    """
-
-    n: int
-    changed: int
-    unknown: int
-    recorded: float
-    mean: float
-
-    def __str__(self) -> str:
-        """For people."""
-        unknown = f"; {self.unknown} more could not be scored" if self.unknown else ""
-        return (
-            f"the recipe's reward scored {self.n} recorded ends again, so that both sides of an effect have one scale: mean "
-            f"{self.mean:.3f}, recorded {self.recorded:.3f}, {self.changed} differ{unknown}"
-        )
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Recorded trees whose decisions are audited: one entry for each file.
-
-    Attributes:
-        names: The files.
-        trees: Their trees.
-    """
-
-    names: tuple[str, ...]
-    trees: tuple[Sequence[TracedTree], ...]
-
-    def draw(self, count: int, seed: int) -> tuple[Decision, ...]:
-        """Return a draw of `count` decisions, fewer if there are not as many.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        every = [
-            decision
-            for trace, trees in enumerate(self.trees)
-            for row, traced in enumerate(trees)
-            for decision in decisions_of(traced, trace, row)
-        ]
-        if not every:
-            raise ConfigError(f"{', '.join(self.names)}: no turn of a policy that could be resampled")
-        return draw_decisions(every, count, seed)
-
-    def rescored(self, rewards: Sequence[Mapping[State, float | None]]) -> tuple["Sources", Rescoring]:
-        """Replace rewards of trajectories, by the row of the tree and the id of the leaf; None: it does not count."""
-        values = [value for of_file in rewards for value in of_file.values()]
-        pairs = []
-        files = []
-        for trees, of_file in zip(self.trees, rewards, strict=True):
-            rows = {row for row, _ in of_file}
-            again = list(trees)
-            for row in rows:
-                again[row] = _with_rewards(trees[row], row, of_file)
-                pairs += [
-                    (old.value, new.value)
-                    for old, new in zip(trees[row].rewards, again[row].rewards, strict=True)
-                    if new.counts
-                ]
-            files.append(again)
-        recorded, new = (float(np.mean([pair[side] for pair in pairs])) if pairs else 0.0 for side in (0, 1))
-        changed = sum(abs(old - now) > 1e-9 for old, now in pairs)
-        unknown = sum(value is None for value in values)
-        return Sources(self.names, tuple(files)), Rescoring(len(pairs), changed, unknown, recorded, new)
-
-    def ends(self, decisions: Sequence[Decision], trace: int) -> list[State]:
-        """Return the ends of the trees of a file that decisions are from."""
-        rows = dict.fromkeys(each.row for each in decisions if each.trace == trace)
-        return [
-            (row, each.leaf.id)
-            for row in rows
-            for each, reward in zip(
-                self.trees[trace][row].tree.trajectories, self.trees[trace][row].rewards, strict=True
-            )
-            if reward.counts
-        ]
-
-    def effects(
-        self, decisions: Sequence[Decision], sides: Sequence[Mapping[State, Side]]
-    ) -> tuple[Effect, ...]:
-        """Return the effects of decisions; `sides` has for each file what was resampled from its states."""
-        credits = {
-            trace: estimator_credits(self.trees[trace]) for trace in {each.trace for each in decisions}
-        }
-        return tuple(self._effect(each, sides[each.trace], credits[each.trace]) for each in decisions)
-
-    def _effect(
-        self, decision: Decision, sides: Mapping[State, Side], credits: Mapping[str, Sequence[Any]]
-    ) -> Effect:
-        row, trees = decision.row, self.trees[decision.trace]
-        own = {name: credit_of(decision, of_estimator[row]) for name, of_estimator in credits.items()}
-        return Effect(
-            trace=self.names[decision.trace],
-            row=row,
-            node=decision.node,
-            problem=decision.problem,
-            turn=decision.turn,
-            before=sides[row, decision.before],
-            after=None if decision.after is None else sides[row, decision.after],
-            reward=None if decision.after is not None else _reward_at(trees[row], decision.node),
-            entropy=decision.entropy,
-            text=decision.text,
-            credits={name: credit for name, credit in own.items() if credit is not None},
-        )
-
-
-def _with_rewards(traced: TracedTree, row: int, rewards: Mapping[State, float | None]) -> TracedTree:
-    """Return a tree with other rewards; a trajectory without one keeps what it has, which did not count."""
-    scored = []
-    for trajectory, old in zip(traced.tree.trajectories, traced.rewards, strict=True):
-        value = rewards.get((row, trajectory.leaf.id), old.value)
-        counts = old.counts and value is not None
-        scored.append(replace(old, value=old.value if value is None else value, counts=counts))
-    return TracedTree(traced.tree, tuple(scored))
-
-
-def _reward_at(traced: TracedTree, leaf: str) -> float | None:
-    """Return the reward of the trajectory that ends at a leaf; None: it does not count."""
-    leaves = [trajectory.leaf.id for trajectory in traced.tree.trajectories]
-    reward = traced.rewards[leaves.index(leaf)]
-    return reward.value if reward.counts else None
 
 
 @dataclass(frozen=True)

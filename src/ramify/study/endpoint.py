@@ -13,7 +13,7 @@ from ramify.core.draws import stream
 from ramify.core.errors import ContentError
 from ramify.core.messages import Calls, Problem
 from ramify.core.protocols import Json, RewardFn
-from ramify.core.records import Finish
+from ramify.core.records import Finish, Reward
 from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.engines.openai import bearer
 from ramify.engines.openai_chat import chat_message, read_chat_reply
@@ -156,11 +156,13 @@ class EndpointForks:
             for state, name in names.items()
         }
 
-    def end_rewards(self, ends: Sequence[State]) -> dict[State, float | None]:
-        """Return the reward of each recorded end; None: it is not known."""
+    def end_rewards(self, ends: Sequence[State]) -> dict[State, Reward]:
+        """Return the reward of each recorded end; one that is not known does not count."""
         names = {_name(end): end for end in ends}
-        lines = self._end_lines().each()
-        return {names[name]: record["reward"] for (name, _), record in lines if name in names}
+        values = {key[0]: record["reward"] for key, record in self._end_lines().each() if key[0] in names}
+        return {
+            names[name]: Reward(value or 0.0, {}, counts=value is not None) for name, value in values.items()
+        }
 
     @property
     def failure(self) -> str:

@@ -22,11 +22,12 @@ from ramify.net.servers import Servers
 from ramify.obs.console import RunConsole
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.sampler.task import Toolbox
-from ramify.study.audit import Audit, AuditSettings, Sources
+from ramify.study.audit import Audit, AuditSettings
 from ramify.study.conversations import ForeignRun, read_conversations
 from ramify.study.endpoint import Endpoint, EndpointForks
 from ramify.study.forks import states_of
 from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
+from ramify.study.sources import Sources
 
 _HTTP = HttpConfig(timeout_seconds=120.0)
 

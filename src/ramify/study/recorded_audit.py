@@ -7,13 +7,15 @@ from pathlib import Path
 from ramify.assemble.rescoring import rescore_trees
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.core.records import Reward
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import read_trees
 from ramify.runs.recorded_trees import recipe_of, weights_of
-from ramify.study.audit import Audit, AuditSettings, Rescoring, Sources
+from ramify.study.audit import Audit, AuditSettings
 from ramify.study.decisions import Decision
 from ramify.study.effects import Side
 from ramify.study.forks import ForkPlan, State, fork_recipe, grow_forks, states_of
+from ramify.study.sources import Rescoring, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +68,18 @@ def _rescored(
     changes = [each for each in settings.overrides if each.partition("=")[0].strip().startswith("reward")]
     if not settings.recipe and not changes:
         return sources, None
-    rewards: list[dict[State, float | None]] = []
-    for trace, trees in enumerate(sources.trees):
+    rewards: list[dict[State, Reward]] = []
+    for trace, (name, trees) in enumerate(zip(sources.names, sources.trees, strict=True)):
         rows = list(dict.fromkeys(each.row for each in decisions if each.trace == trace))
-        recipe = Path(settings.recipe) if settings.recipe else recipe_of(Path(sources.names[trace]))
-        values = rescore_trees(_named(recipe, sources.names[trace]), changes, [trees[row] for row in rows])
-        rewards.append(
-            {
-                (row, trajectory.leaf.id): reward.value if reward.counts else None
-                for row, scored in zip(rows, values, strict=True)
-                for trajectory, reward, old in zip(
-                    scored.tree.trajectories, scored.rewards, trees[row].rewards, strict=True
-                )
-                if old.counts
-            }
-        )
+        ends = set(sources.ends(decisions, trace))
+        recipe = Path(settings.recipe) if settings.recipe else _named(recipe_of(Path(name)), name)
+        again = rescore_trees(recipe, changes, [trees[row] for row in rows]) if rows else []
+        scored = {
+            (row, trajectory.leaf.id): reward
+            for row, traced in zip(rows, again, strict=True)
+            for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True)
+        }
+        rewards.append({end: reward for end, reward in scored.items() if end in ends})
     return sources.rescored(rewards)
 
 
