@@ -15,6 +15,7 @@ from ramify.modeling.model_path import is_fetched
 from ramify.runs.manifest import file_sha256
 
 _DIGITS = 16
+_OF_A_MODEL = ("*.safetensors", "*.bin", "*.gguf", "config.json", "adapter_config.json", "tokenizer.json")
 
 
 def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str, str]:
@@ -41,11 +42,11 @@ def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str,
 
 
 def _model_files(recipe: TrainRecipe) -> Iterator[Path]:
-    """Yield a model's files, and those of an adapter's base; not the training state in folders below."""
+    """Yield the files that make a model, and those of an adapter's base; others in its folder say when and where it was trained."""
     if is_fetched(recipe.model.path, weights=True):
         folder = recipe.model.folder
         for each in dict.fromkeys((whole_folder(folder), folder)):
-            yield from sorted(file for file in each.iterdir() if file.is_file())
+            yield from sorted(file for pattern in _OF_A_MODEL for file in each.glob(pattern))
 
 
 def _of_path(path: Path, known: dict[Path, str]) -> str:

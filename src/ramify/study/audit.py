@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ramify.core.errors import ConfigError
-from ramify.core.json_types import part, whole
+from ramify.core.json_types import mapping, part, text, whole
 from ramify.eval.statistics import Interval
 from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
 from ramify.runs.manifest import file_sha256
@@ -20,8 +20,6 @@ from ramify.study.sources import Rescoring
 SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
 """Files of an audit's folder, beside what was resampled."""
 _MAY_DIFFER = ("decisions",)
-_CONTENTS = "contents"
-"""Key of the checksums of the files."""
 _MOST_UNKNOWN = 0.05
 _FEW_PROBLEMS = 10
 
@@ -64,26 +62,25 @@ class AuditSettings:
         """
         path = folder / SETTINGS
         files = [name for name in (*self.sources, self.recipe) if Path(name).is_file()]
-        own = {**asdict(self), _CONTENTS: {name: file_sha256(Path(name))[:16] for name in files}}
+        own, contents = asdict(self), {name: file_sha256(Path(name))[:16] for name in files}
         # A command that was refused before it sampled anything binds no other one.
         begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
         if path.exists() and begun:
-            old = read_record(path, part(decisions=whole))
+            old = read_record(path, part(decisions=whole, contents=mapping(text)))
+            _refuse_changed(folder, old["contents"], contents)
             for key, value in own.items():
                 was = old.get(key)
                 now = list(value) if isinstance(value, tuple) else value
-                if key == _CONTENTS and isinstance(was, dict):
-                    _refuse_changed(folder, was, now)
-                elif key not in _MAY_DIFFER and was != now:
+                if key not in _MAY_DIFFER and was != now:
                     raise ConfigError(
                         f"--out: {folder} holds an audit with {key} = {was!r}. Name a new folder"
                     )
         elif begun:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
-        replace_file(path, f"{dump_line(own)}\n".encode())
+        replace_file(path, f"{dump_line({**own, 'contents': contents})}\n".encode())
 
 
-def _refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, str]) -> None:
+def _refuse_changed(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     if changed := [name for name, checksum in now.items() if before.get(name, checksum) != checksum]:
         raise ConfigError(
             f"--out: {folder} holds an audit of another content of {changed[0]}. Put it back, or name a new folder"
