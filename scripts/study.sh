@@ -38,4 +38,4 @@ ramify ablate "recipes/study_$world.toml" --seeds "$seeds" --out "$out" \
     --arm 'quantile={name="quantile",rate=0.3,probe_tokens=6}' ${arms:+--arm "$arms"} \
     -s "model.path=$starts/{seed}/sft" -s "data.train=$starts/{seed}/world/train.jsonl" \
     -s "tools.search.corpus=$starts/{seed}/world/passages.jsonl" -s "eval.test=$starts/{seed}/world/test.jsonl" \
-    -s eval.every=5 -s eval.attempts=2 "$@"
+    -s eval.every=5 -s eval.attempts=2 --blind "$@" # means are read from the lines, when the number of pairs is fixed

@@ -78,6 +78,9 @@ def test_three_arms_and_two_seeds_make_a_page(finished):
     assert not any(lines["flat", 3]["branches"])
     assert sum(lines["yoked", 3]["branches"]) == sum(lines["rule", 3]["branches"]) > 0
     assert all(len(line["mixed"]) == len(line["branches"]) for line in lines.values())
+    files = {"data.train", "eval.test", "model.path", "tools.search.corpus"}
+    assert all(set(line["inputs"]) == files for line in lines.values())
+    assert {each["verdict"][:10] for each in answer["contrasts"]} == {"no verdict"}
     page = (out / "ablate.html").read_text()
     assert not re.search(r"<(script|img|link|iframe)|https?:", page)
     for text in ("Verdict", "Success against sampled tokens", "Success against seconds", "Branches by step"):
@@ -99,6 +102,8 @@ def test_the_lines_are_enough_for_the_result(finished, tmp_path, capsys):
     assert main(["ablate", str(lines), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["contrasts"] == answer["contrasts"]
+    assert main(["ablate", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == again
     assert main(["ablate", str(lines), "--out", str(tmp_path / "shown")]) == 0
     assert (tmp_path / "shown" / "ablate.html").is_file()
     assert main(["report", str(out), "--figures"]) == 0
@@ -134,7 +139,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(recipe, tmp_path, capsys):
 
 def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
     out, _ = finished
-    assert "holds runs of another recipe" in refused(*ablate(recipe, out, "-s", "rollout.max_calls=1"))
+    assert "rollout.max_calls = 2, now it is 1" in refused(*ablate(recipe, out, "-s", "rollout.max_calls=1"))
     assert "Set eval.test" in refused(*ablate(recipe, tmp_path / "a", "-s", "eval="))
     assert "expected some of flat, yoked, rule, got 'coin'" in refused(
         "ablate", recipe, "--arms", "flat,coin"
@@ -143,9 +148,6 @@ def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
     assert "with names in quotes" in refused("ablate", recipe, "--arm", "coin={name=random}")
     coin = ("--arm", 'coin={name="random",rate=0.5}')
     assert "coin: it is named twice" in refused(*ablate(recipe, out, *coin, *coin))
-    assert "holds runs of another recipe" in refused(
-        *ablate(recipe, out, "-s", "rollout.max_calls=1", "--dry-run")
-    )
     assert "holds no ablation" in refused(*ablate(recipe, recipe.parent))
     assert "shown as they are" in refused("ablate", out / "results.jsonl", "--seeds", 2)
     assert "no such file" in refused("ablate", tmp_path / "none.jsonl")

@@ -19,6 +19,10 @@ def right(completion, answer, most=20):
     (way,), (gate,) = re.findall("way ([0-9]+)", completion), re.findall("gate ([0-9]+)", completion)
     end = re.findall("boxed{ ([0-9]+) }", completion)
     return float(int(end[0]) < (7 * int(answer[0]) + 5 * int(way) + 3 * int(gate)) % (most + 1))
+
+
+def percent(completion, answer):
+    return 100 * right(completion, answer)
 '''
 
 
@@ -164,6 +168,25 @@ def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, capsys, words, mes
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_recorded_ends_get_the_reward_that_is_asked_for(world, tmp_path, capsys):
+    """So that an effect does not compare a reward of the run with one of another scale."""
+    words = ("--samples", 3, "--decisions", 12)
+    own = f'reward.own=[{{path = "{world.parent}/right.py", function = "percent"}}]'
+    summary, lines = audit(capsys, world, tmp_path / "audit", *words, "-s", own)
+    _, before = audit(capsys, world, tmp_path / "plain", *words)
+    ends = [(line["reward"], was["reward"]) for line, was in zip(lines, before, strict=True)]
+    assert [new for new, _ in ends] == [None if old is None else 100 * old for _, old in ends]
+    assert {old for _, old in ends} >= {None, 0.0, 1.0}
+    assert summary["rewards"] == [0, 100]
+    rescored = summary["rescored"]
+    assert rescored["mean"] == pytest.approx(100 * rescored["recorded"])
+    assert (rescored["n"] % 8, rescored["unknown"], rescored["changed"] > 0) == (0, 0, True)
+    # The estimators' ranks are those of the same rewards on another scale.
+    assert [line["credits"]["group"] for line in lines] == pytest.approx(
+        [line["credits"]["group"] for line in before], rel=1e-3
+    )
 
 
 def test_a_folder_holds_one_audit(world, tmp_path, capsys):

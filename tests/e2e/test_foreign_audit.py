@@ -182,12 +182,13 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
     by_turn = {(line["node"]): line for line in lines}
     first = by_turn["1"]["before"]["rewards"]
     assert 0 < sum(first) < len(first) == 12
-    # After the car was seen the answer is right; after nothing was seen it is wrong; an answer is what it is.
+    # After the car was seen the answer is right; after nothing was seen it is wrong; the recipe scores an answer.
     assert by_turn["1"]["after"]["rewards"] == [1.0] * 12
     assert by_turn["0"]["after"]["rewards"] == [0.0] * 12
     assert (by_turn["3"]["after"], by_turn["3"]["reward"]) == (None, 0.0)
     assert by_turn["1"]["low"] > 0 > by_turn["0"]["high"]
     assert {ranking["name"] for ranking in summary["estimators"]} >= {"group", "turn level"}
+    assert summary["rescored"] == {"n": 4, "changed": 0, "unknown": 0, "recorded": 0.5, "mean": 0.5}
     assert model.sent[0]["tools"][0]["function"]["name"] == "look"
     assert [message["role"] for message in model.sent[0]["messages"][:2]] == ["system", "user"]
 
@@ -212,6 +213,93 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
         audit(capsys, path, recipe, server.url, folder / "audit")
         assert sent < len(model.sent) < 2 * sent
         assert (folder / "audit" / "effects.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_both_sides_of_an_effect_have_the_recipe_s_reward_whatever_was_recorded(task, capsys, live):
+    folder, recipe = task
+    if live:
+        with recipe.open("a") as file:
+            file.write(f'[environment]\ntype = "own"\npath = "{folder}/parts.py"\nfunction = "Doors"\n')
+    source = messages_file(folder)
+    rows = [{**row, "score": 100 * row["score"] + 7} for row in read_lines(source)]
+    write_lines(source, rows)
+    with serve(Model()) as server:
+        summary, _ = audit(capsys, source, recipe, server.url, folder / "audit")
+        page = (folder / "audit" / "AUDIT.html").read_text()
+        scored = (folder / "audit" / "ends-1.jsonl").read_bytes()
+        audit(capsys, source, recipe, server.url, folder / "audit")
+    assert summary["rewards"] == [0.0, 1.0]
+    assert summary["rescored"] == {"n": 4, "changed": 4, "unknown": 0, "recorded": 57.0, "mean": 0.5}
+    assert "scored 4 recorded ends again" in page
+    assert (folder / "audit" / "ends-1.jsonl").read_bytes() == scored
+    lines = read_lines(folder / "audit" / "effects.jsonl")
+    assert {line["reward"] for line in lines if line["after"] is None} == {0.0, 1.0}
+
+
+def test_a_file_that_has_changed_since_is_no_part_of_the_same_audit(task, capsys, refused):
+    folder, recipe = task
+    source = messages_file(folder)
+    with serve(Model()) as server:
+        audit(capsys, source, recipe, server.url, folder / "audit")
+        source.write_text(source.read_text() + "\n")
+        words = ["--recipe", recipe, "--url", server.url, "--model", "m", "--samples", 12]
+        message = refused("audit", source, "--out", folder / "audit", *words)
+    assert f"holds an audit of another content of {source}" in message
+
+
+def plain(*messages, **row):
+    return {"messages": [*QUESTION, *messages], "answer": "3", "reward": 1.0, **row}
+
+
+def test_conversations_as_services_write_them_are_read_and_sent_as_an_endpoint_takes_them(task, capsys):
+    """Calls without ids, null and empty contents, contents in pieces, a thought alone; and what cannot be used is counted."""
+    folder, recipe = task
+    bare = {"type": "function", "function": {"name": "look", "arguments": {"door": 3}}}
+    looked = [
+        {"role": "assistant", "content": None, "tool_calls": [bare]},
+        {"role": "tool", "content": "a car"},
+    ]
+    rows = [
+        plain(*looked, {"role": "assistant", "content": [{"type": "text", "text": "3"}]}),
+        plain(*looked, {"role": "assistant", "content": None, "reasoning": "so ..."}, reward=0),
+        plain({"role": "assistant", "content": ""}, reward=0.5),
+        plain({"role": "assistant", "content": "1"}, answer="1"),
+        plain({"role": "wizard", "content": "?"}, {"role": "assistant", "content": "1"}),
+        plain({"role": "assistant", "content": "1"}, {"role": "assistant", "content": "2"}),
+        plain(*looked, *looked[1:], {"role": "assistant", "content": "3"}),
+        plain({"role": "assistant", "content": [{"type": "image_url", "image_url": "x"}]}),
+        plain({"role": "assistant", "content": "1"}, reward=None),
+    ]
+    path, model = write_lines(folder / "odd.jsonl", rows), Model()
+    with serve(model) as server:
+        audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
+    # Another gold is another problem, and an end that was recorded as half right is wrong under the recipe.
+    lines = read_lines(folder / "audit" / "effects.jsonl")
+    assert (len(lines), len({line["problem"] for line in lines})) == (6, 2)
+    assert sorted(line["reward"] for line in lines if line["after"] is None) == [0, 0, 1, 1]
+    sent = [body["messages"] for body in model.sent if len(body["messages"]) > 2]
+    assert sent
+    for messages in sent:
+        (called,) = messages[2]["tool_calls"]
+        assert called["id"] == messages[3]["tool_call_id"] != ""
+
+
+def test_a_problem_whose_rewards_are_all_equal_says_so(task, capsys):
+    folder, recipe = task
+    rows = [plain({"role": "assistant", "content": "1"}, reward=0.0) for _ in range(2)]
+    path = write_lines(folder / "equal.jsonl", rows)
+    with serve(
+        lambda request: as_json({"choices": [{"message": {"content": "1"}, "finish_reason": "stop"}]})
+    ) as server:
+        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
+    first, second = summary["warnings"]
+    assert first == "All rewards are 0: no effect can be seen, and the intervals of width 0 say nothing."
+    assert second.startswith("The decisions are of 1 problems")
+    assert [ranking["spearman"] for ranking in summary["estimators"]] == [None] * len(summary["estimators"])
+    line, _ = read_lines(folder / "audit" / "effects.jsonl")
+    assert (line["effect"], line["low"], line["high"]) == (0.0, None, None)
+    assert "All rewards are 0" in (folder / "audit" / "AUDIT.html").read_text()
 
 
 def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
@@ -256,6 +344,15 @@ def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
     ("rows", "words", "message"),
     [
         (None, [], "--url, --model and --recipe"),
+        (None, ["--url", "http://a:b@c", "--model", "m"], "--url: expected an address without a key"),
+        (None, ["--url", "here", "--model", "m"], "--url: expected an address such as"),
+        (
+            None,
+            ["--url", "http://c", "--model", "m", "--key-variable", "sk-123"],
+            "--key-variable: expected the name of an environment variable",
+        ),
+        (None, ["--temperature", "nan"], "expected a number from 0.001 to 100, got 'nan'"),
+        (None, ["--temperature", "0"], "at 0 all trajectories would be one"),
         ([{"messages": [*QUESTION], "reward": 1}], None, "no turn of the model"),
         ([{"messages": [*QUESTION, {"role": "assistant", "content": "1"}]}], None, "no reward"),
         ([{"messages": "?", "reward": 1}], None, "not a conversation: messages: expected a list of messages"),
@@ -264,6 +361,11 @@ def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
             [{"nodes": [{"parent": 7, "message": {}}], "rewards": {"r": {"score": 1}}}],
             None,
             "not a conversation",
+        ),
+        (
+            [{"nodes": [{"parent": -1, "message": {}}], "rewards": {"r": {"score": 1}}}],
+            None,
+            "not a conversation: parent: expected the place of a message, got -1",
         ),
         ([], None, "the file is empty"),
         ([{"text": "?"}], [], "expected a tree"),

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ramify.assemble.reward import build_reward
 from ramify.config.load import load_tables
 from ramify.config.schema_parts import RewardTable
+from ramify.core.records import Reward
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, each_tree
 from ramify.rewards.trajectory_rewards import OVERLONG
@@ -46,8 +48,37 @@ def rescore(
     return scored
 
 
+def rescore_trees(recipe: Path, overrides: Sequence[str], trees: Sequence[TracedTree]) -> list[TracedTree]:
+    """Return trees with the rewards of a recipe's `[reward]`; a recorded penalty for length stays, and so does what did not count.
+
+    Raises:
+        UserError: As `rescore`.
+    """
+    built = build_reward(load_tables(RewardTable, recipe, overrides).reward)
+    scoring = Scoring(built.fn, TimingLog())
+
+    async def scored() -> list[TracedTree]:
+        try:
+            return [_again(traced, (await scoring.score(traced.tree)).rewards) for traced in trees]
+        finally:
+            await built.close()
+
+    rescored = asyncio.run(scored())
+    scoring.require_success()
+    return rescored
+
+
+def _again(traced: TracedTree, rewards: Sequence[Reward]) -> TracedTree:
+    pairs = zip(traced.rewards, rewards, strict=True)
+    rescored = (
+        replace(new, value=new.value + old.parts.get(OVERLONG, 0.0), counts=old.counts and new.counts)
+        for old, new in pairs
+    )
+    return replace(traced, rewards=tuple(rescored))
+
+
 async def _rows(scoring: Scoring, trace: str, number: int, traced: TracedTree) -> list[dict[str, Any]]:
-    scored = await scoring.score(traced.tree)
+    scored = _again(traced, (await scoring.score(traced.tree)).rewards)
     return [
         {
             "trace": trace,
@@ -56,9 +87,9 @@ async def _rows(scoring: Scoring, trace: str, number: int, traced: TracedTree) -
             "leaf": trajectory.leaf.id,
             "stop": trajectory.stop,
             "old": old.value,
-            "new": new.value + old.parts.get(OVERLONG, 0.0),
+            "new": new.value,
             "parts": dict(new.parts),
-            "counts": old.counts and new.counts,
+            "counts": new.counts,
         }
         for trajectory, old, new in zip(traced.tree.trajectories, traced.rewards, scored.rewards, strict=True)
     ]

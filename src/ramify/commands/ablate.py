@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ramify.obs.console import RunConsole
+    from ramify.obs.page import Table
     from ramify.study.arms import Ablation, PlannedRun
     from ramify.study.contrasts import AblationResult
     from ramify.study.lines import RunLine
@@ -25,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "recipe",
         type=recipe_file,
         metavar="RECIPE.toml",
-        help="a recipe of ramify train with [eval], or its name; or the results.jsonl of an ablation, which is shown and trains nothing",
+        help="a recipe of ramify train with [eval], or its name; or the folder or the results.jsonl of an ablation, which is shown and "
+        "trains nothing",
     )
     add_override(parser)
     parser.add_argument(
@@ -53,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check the recipe in every arm and list the runs"
     )
+    parser.add_argument(
+        "--blind",
+        action="store_true",
+        help="show the spread of the pairs and how many pairs are needed, not which arm is better; no page is written",
+    )
     add_output(parser)
 
 
@@ -64,7 +72,9 @@ def run(options: argparse.Namespace) -> None:
         TrainingError: A run failed.
         RunInterruptedError: Ctrl-C or SIGTERM; the same command goes on.
     """
-    if options.recipe.suffix == ".jsonl":
+    from ramify.study.ablation_folder import is_ablation, refuse_other_ablation
+
+    if options.recipe.suffix == ".jsonl" or is_ablation(options.recipe):
         _show_lines(options)
         return
     from ramify.files.durable import locked_folder, make_folder
@@ -78,40 +88,46 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.dry_run:
         lines = read_lines(out / RESULTS)
-        _refuse_others(ablation, {line.name: line for line in lines}, out)
+        refuse_other_ablation(ablation, {line.name: line for line in lines}, out)
         _list(options, ablation, lines)
         return
     from ramify.study.contrasts import compare_arms
 
     make_folder("--out", out)
     with locked_folder("--out", out):
-        _refuse_other_files(out)
         trained = _train(options, ablation, out)
         planned = {run.name for run in ablation.runs}
+        console = open_console(options)
+        if others_there := [line.name for line in trained if line.name not in planned]:
+            console.note(
+                f"{out} also has {len(others_there)} finished runs that this command did not ask for, such as {others_there[0]}: "
+                f"they are left out here. ramify ablate {out} shows all"
+            )
         result = compare_arms([line for line in trained if line.name in planned], ablation.arms)
-        _write(open_console(options), result, out)
+        _write(console, result, out, blind=options.blind)
 
 
 def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Sequence[RunLine]":
     """Train what is not finished yet; returns the lines of all runs in the folder."""
+    from ramify.commands.input_checksums import input_checksums
+    from ramify.study.ablation_folder import note_ablation, refuse_other_ablation, refuse_other_inputs
     from ramify.study.arms import YOKED
-    from ramify.study.lines import RESULTS, STARTS, has_trees, line_of, read_lines, write_lines
+    from ramify.study.lines import RESULTS, STARTS, line_of, read_lines, write_lines
     from ramify.study.processes import Launch, read_starts, train_runs
 
     lines = {line.name: line for line in read_lines(out / RESULTS)}
-    _refuse_others(ablation, lines, out)
-    left = [run for run in ablation.runs if run.name not in lines]
-    # Of a pair whose line came from elsewhere the trees are needed too.
-    pairs = {
-        run.after for run in left if run.after in lines and not has_trees(out / run.after, lines[run.after])
-    }
-    left = [run for run in ablation.runs if run.name not in lines or run.name in pairs]
+    refuse_other_ablation(ablation, lines, out)
+    left = _left(ablation, lines, out)
     _check_files(options, left)
+    known: dict[Path, str] = {}
+    inputs = {run.name: input_checksums(run.recipe, known) for run in ablation.runs}
+    refuse_other_inputs(inputs, lines, out)
+    note_ablation(ablation, out)
 
     def record(run: "PlannedRun") -> None:
         pair = out / run.after if run.arm == YOKED else None
         starts = read_starts(out / STARTS).get(run.name, ())
-        lines[run.name] = line_of(run, ablation.fingerprint, pair, starts)
+        lines[run.name] = line_of(run, ablation.fingerprint, inputs[run.name], pair, starts)
         write_lines(out / RESULTS, list(lines.values()))
 
     done = [run.name for run in ablation.runs if run not in left]
@@ -121,39 +137,26 @@ def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Seq
     return list(lines.values())
 
 
-def _refuse_others(ablation: "Ablation", lines: "Mapping[str, RunLine]", out: Path) -> None:
-    for planned in ablation.runs:
-        line = lines.get(planned.name)
-        if line is None:
-            continue
-        if line.recipe != ablation.fingerprint:
-            raise ConfigError(
-                f"--out: {out} holds runs of another recipe, or with other -s. Name a new folder."
-            )
-        if line.branching != planned.branching:
-            raise ConfigError(
-                f"--arm {planned.arm}: {out} holds a run of this name with another rule. Choose another name or folder."
-            )
+def _left(ablation: "Ablation", lines: "Mapping[str, RunLine]", out: Path) -> "list[PlannedRun]":
+    """Return the runs to train: those without a line, and those whose trees they need and which only have a line."""
+    from ramify.study.lines import has_trees
 
-
-def _refuse_other_files(out: Path) -> None:
-    from ramify.files.durable import LOCK
-    from ramify.study.lines import RESULTS, STARTS
-
-    names = {path.name for path in out.iterdir()} - {LOCK, "logs"}
-    if names and not names & {RESULTS, STARTS}:
-        raise ConfigError(f"--out: {out} holds no ablation. Name a new folder.")
+    names = {run.name for run in ablation.runs if run.name not in lines}
+    while True:
+        pairs = {run.after for run in ablation.runs if run.name in names and run.after in lines}
+        more = {name for name in pairs - names if not has_trees(out / name, lines[name])}
+        if not more:
+            return [run for run in ablation.runs if run.name in names]
+        names |= more
 
 
 def _check_files(options: argparse.Namespace, runs: "Sequence[PlannedRun]") -> None:
     """Refuse missing files of any run before the first one starts."""
     from ramify.commands.check_files import check_files
-    from ramify.config.load import load_recipe
-    from ramify.config.schema_train import TrainRecipe
 
     for run in runs:
         if not run.after:
-            check_files(load_recipe(TrainRecipe, options.recipe, run.overrides), note=notes_of(options))
+            check_files(run.recipe, note=notes_of(options))
 
 
 def _jobs(ablation: "Ablation") -> int:
@@ -189,55 +192,71 @@ def _list(options: argparse.Namespace, ablation: "Ablation", lines: "Sequence[Ru
 
 
 def _show_lines(options: argparse.Namespace) -> None:
-    """Compare the runs of a file of results; with --out their page is written."""
+    """Compare the runs of a folder or a file of results; with --out their page is written."""
     from ramify.files.durable import make_folder
     from ramify.study.contrasts import arm_names, compare_arms
-    from ramify.study.lines import read_lines
+    from ramify.study.lines import RESULTS, read_lines
 
-    if not options.recipe.is_file():
-        raise DataError(f"{options.recipe}: no such file. Name the results.jsonl of an ablation.")
+    path = options.recipe / RESULTS if options.recipe.is_dir() else options.recipe
+    if not path.is_file():
+        reason = "no run of it has ended yet" if options.recipe.is_dir() else "no such file"
+        raise DataError(f"{options.recipe}: {reason}. Name the folder or the results.jsonl of an ablation.")
     if options.overrides or options.others or options.dry_run or options.arms != _ARMS or options.seeds:
         raise ConfigError(
             f"{options.recipe}: finished runs are shown as they are. Leave out -s, --arm, --arms, --seeds and --dry-run."
         )
-    lines = read_lines(options.recipe)
+    if options.blind and options.out is not None:
+        raise ConfigError("--blind: no page is written, which would show the means. Leave out --out.")
+    lines = read_lines(path)
     if len(recipes := {line.recipe for line in lines}) > 1:
         raise DataError(
-            f"{options.recipe}: runs of {len(recipes)} recipes, which cannot be compared. Give each a file."
+            f"{path}: runs of {len(recipes)} recipes, which cannot be compared. Give each a file."
         )
     result = compare_arms(lines, arm_names(lines))
     if options.out is not None:
         make_folder("--out", options.out)
-    _write(open_console(options), result, options.out)
+    _write(open_console(options), result, options.out, blind=options.blind)
 
 
-def _write(console: "RunConsole", result: "AblationResult", out: Path | None) -> None:
+def _write(console: "RunConsole", result: "AblationResult", out: Path | None, *, blind: bool) -> None:
     from ramify.commands.run_listing import SCHEMA
-    from ramify.study.page import ABLATION_PAGE, arms_table, contrasts_table, write_ablation
+    from ramify.study.page import ABLATION_PAGE, arms_table, blind_table, contrasts_table, write_ablation
 
-    if out is not None:
-        write_ablation(result, out)
-    for table in (arms_table(result), contrasts_table(result.contrasts)):
+    def show(table: "Table") -> None:
         if table.rows:
             console.table(table.header, [list(map(str, row)) for row in table.rows])
             console.result("")
-    for match in result.matches:
-        console.result(
-            f"seed {match.seed}: {match.yoked:.0f} branches of yoked for {match.rule:.0f} of rule ({match.ratio:.3f}), as many in "
-            f"{match.same:.0%} of the trees"
-        )
+
+    if blind:
+        show(blind_table(result.contrasts))
+    else:
+        if out is not None:
+            write_ablation(result, out)
+        show(arms_table(result))
+        show(contrasts_table(result.contrasts))
+        for match in result.matches:
+            console.result(
+                f"seed {match.seed}: {match.yoked:.0f} branches of yoked for {match.rule:.0f} of rule ({match.ratio:.3f}), as many in "
+                f"{match.same:.0%} of the trees"
+            )
     for warning in result.warnings:
         console.note(f"warning: {warning}")
+    folder = None if out is None else str(out)
+    if blind:
+        contrasts = [contrast.blind_json() for contrast in result.contrasts]
+        console.record({"schema": SCHEMA, "dir": folder, "blind": True, "contrasts": contrasts})
+        return
     for contrast in result.contrasts:
         console.result(contrast.verdict)
     if out is not None:
         console.result(f"page: {out / ABLATION_PAGE}")
-    console.record({"schema": SCHEMA, "dir": None if out is None else str(out), **result.to_json()})
+    console.record({"schema": SCHEMA, "dir": folder, **result.to_json()})
 
 
 def _by_name(others: Sequence[tuple[str, str]]) -> dict[str, str]:
-    names = [name for name, _ in others]
-    if twice := [name for name in names if names.count(name) > 1]:
+    # Folders whose names differ in capitals only are one on some machines.
+    names = [name.lower() for name, _ in others]
+    if twice := [name for name, _ in others if names.count(name.lower()) > 1]:
         raise ConfigError(f"--arm {twice[0]}: it is named twice. Choose another name.")
     return dict(others)
 
@@ -253,8 +272,10 @@ def _arms(text: str) -> tuple[str, ...]:
 
 def _other_arm(text: str) -> tuple[str, str]:
     name, equals, rule = text.partition("=")
-    if not equals or not rule.strip() or not name.replace("_", "").isalnum():
-        raise argparse.ArgumentTypeError(f'expected NAME={{name = "..", ..}}, got {text[:40]!r}')
+    if not equals or not rule.strip() or not re.fullmatch(r"[A-Za-z0-9_]{1,60}", name):
+        raise argparse.ArgumentTypeError(
+            f'expected NAME={{name = "..", ..}} with at most 60 letters, digits and _ as NAME, got {text[:40]!r}'
+        )
     if rule.strip().startswith("{"):
         import tomllib
 

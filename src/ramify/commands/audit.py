@@ -63,8 +63,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     other.add_argument("--key-variable", default="", metavar="NAME", help="environment variable with its key")
     other.add_argument("--max-tokens", type=at_least_one, default=1024, metavar="N", help="of a turn (1024)")
-    other.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the endpoint (1)")
+    other.add_argument(
+        "--temperature", type=_temperature, default=1.0, metavar="T", help="of the endpoint, above 0 (1)"
+    )
     add_output(parser)
+
+
+def _temperature(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.001 <= number <= 100:
+        raise argparse.ArgumentTypeError(
+            f"expected a number from 0.001 to 100, got {text[:40]!r}; at 0 all trajectories would be one"
+        )
+    return number
 
 
 def _at_least_two(text: str) -> int:
@@ -111,6 +125,8 @@ def _settings(options: argparse.Namespace) -> "AuditSettings":
     if len(set(files)) < len(files):
         raise ConfigError("a file of trees is named twice. Name each once")
     recipe = "" if options.recipe is None else f"{options.recipe}"
+    if options.url and options.model:
+        _check_endpoint(options)
     return AuditSettings(
         tuple(files),
         recipe,
@@ -124,6 +140,17 @@ def _settings(options: argparse.Namespace) -> "AuditSettings":
         options.max_tokens,
         options.temperature,
     )
+
+
+def _check_endpoint(options: argparse.Namespace) -> None:
+    """Refuse what a recipe's endpoint may not be either: an address with a key in it, a key in the place of its variable."""
+    from ramify.net.configs import ChatConfig
+
+    try:
+        ChatConfig(url=options.url, model=options.model, key_variable=options.key_variable or None)
+    except ConfigError as error:
+        message = f"{error}".replace("ChatConfig.", "--").replace("--key_variable", "--key-variable")
+        raise ConfigError(message) from None
 
 
 def _audit(settings: "AuditSettings", out: Path, console: "RunConsole") -> "Audit":
@@ -153,6 +180,8 @@ def _show(audit: "Audit", out: Path, console: "RunConsole") -> None:
     from ramify.study.audit import HEADER, PAGE, interval_text, ranking_row
 
     unknown = len(audit.effects) - len(audit.known)
+    for warning in audit.warnings:
+        console.note(f"warning: {warning}")
     console.result(
         f"{len(audit.known)} effects with intervals, {sum(audit.is_sure)} of them exclude 0"
         + (f"; {unknown} decisions have none" if unknown else "")

@@ -83,12 +83,17 @@ def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
 
 
 @functools.cache
-def _student_t(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t."""
-    return float(mpmath.findroot(lambda t: _t_tails(t, degrees) - 0.05, (1.5, 15.0), solver="anderson"))
+def _student_t(degrees: int, alpha: float = 0.05) -> float:
+    """Return the 1 - alpha / 2 quantile of Student's t."""
+    # Student's quantile is above the normal one; with few degrees of freedom by far.
+    least = NormalDist().inv_cdf(1 - alpha / 2)
+    most = 2 * least
+    while _t_tails(most, degrees) > alpha:
+        least, most = most, 2 * most
+    return float(mpmath.findroot(lambda t: _t_tails(t, degrees) - alpha, (least, most), solver="ridder"))
 
 
-def _t_tails(t: mpmath.mpf, degrees: int) -> mpmath.mpf:
+def _t_tails(t: mpmath.mpf | float, degrees: int) -> mpmath.mpf:
     """Return the probability that Student's t is at least as far from 0 as `t`."""
     return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)
 
@@ -98,7 +103,7 @@ class MeanDifference:
     """The mean of differences of n pairs.
 
     Attributes:
-        value, low, high: The mean and its 95 % t interval.
+        value, low, high: The mean and its t interval, of 95 % unless another level was asked for.
         sd: Standard deviation of the differences.
         p_value: Of the paired t test (Student 1908), two-sided.
         n: Number of pairs.
@@ -112,8 +117,10 @@ class MeanDifference:
     n: int
 
 
-def paired_t(differences: Sequence[float]) -> MeanDifference:
+def paired_t(differences: Sequence[float], alpha: float = 0.05) -> MeanDifference:
     """Return the mean of the differences of pairs of runs, which a t interval suits: a few numbers, each a mean of many.
+
+    The level of the interval is 1 - alpha.
 
     Raises:
         ValueError: There are fewer than two.
@@ -125,7 +132,7 @@ def paired_t(differences: Sequence[float]) -> MeanDifference:
     error = sd / math.sqrt(n)
     if not error:
         return MeanDifference(mean, mean, mean, 0.0, float(mean == 0), n)
-    half = _student_t(n - 1) * error
+    half = _student_t(n - 1, alpha) * error
     return MeanDifference(
         mean, mean - half, mean + half, sd, float(_t_tails(mpmath.mpf(mean / error), n - 1)), n
     )
@@ -221,6 +228,21 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return tuple(adjusted)
+
+
+def holm_levels(p_values: Sequence[float], alpha: float = 0.05) -> tuple[float, ...]:
+    """Return for each comparison the alpha of the step at which `holm` decides on it, among k comparisons alpha / k to alpha.
+
+    A comparison that is not rejected gets that of the step at which the procedure stopped. So the interval at 1 - alpha excludes 0
+    exactly where the adjusted p-value is below `alpha` (Strassburger and Bretz 2008).
+    """
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    levels, step = [0.0] * len(p_values), 0
+    for rank, index in enumerate(order):
+        # Once a comparison is not rejected, the step stays.
+        step = rank if p_values[order[step]] * (len(p_values) - step) < alpha else step
+        levels[index] = alpha / (len(p_values) - step)
+    return tuple(levels)
 
 
 def _test(

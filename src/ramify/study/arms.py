@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ class PlannedRun:
         folder: `run.dir`.
         overrides: Values of `-s`.
         branching: Its rule with every default; without the folder of another run.
+        recipe: The whole recipe.
         after: Name of the run that must have ended before; "" if there is none.
     """
 
@@ -44,6 +45,7 @@ class PlannedRun:
     folder: Path
     overrides: tuple[str, ...]
     branching: Mapping[str, Any]
+    recipe: TrainRecipe
     after: str = ""
 
     @property
@@ -54,9 +56,18 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """The runs of an ablation in the order in which they begin; `fingerprint` is that of the recipe without seeds and folders."""
+    """The runs of an ablation in the order in which they begin.
+
+    Attributes:
+        recipe: The recipe.
+        settings: Its keys as JSON, without seed and folder, which runs differ in.
+        fingerprint: A checksum of them.
+        arms: Names of the arms, in the order in which they are shown.
+        runs: The runs.
+    """
 
     recipe: TrainRecipe
+    settings: Mapping[str, Any]
     fingerprint: str
     arms: tuple[str, ...]
     runs: tuple[PlannedRun, ...]
@@ -104,11 +115,14 @@ def plan_ablation(
             planned = override_recipe(TrainRecipe, deepcopy(table), own, f"{path}, arm {name}")
             rule = planned.model_dump(mode="json")["rollout"]["branching"]
             branching = {key: value for key, value in rule.items() if key not in _OTHER_RUNS}
-            waits = RULE in arms and str(pair) in [rule.get(key) for key in _OTHER_RUNS]
-            after = pair.name if waits else ""
-            runs.append(PlannedRun(name, seed, planned.run.dir, (*overrides, *own), branching, after))
+            after = _run_before(rule, {out / run_name(each, seed) for each in names})
+            runs.append(
+                PlannedRun(name, seed, planned.run.dir, (*overrides, *own), branching, planned, after)
+            )
+    _refuse_circles(runs)
     order = [name for name in (FLAT, YOKED, RULE) if name in arms]
-    return Ablation(recipe, _fingerprint(table), (*order, *others), tuple(runs))
+    settings = _settings(table)
+    return Ablation(recipe, settings, _fingerprint(settings), (*order, *others), tuple(runs))
 
 
 def _refuse(recipe: TrainRecipe, path: Path, arms: Sequence[str], others: Mapping[str, str]) -> None:
@@ -128,8 +142,27 @@ def _refuse(recipe: TrainRecipe, path: Path, arms: Sequence[str], others: Mappin
         )
     if YOKED in arms and RULE not in arms:
         raise ConfigError("--arms: yoked takes its numbers of branches from the runs of rule. Add rule.")
-    if twice := {FLAT, YOKED, RULE} & others.keys():
-        raise ConfigError(f"--arm {min(twice)}: the name of a usual arm. Choose another name.")
+    if usual := [name for name in others if name.lower() in (FLAT, YOKED, RULE)]:
+        raise ConfigError(f"--arm {usual[0]}: the name of a usual arm. Choose another name.")
+
+
+def _run_before(rule: Mapping[str, Any], folders: Collection[Path]) -> str:
+    """Return the name of the run of this seed whose folder a rule names; "" if it names none, or another one."""
+    named = {Path(rule[key]).absolute() for key in _OTHER_RUNS if rule.get(key)}
+    return next((folder.name for folder in folders if folder.absolute() in named), "")
+
+
+def _refuse_circles(runs: Sequence[PlannedRun]) -> None:
+    """Raise ConfigError if runs wait for each other."""
+    after = {run.name: run.after for run in runs}
+    for run in runs:
+        name, waits = run.after, 0
+        while name and waits <= len(after):
+            name, waits = after[name], waits + 1
+        if name:
+            raise ConfigError(
+                f"--arm {run.arm}: its rule waits for {run.after}, which waits for it. Name the folder of another run."
+            )
 
 
 def _own_settings(table: Table, seed: int, folder: Path) -> Iterator[str]:
@@ -187,11 +220,15 @@ def _computes_m(text: str) -> bool:
     return not (rule.branches and rule.needs_m)
 
 
-def _fingerprint(table: Table) -> str:
-    """Return a checksum of a recipe without its folder and its seed."""
+def _settings(table: Table) -> Table:
+    """Return a recipe as JSON without its folder and its seed."""
     run = {key: value for key, value in table["run"].items() if key not in ("dir", "seed")}
-    text = json.dumps({**table, "run": run}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    settings: Table = json.loads(json.dumps({**table, "run": run}, sort_keys=True, default=str))
+    return settings
+
+
+def _fingerprint(settings: Table) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _toml(text: str) -> str:

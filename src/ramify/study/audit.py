@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from ramify.core.errors import ConfigError
-from ramify.core.json_types import part, whole
+from ramify.core.json_types import mapping, part, text, whole
 from ramify.eval.statistics import Interval
 from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
-from ramify.obs.trace import TracedTree
-from ramify.study.credits import credit_of, estimator_credits
-from ramify.study.decisions import Decision, decisions_of, draw_decisions
-from ramify.study.effects import Effect, Side, reward_range
-from ramify.study.forks import State
+from ramify.runs.manifest import file_sha256
+from ramify.study.effects import Effect, reward_range
 from ramify.study.ranking import Ranking, rank_score
+from ramify.study.sources import Rescoring
 
 SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
 """Files of an audit's folder, beside what was resampled."""
 _MAY_DIFFER = ("decisions",)
+_MOST_UNKNOWN = 0.05
+_FEW_PROBLEMS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,13 @@ class AuditSettings:
             ConfigError: The folder holds something else, or an audit with other settings.
         """
         path = folder / SETTINGS
-        own = asdict(self)
+        files = [name for name in (*self.sources, self.recipe) if Path(name).is_file()]
+        own, contents = asdict(self), {name: file_sha256(Path(name))[:16] for name in files}
         # A command that was refused before it sampled anything binds no other one.
         begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
         if path.exists() and begun:
-            old = read_record(path, part(decisions=whole))
+            old = read_record(path, part(decisions=whole, contents=mapping(text)))
+            _refuse_changed(folder, old["contents"], contents)
             for key, value in own.items():
                 was = old.get(key)
                 now = list(value) if isinstance(value, tuple) else value
@@ -75,63 +77,13 @@ class AuditSettings:
                     )
         elif begun:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
-        replace_file(path, f"{dump_line(own)}\n".encode())
+        replace_file(path, f"{dump_line({**own, 'contents': contents})}\n".encode())
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Recorded trees whose decisions are audited: one entry for each file.
-
-    Attributes:
-        names: The files.
-        trees: Their trees.
-    """
-
-    names: tuple[str, ...]
-    trees: tuple[Sequence[TracedTree], ...]
-
-    def draw(self, count: int, seed: int) -> tuple[Decision, ...]:
-        """Return a draw of `count` decisions, fewer if there are not as many.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        every = [
-            decision
-            for trace, trees in enumerate(self.trees)
-            for row, traced in enumerate(trees)
-            for decision in decisions_of(traced, trace, row)
-        ]
-        if not every:
-            raise ConfigError(f"{', '.join(self.names)}: no turn of a policy that could be resampled")
-        return draw_decisions(every, count, seed)
-
-    def effects(
-        self, decisions: Sequence[Decision], sides: Sequence[Mapping[State, Side]]
-    ) -> tuple[Effect, ...]:
-        """Return the effects of decisions; `sides` has for each file what was resampled from its states."""
-        credits = {
-            trace: estimator_credits(self.trees[trace]) for trace in {each.trace for each in decisions}
-        }
-        return tuple(self._effect(each, sides[each.trace], credits[each.trace]) for each in decisions)
-
-    def _effect(
-        self, decision: Decision, sides: Mapping[State, Side], credits: Mapping[str, Sequence[Any]]
-    ) -> Effect:
-        row = decision.row
-        own = {name: credit_of(decision, trees[row]) for name, trees in credits.items()}
-        return Effect(
-            trace=self.names[decision.trace],
-            row=row,
-            node=decision.node,
-            problem=decision.problem,
-            turn=decision.turn,
-            before=sides[row, decision.before],
-            after=None if decision.after is None else sides[row, decision.after],
-            reward=decision.reward,
-            entropy=decision.entropy,
-            text=decision.text,
-            credits={name: credit for name, credit in own.items() if credit is not None},
+def _refuse_changed(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    if changed := [name for name, checksum in now.items() if before.get(name, checksum) != checksum]:
+        raise ConfigError(
+            f"--out: {folder} holds an audit of another content of {changed[0]}. Put it back, or name a new folder"
         )
 
 
@@ -141,9 +93,11 @@ class Audit:
 
     Attributes:
         effects: One for each decision, in the order of their draw.
+        rescoring: Of recorded ends; None: they have the rewards that were recorded.
     """
 
     effects: tuple[Effect, ...]
+    rescoring: Rescoring | None = None
 
     @cached_property
     def known(self) -> tuple[Effect, ...]:
@@ -197,20 +151,53 @@ class Audit:
         noise = float(np.mean([effect.variance for effect in self.known]))
         return float(np.sqrt(max(0.0, 1.0 - noise / variance))) if variance else None
 
-    def record(self) -> dict[str, Any]:
-        """Return the audit without its effects, as JSON."""
-        unknown = {
-            (effect.trace, effect.row, side.node): side.unknown
+    @cached_property
+    def samples(self) -> tuple[int, int]:
+        """Number of trajectories that were sampled, and of those of them without a reward."""
+        sides = {
+            (effect.trace, effect.row, side.node): side
             for effect in self.effects
             for side in (effect.before, effect.after)
             if side is not None
         }
+        unknown = sum(side.unknown for side in sides.values())
+        return unknown + sum(len(side.rewards) for side in sides.values()), unknown
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on what limits the result."""
+        warnings = []
+        if not self.known:
+            warnings.append(
+                "No decision has two trajectories with a reward on each side, so no effect is known."
+            )
+        elif self.ends[0] == self.ends[1]:
+            warnings.append(
+                f"All rewards are {self.ends[0]:g}: no effect can be seen, and the intervals of width 0 say nothing."
+            )
+        sampled, unknown = self.samples
+        if unknown > _MOST_UNKNOWN * sampled:
+            warnings.append(
+                f"{unknown} of {sampled} trajectories have no reward, so the effects are those of the others."
+            )
+        problems = len({(effect.trace, effect.problem) for effect in self.known})
+        if 0 < problems < _FEW_PROBLEMS:
+            warnings.append(
+                f"The decisions are of {problems} problems: with fewer than {_FEW_PROBLEMS} the intervals of correlation and AUROC "
+                "are too narrow."
+            )
+        return tuple(warnings)
+
+    def record(self) -> dict[str, Any]:
+        """Return the audit without its effects, as JSON."""
         return {
             "decisions": len(self.effects),
             "known": len(self.known),
             "sure": sum(self.is_sure),
-            "unknown_samples": sum(unknown.values()),
+            "unknown_samples": self.samples[1],
             "rewards": list(self.ends),
+            "rescored": None if self.rescoring is None else asdict(self.rescoring),
+            "warnings": list(self.warnings),
             "ceiling": self.ceiling,
             "estimators": [ranking_record(ranking) for ranking in self.rankings],
             "entropy": ranking_record(self.entropy),

@@ -25,6 +25,7 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
             "The effect of a turn is the mean reward of trajectories that go on after it, minus that of trajectories that go "
             "on from before it. A score is an estimator's mean advantage over the turn's tokens. AUROC: the chance that a turn "
             "that helped has a higher score than a turn that harmed; 0.5 is a coin. Intervals: 95 %, bootstrap over problems.",
+            warnings=audit.warnings,
             charts=(_auroc_chart(audit.rankings),),
             tables=(Table("", HEADER, [ranking_row(each) for each in audit.rankings]),),
         ),
@@ -44,7 +45,8 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
     ]
     return Page(
         f"Audit: {folder.absolute().name}",
-        f"{len(audit.effects)} decisions of {', '.join(settings.sources)}, {settings.samples} trajectories on each side",
+        f"{len(audit.effects)} decisions of {', '.join(settings.sources)}, {settings.samples} trajectories on each side. Of ends, "
+        f"{audit.rescoring or 'the rewards are the recorded ones'}",
         _cards(audit),
         sections,
     )

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ramify.eval.statistics import MeanDifference, holm, paired_t, pairs_needed
+from ramify.core.errors import DataError
+from ramify.eval.statistics import MeanDifference, holm, holm_levels, paired_t, pairs_needed
 from ramify.study.arms import FLAT, RULE, YOKED
 from ramify.study.lines import RunLine
 
@@ -19,6 +20,11 @@ AXES: Mapping[str, str] = {
 ENDPOINT = "tokens"
 MOST_MISMATCH = 0.05
 """Share by which a yoked run's branches may differ from its pair's."""
+MIXED = "mixed"
+FEWEST_PAIRS = 3
+"""Pairs without which there is no verdict: with two the interval is 13 standard errors wide on each side."""
+DIFFERENCES = (0.005, 0.01)
+"""Differences of success for which a result says how many pairs would show them."""
 _LEVEL = 0.05
 SCHEMA = 1
 
@@ -29,42 +35,62 @@ class Contrast:
 
     Attributes:
         first, second: Names of the arms.
-        areas: By axis the difference of mean success up to equal cost.
+        areas: By axis the difference of mean success up to equal cost, with 95 % intervals.
+        mixed: The difference of the mean share of mixed groups; None where a line lacks it.
         adjusted: p-value of the endpoint among all contrasts (Holm 1979).
+        decided: The difference at equal sampled tokens with the interval of the step of Holm's at which it is decided on, so
+            that it excludes 0 exactly where `adjusted` is below .05.
+        alpha: One minus the level of that interval.
+        first_alpha: That of Holm's first step.
     """
 
     first: str
     second: str
     areas: Mapping[str, MeanDifference]
+    mixed: MeanDifference | None
     adjusted: float
-
-    @property
-    def endpoint(self) -> MeanDifference:
-        """The difference at equal sampled tokens."""
-        return self.areas[ENDPOINT]
+    decided: MeanDifference
+    alpha: float
+    first_alpha: float
 
     @property
     def verdict(self) -> str:
         """The result in a sentence."""
-        area = self.endpoint
-        interval = f"[{area.low:+.4f}, {area.high:+.4f}]"
+        area, names = self.decided, f"{self.second} and {self.first}"
+        if area.n < FEWEST_PAIRS:
+            more = FEWEST_PAIRS - area.n
+            return f"no verdict on {names} yet: {area.n} pairs, a verdict needs {more} more"
+        interval = f"[{area.low:+.4f}, {area.high:+.4f}] ({1 - self.alpha:.3g})"
         if self.adjusted < _LEVEL:
             word = "better" if area.value > 0 else "worse"
             return f"{self.second} is {word} than {self.first} by {abs(area.value):.4f} {interval}, p {self.adjusted:.2g}"
         largest = max(abs(area.low), abs(area.high))
-        return (
-            f"no difference between {self.second} and {self.first} beyond {largest:.4f}: {area.value:+.4f} {interval}, "
-            f"p {self.adjusted:.2g}"
-        )
+        return f"no difference between {names} beyond {largest:.4f}: {area.value:+.4f} {interval}, p {self.adjusted:.2g}"
+
+    def pairs_for(self, difference: float) -> tuple[int, int]:
+        """Return the pairs that would show a difference at level .05, and at Holm's first step."""
+        sd = self.decided.sd
+        return pairs_needed(sd, difference, _LEVEL), pairs_needed(sd, difference, self.first_alpha)
+
+    def blind_json(self) -> dict[str, Any]:
+        """Return the contrast as a JSON object without anything that says which arm is better."""
+        needed = {f"pairs_for_{size:g}": list(self.pairs_for(size)) for size in DIFFERENCES}
+        return {
+            "first": self.first,
+            "second": self.second,
+            "n": self.decided.n,
+            "sd": self.decided.sd,
+            **needed,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the contrast as a JSON object."""
         return {
-            "first": self.first,
-            "second": self.second,
+            **self.blind_json(),
             **{axis: asdict(area) for axis, area in self.areas.items()},
+            MIXED: None if self.mixed is None else asdict(self.mixed),
             "p_value_adjusted": self.adjusted,
-            "pairs_for_0.01": pairs_needed(self.endpoint.sd, 0.01),
+            "decided": {"low": self.decided.low, "high": self.decided.high, "level": 1 - self.alpha},
             "verdict": self.verdict,
         }
 
@@ -120,6 +146,7 @@ class AblationResult:
                     "success": [line.column("success")[-1] for line in lines],
                     **{axis: [line.column(axis)[-1] for line in lines] for axis in AXES},
                     "areas": {axis: list(self.areas[axis][name]) for axis in AXES},
+                    MIXED: [line.mean_mixed for line in lines],
                 }
                 for name, lines in self.arms.items()
             },
@@ -131,7 +158,12 @@ class AblationResult:
 
 
 def compare_arms(lines: Sequence[RunLine], names: Sequence[str]) -> AblationResult:
-    """Compare the arms of these names over the seeds that all of them have."""
+    """Compare the arms of these names over the seeds that all of them have.
+
+    Raises:
+        DataError: Runs of a seed were made from different files, so that they are no pair.
+    """
+    _refuse_other_inputs(lines)
     by_arm = {name: {line.seed: line for line in lines if line.arm == name} for name in names}
     seeds = sorted(set.intersection(*(set(runs) for runs in by_arm.values()))) if by_arm else []
     arms = {name: tuple(runs[seed] for seed in seeds) for name, runs in by_arm.items()}
@@ -161,7 +193,7 @@ def compare_arms(lines: Sequence[RunLine], names: Sequence[str]) -> AblationResu
         for rule, yoked in zip(arms.get(RULE, ()), arms.get(YOKED, ()), strict=False)
         if yoked.match is not None
     )
-    contrasts = _contrasts(areas, names) if len(seeds) > 1 else ()
+    contrasts = _contrasts(areas, arms) if len(seeds) > 1 else ()
     return AblationResult(arms, areas, budgets, contrasts, matches, tuple(_warnings(lines, seeds, matches)))
 
 
@@ -184,25 +216,57 @@ def mean_success(line: RunLine, axis: str, budget: float) -> float:
     return float(np.trapezoid(ys, xs)) / budget
 
 
+def _refuse_other_inputs(lines: Sequence[RunLine]) -> None:
+    """Raise DataError if two runs of a seed name the same files with different content."""
+    first: dict[tuple[int, str], tuple[str, str]] = {}
+    for line in lines:
+        for key, checksum in line.shared_inputs.items():
+            other, before = first.setdefault((line.seed, key), (line.name, checksum))
+            if before != checksum:
+                raise DataError(
+                    f"{other} and {line.name} were made from different content of {key}, so they are no pair. "
+                    "Leave one of them out, or train it again in a folder of its own."
+                )
+
+
 def _contrasts(
-    areas: Mapping[str, Mapping[str, Sequence[float]]], names: Sequence[str]
+    areas: Mapping[str, Mapping[str, Sequence[float]]], arms: Mapping[str, Sequence[RunLine]]
 ) -> tuple[Contrast, ...]:
-    base = YOKED if YOKED in names else FLAT
-    pairs = [(base, RULE)] if RULE in names and base in names else []
-    pairs += [(FLAT, YOKED)] if base == YOKED and FLAT in names else []
-    pairs += [(base, name) for name in names if name not in (FLAT, YOKED, RULE) and base in names]
+    base = YOKED if YOKED in arms else FLAT
+    pairs = [(base, RULE)] if RULE in arms and base in arms else []
+    pairs += [(FLAT, YOKED)] if base == YOKED and FLAT in arms else []
+    pairs += [(base, name) for name in arms if name not in (FLAT, YOKED, RULE) and base in arms]
     differences = [
-        {
-            axis: paired_t([b - a for a, b in zip(arms[first], arms[second], strict=True)])
-            for axis, arms in areas.items()
-        }
+        {axis: _paired(by_arm[first], by_arm[second]) for axis, by_arm in areas.items()}
         for first, second in pairs
     ]
-    adjusted = holm([difference[ENDPOINT].p_value for difference in differences])
+    p_values = [difference[ENDPOINT].p_value for difference in differences]
     return tuple(
-        Contrast(*pair, difference, p)
-        for pair, difference, p in zip(pairs, differences, adjusted, strict=True)
+        Contrast(
+            first,
+            second,
+            difference,
+            _paired_mixed(arms[first], arms[second]),
+            adjusted,
+            _paired(areas[ENDPOINT][first], areas[ENDPOINT][second], alpha),
+            alpha,
+            _LEVEL / len(pairs),
+        )
+        for (first, second), difference, adjusted, alpha in zip(
+            pairs, differences, holm(p_values), holm_levels(p_values, _LEVEL), strict=True
+        )
     )
+
+
+def _paired(first: Sequence[float], second: Sequence[float], alpha: float = _LEVEL) -> MeanDifference:
+    return paired_t([b - a for a, b in zip(first, second, strict=True)], alpha)
+
+
+def _paired_mixed(first: Sequence[RunLine], second: Sequence[RunLine]) -> MeanDifference | None:
+    """Return the difference of the mean shares of mixed groups; None where a run does not say it."""
+    shares = [(before.mean_mixed, after.mean_mixed) for before, after in zip(first, second, strict=True)]
+    differences = [after - before for before, after in shares if before is not None and after is not None]
+    return paired_t(differences) if len(differences) == len(shares) else None
 
 
 def _warnings(lines: Sequence[RunLine], seeds: Sequence[int], matches: Sequence[BranchMatch]) -> list[str]:
@@ -219,6 +283,8 @@ def _warnings(lines: Sequence[RunLine], seeds: Sequence[int], matches: Sequence[
             f"{len(off)} of {len(matches)} yoked runs have more than {MOST_MISMATCH:.0%} more or fewer branches than their rule "
             f"(seed {worst.seed}: {worst.yoked:.0f} for {worst.rule:.0f}), so their contrasts compare numbers of branches too."
         )
+    if len({bool(line.inputs) for line in lines}) > 1:
+        warnings.append("Some lines do not say what files their runs were made from, so it was not compared.")
     if len(commits := {line.commit for line in lines}) > 1:
         warnings.append(f"The runs were made by {len(commits)} commits.")
     return warnings

@@ -8,14 +8,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ramify.chat.arguments import read_object
 from ramify.chat.conversation import AssistantTurn, Line
 from ramify.core.errors import DataError, RowError
-from ramify.core.json_types import FieldError, number
+from ramify.core.json_types import FieldError, number, whole
 from ramify.core.messages import Calls, Final, Message, Problem, Say, ToolCall, ToolResult
 from ramify.core.records import Reward
 from ramify.core.tree import Node, NodePath, Source, StopReason, TreeKey, make_tree, node_id
@@ -51,8 +51,9 @@ class Conversation:
 
     @property
     def problem(self) -> str:
-        """A checksum of the prompt, which names the problem."""
-        text = json.dumps([[message.role, message.text] for message in self.prompt])
+        """A checksum of the prompt, the answers and the tools, which names the problem."""
+        prompt = [[message.role, message.text] for message in self.prompt]
+        text = json.dumps([prompt, list(self.answer), self.tools])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -161,6 +162,8 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
         raise RowError("it has no messages")
     path, index = [], len(nodes) - 1
     while index is not None:
+        if not 0 <= whole(index) < len(nodes):
+            raise FieldError(f"expected the place of a message, got {index}").at("parent")
         path.append(nodes[index])
         index = nodes[index].get("parent")
         if len(path) > len(nodes):
@@ -195,9 +198,7 @@ def _read(
         raise RowError("it has no turn of the model")
     listed = read_tools(tools)
     first = begins.index(True)
-    plain = [
-        {key: value for key, value in as_record(each).items() if key in _MESSAGE_FIELDS} for each in messages
-    ]
+    plain = [_message(as_record(each)) for each in messages]
     prompt = read_lines(plain[:first], "messages", listed) if first else []
     if not prompt or not all(isinstance(line, Message) for line in prompt):
         raise RowError("its prompt holds turns or calls, or nothing")
@@ -213,6 +214,12 @@ def _read(
         info,
         listed,
     )
+
+
+def _message(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are read. A turn of thoughts alone, or of nothing, has no content or null, which is no mistake."""
+    fields = {key: value for key, value in record.items() if key in _MESSAGE_FIELDS and value is not None}
+    return {"content": "", **fields} if fields.get("role") == "assistant" else fields
 
 
 def _tree(slot: int, group: Sequence[Conversation]) -> TracedTree:
@@ -247,11 +254,18 @@ def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
         path = (*start, *(0, 0) * number_of)
         is_last = number_of == len(turns) - 1
         replied = results or messages
-        if not is_last and (not replied or (turn.calls and len(results) != len(turn.calls))):
+        if not is_last and not replied:
+            raise RowError("a turn follows another directly")
+        if not is_last and turn.calls and len(results) != len(turn.calls):
             raise RowError("a turn has another number of results than of calls")
         nodes.append(turn_node(turn, path, is_last=is_last))
         if not is_last:
-            nodes.append(reply_node((*path, 0), results, messages))
+            # Calls and results may come without ids, which an endpoint asks for.
+            named = [
+                replace(result, call_id=call.id)
+                for call, result in zip(nodes[-1].calls, results, strict=False)
+            ]
+            nodes.append(reply_node((*path, 0), named or results, messages))
     return nodes
 
 

@@ -41,7 +41,7 @@ class Effect:
         turn: Number of the turn on its path, from 1.
         before: The trajectories that go on from before the turn.
         after: Those that go on after it; None: the turn ended the trajectory.
-        reward: The recorded reward where `after` is None.
+        reward: The reward of the recorded end where `after` is None; None: it is not known, or the turn did not end it.
         entropy: Entropy at the decision, nats; None: not recorded.
         text: The beginning of the turn.
         credits: What each estimator credits the turn with: its mean advantage, by the estimator's name.
@@ -61,8 +61,10 @@ class Effect:
 
     @property
     def is_known(self) -> bool:
-        """True if at least two trajectories count on each side that was resampled."""
-        return all(len(side.rewards) >= 2 for side in (self.before, self.after) if side is not None)
+        """True if at least two trajectories count on each side that was resampled, and the reward of an end is known."""
+        return (self.after is not None or self.reward is not None) and all(
+            len(side.rewards) >= 2 for side in (self.before, self.after) if side is not None
+        )
 
     def interval(self, least: float, most: float) -> Interval:
         """Return the effect with its 95 % interval, for rewards from `least` to `most`; see `effect_interval`."""
@@ -91,6 +93,8 @@ class Effect:
     def record(self, least: float, most: float) -> dict[str, Any]:
         """Return a line of effects.jsonl."""
         interval = self.interval(least, most) if self.is_known else None
+        # Where all rewards are equal nobody knows what others there could be.
+        ends = (None, None) if interval is None or least == most else (interval.low, interval.high)
         return {
             "trace": self.trace,
             "row": self.row,
@@ -98,8 +102,8 @@ class Effect:
             "problem": self.problem,
             "turn": self.turn,
             "effect": None if interval is None else interval.value,
-            "low": None if interval is None else interval.low,
-            "high": None if interval is None else interval.high,
+            "low": ends[0],
+            "high": ends[1],
             "before": _side_record(self.before),
             "after": None if self.after is None else _side_record(self.after),
             "reward": self.reward,

@@ -1,8 +1,8 @@
 """Resampling of other trainers' conversations at a chat endpoint: POST {url}/chat/completions, turn by turn, to the end."""
 
 import asyncio
-import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ramify.chat.conversation import AssistantCall, AssistantTurn, Line, split_thought
 from ramify.core.draws import stream
-from ramify.core.messages import Calls, Problem, ToolResult
+from ramify.core.errors import ContentError
+from ramify.core.messages import Calls, Problem
 from ramify.core.protocols import Json, RewardFn
-from ramify.core.records import Finish
+from ramify.core.records import Finish, Reward
 from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.engines.openai import bearer
 from ramify.engines.openai_chat import chat_message, read_chat_reply
@@ -21,14 +22,24 @@ from ramify.net.failures import RequestFailedError
 from ramify.net.servers import Servers
 from ramify.obs.console import Phase
 from ramify.rollout.grow import first_failure
+from ramify.rollout.plan import content_errors
 from ramify.runs.keyed_lines import KeyedLines, key_of
 from ramify.study.conversations import ForeignRun, reply_node, turn_node
 from ramify.study.effects import Side
 from ramify.study.forks import State
-from ramify.study.replayed_world import UnknownOutcomeError, World, WorldSession
+from ramify.study.replayed_world import (
+    UnknownOutcomeError,
+    World,
+    WorldSession,
+    paid,
+    paid_at_end,
+    replay,
+)
 
 _MOST_TURNS = 50
 """Turns of a trajectory, beyond which it has no reward."""
+AT_ONCE = 64
+"""Trajectories that are sampled at a time: more than the client has requests in flight, since some wait for a world."""
 _REQUEST_FAILED = "a request that failed"
 
 
@@ -88,7 +99,7 @@ class EndpointForks:
         world: Where calls get their results.
         endpoint: The model.
         reward: Scores the trajectories.
-        path: File that gets a line for each.
+        path: File that gets a line for each, "samples" in its name; one with "ends" in that place gets the recorded ends.
     """
 
     run: ForeignRun
@@ -103,26 +114,30 @@ class EndpointForks:
         Raises:
             ServiceDownError: The service is down, or refuses the key.
         """
-        lines = self._lines()
+        await self._fill(self._lines(), [(state, i) for state in states for i in range(samples)], phase)
+
+    async def score_ends(self, ends: Sequence[State], phase: Phase) -> None:
+        """Score recorded ends, each once."""
+        await self._fill(self._end_lines(), [(end, 0) for end in ends], phase)
+
+    async def _fill(self, lines: KeyedLines, wanted: Sequence[tuple[State, int]], phase: Phase) -> None:
         done = {key for key, record in lines.each() if not _is_failed(record["reason"])}
         lines.keep(done)
-        missing = [
-            (state, sample)
-            for state in states
-            for sample in range(samples)
-            if (_name(state), sample) not in done
-        ]
-        phase.advance(len(states) * samples - len(missing))
+        missing = [(state, sample) for state, sample in wanted if (_name(state), sample) not in done]
+        phase.advance(len(wanted) - len(missing))
+        # A few tasks share them: a task for each would hold as many sessions and conversations in memory.
+        left = iter(missing)
 
-        async def record(state: State, sample: int) -> None:
-            reward, reason = await self._sample(state, sample)
-            lines.append({"state": _name(state), "sample": sample, "reward": reward, "reason": reason})
-            phase.advance(1)
+        async def work() -> None:
+            for state, sample in left:
+                reward, reason = await self._sample(state, sample)
+                lines.append({"state": _name(state), "sample": sample, "reward": reward, "reason": reason})
+                phase.advance(1)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for state, sample in missing:
-                    group.create_task(record(state, sample))
+                for _ in range(min(AT_ONCE, len(missing))):
+                    group.create_task(work())
         except BaseExceptionGroup as failures:
             raise first_failure(failures) from failures
 
@@ -141,38 +156,66 @@ class EndpointForks:
             for state, name in names.items()
         }
 
+    def end_rewards(self, ends: Sequence[State]) -> dict[State, Reward]:
+        """Return the reward of each recorded end; one that is not known does not count."""
+        names = {_name(end): end for end in ends}
+        values = {key[0]: record["reward"] for key, record in self._end_lines().each() if key[0] in names}
+        return {
+            names[name]: Reward(value or 0.0, {}, counts=value is not None) for name, value in values.items()
+        }
+
     @property
     def failure(self) -> str:
         """The first reason, if failed requests ended all trajectories; "" if one ended otherwise, or there is none."""
-        reasons = [record["reason"] for record in self._lines().read().values()]
+        reasons = [record["reason"] for _, record in self._lines().each()]
         return reasons[0] if reasons and all(map(_is_failed, reasons)) else ""
 
     def reasons(self) -> dict[str, int]:
         """Return the number of trajectories without a reward, by reason."""
-        records = self._lines().read().values()
+        records = (record for _, record in self._lines().each())
         return dict(Counter(record["reason"] for record in records if record["reward"] is None))
 
+    def remove(self) -> None:
+        """Remove what was sampled and scored."""
+        for lines in (self._lines(), self._end_lines()):
+            lines.path.unlink(missing_ok=True)
+
     def _lines(self) -> KeyedLines:
-        return KeyedLines(self.path, lambda record: key_of(record["state"], record["sample"]))
+        return _keyed(self.path)
+
+    def _end_lines(self) -> KeyedLines:
+        return _keyed(self.path.with_name(self.path.name.replace("samples", "ends")))
 
     async def _sample(self, state: State, sample: int) -> tuple[float | None, str]:
-        """Return the reward of one trajectory, or None and why it has none."""
+        """Return the reward of one trajectory from a state, or of a recorded end; or None and why it has none."""
         row, node = state
         tree = self.run.trees[row].tree
+        path = tree.path_to(tree.by_id[node])
         session: WorldSession | None = None
         try:
             session = await self.world.open(row)
-            above = tree.path_to(tree.by_id[node])
-            await _replay(session, above)
-            trajectory = await self._go_on(session, row, above, stream("audit", row, node, sample) % 2**31)
-            paid = await session.ended(trajectory)
-            leaf = replace(trajectory.leaf, reward=trajectory.leaf.reward + paid)
-            (reward,) = await self.reward.score([replace(trajectory, nodes=(*trajectory.nodes[:-1], leaf))])
+            if path[-1].stop is not None:
+                trajectory = await session.scored_end(Trajectory(tree.problem, tuple(path)))
+            else:
+                above = await replay(session, path)
+                seed = stream("audit", row, node, sample) % 2**31
+                trajectory = await self._go_on(session, row, above, seed)
+                trajectory = paid_at_end(trajectory, await session.ended(trajectory))
+            return await self._score(trajectory)
         except UnknownOutcomeError as error:
             return None, f"{error}"
         finally:
             if session is not None:
                 await session.close()
+
+    async def _score(self, trajectory: Trajectory) -> tuple[float | None, str]:
+        try:
+            with content_errors("the reward"):
+                (reward,) = await self.reward.score([trajectory])
+        except ContentError as error:
+            return None, f"{error}"[:200]
+        if not math.isfinite(reward.value):
+            return None, f"the reward is {reward.value}"
         return (reward.value, "") if reward.counts else (None, "the reward has no verdict")
 
     async def _go_on(self, session: WorldSession, row: int, above: Sequence[Node], seed: int) -> Trajectory:
@@ -191,21 +234,9 @@ class EndpointForks:
             results = [await session.call(call) for call in node.calls]
             if any(result.ends for result in results):
                 ended = replace(node, results=tuple(results), stop=StopReason.ENDED)
-                return Trajectory(tree.problem, (*nodes, _paid(ended, results)))
-            nodes += [_paid(node, results), reply_node((*path, 0), results)]
+                return Trajectory(tree.problem, (*nodes, paid(ended, results)))
+            nodes += [paid(node, results), reply_node((*path, 0), results)]
         raise UnknownOutcomeError(f"more than {_MOST_TURNS} turns")
-
-
-def _paid(node: Node, results: Sequence[ToolResult]) -> Node:
-    return replace(node, reward=sum(result.reward for result in results))
-
-
-async def _replay(session: WorldSession, above: Sequence[Node]) -> None:
-    """Make the calls of a path again; a result that differs from the record ends the trajectory as unknown."""
-    for node, reply in itertools.pairwise(above):
-        for call, result in zip(node.calls, reply.results, strict=False):
-            if (await session.call(call)).text != result.text:
-                raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
 
 
 def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:
@@ -228,6 +259,10 @@ def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:
 
 def _is_failed(reason: str) -> bool:
     return reason.startswith(_REQUEST_FAILED)
+
+
+def _keyed(path: Path) -> KeyedLines:
+    return KeyedLines(path, lambda record: key_of(record["state"], record["sample"]))
 
 
 def _name(state: State) -> str:

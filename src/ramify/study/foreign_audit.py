@@ -22,11 +22,12 @@ from ramify.net.servers import Servers
 from ramify.obs.console import RunConsole
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.sampler.task import Toolbox
-from ramify.study.audit import Audit, AuditSettings, Sources
+from ramify.study.audit import Audit, AuditSettings
 from ramify.study.conversations import ForeignRun, read_conversations
 from ramify.study.endpoint import Endpoint, EndpointForks
 from ramify.study.forks import states_of
 from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
+from ramify.study.sources import Sources
 
 _HTTP = HttpConfig(timeout_seconds=120.0)
 
@@ -58,6 +59,7 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
     sources = Sources(settings.sources, tuple(run.trees for run in runs))
     decisions = sources.draw(settings.decisions, settings.seed)
     states = [states_of(each for each in decisions if each.trace == trace) for trace in range(len(runs))]
+    ends = [sources.ends(decisions, trace) for trace in range(len(runs))]
     task = load_tables(_Task, Path(settings.recipe), settings.overrides)
     key = read_key(settings.key_variable) if settings.key_variable else None
     reward = build_reward(task.reward)
@@ -72,8 +74,9 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
     ]
     with agent_loop() as loop, StopOnSignal(loop) as stop:
         try:
-            for fork, of_file in zip(forks, states, strict=True):
-                with console.phase("audit", len(of_file) * settings.samples) as phase:
+            for fork, of_file, recorded in zip(forks, states, ends, strict=True):
+                with console.phase("audit", len(of_file) * settings.samples + len(recorded)) as phase:
+                    stop.run(fork.score_ends(recorded, phase))
                     stop.run(fork.grow(of_file, settings.samples, phase))
         finally:
             loop.run(close_all(_open(client, reward, toolbox)))
@@ -81,7 +84,7 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
     if failures and all(failures):
         # The folder is free for another --url or --model.
         for fork in forks:
-            fork.path.unlink(missing_ok=True)
+            fork.remove()
         raise MachineError(
             f"--url {settings.url}: {failures[0]}. No other request worked; correct --url or --model, or start the model"
         )
@@ -89,7 +92,10 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
         for reason, number in fork.reasons().items():
             console.note(f"{number} trajectories without a reward: {reason}")
     sides = [fork.sides(of_file) for fork, of_file in zip(forks, states, strict=True)]
-    return Audit(sources.effects(decisions, sides))
+    rewards = [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
+    rescored, rescoring = sources.rescored(rewards)
+    console.note(f"{rescoring}")
+    return Audit(rescored.effects(decisions, sides), rescoring)
 
 
 def _toolbox(task: _Task, console: RunConsole) -> Toolbox | None:

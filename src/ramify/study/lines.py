@@ -1,7 +1,7 @@
 """Finished runs of an ablation as lines of JSON: everything that the comparison needs, so that a line outlives its run's folder."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from ramify.core.json_types import (
     optional,
     part,
     record,
+    sparse,
     text,
     whole,
 )
@@ -65,6 +66,7 @@ class RunLine:
         match: Of a yoked run.
         commit, packages: What made it, in its last session.
         schema: Version of the line.
+        inputs: Checksums of the files that the recipe names, by key; empty in lines of earlier versions.
     """
 
     arm: str
@@ -78,11 +80,22 @@ class RunLine:
     commit: str | None
     packages: Mapping[str, str]
     schema: int = SCHEMA
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """ARM-SEED."""
         return run_name(self.arm, self.seed)
+
+    @property
+    def mean_mixed(self) -> float | None:
+        """The mean over the steps of `mixed`; None if they are not known."""
+        return sum(self.mixed) / len(self.mixed) if self.mixed else None
+
+    @property
+    def shared_inputs(self) -> Mapping[str, str]:
+        """The checksums of what all arms of a seed have in common: all but the files of the rule."""
+        return {key: value for key, value in self.inputs.items() if not key.startswith("rollout.branching")}
 
     def column(self, name: str) -> list[float]:
         """Return the values of one of `COLUMNS`."""
@@ -98,11 +111,15 @@ def read_lines(path: Path) -> tuple[RunLine, ...]:
     rows = read_text(path).splitlines() if path.exists() else []
     lines: dict[tuple[str, int], RunLine] = {}
     for row, content in enumerate(rows, start=1):
-        fields = parse_line(path, row, content)
+        if not content.strip():
+            continue
         try:
-            line = _READ(fields)
-        except ValueError as error:
-            raise DataError(f"{path} row {row}: {error}. Restore the file, or delete this line.") from None
+            line = _READ(parse_line(path, row, content))
+        except (ValueError, DataError) as error:
+            where = "" if isinstance(error, DataError) else f"{path} row {row}: "
+            raise DataError(
+                f"{where}{error}. Restore the file, or delete this line: the same command makes it again from its run's folder."
+            ) from None
         if line.schema != SCHEMA:
             raise DataError(
                 f"{path} row {row}: schema {line.schema}, expected {SCHEMA}. Use the version of ramify that wrote it."
@@ -127,8 +144,9 @@ def _points(value: Any) -> tuple[Point, ...]:  # noqa: ANN401 - any JSON value
     return points
 
 
-_READ = record(
+_READ = sparse(
     RunLine,
+    ("inputs",),
     arm=text,
     seed=whole,
     branching=part(),
@@ -140,6 +158,7 @@ _READ = record(
     commit=optional(text),
     packages=mapping(text),
     schema=count,
+    inputs=mapping(text),
 )
 
 
@@ -148,12 +167,15 @@ def write_lines(path: Path, lines: Sequence[RunLine]) -> None:
     replace_lines(path, (dump_line(asdict(line)) for line in lines))
 
 
-def line_of(run: PlannedRun, fingerprint: str, pair: Path | None, starts: Sequence[float]) -> RunLine:
+def line_of(
+    run: PlannedRun, fingerprint: str, inputs: Mapping[str, str], pair: Path | None, starts: Sequence[float]
+) -> RunLine:
     """Return the line of a finished run.
 
     Args:
         run: The run.
         fingerprint: Of the recipe.
+        inputs: Checksums of the files that its recipe names, by key.
         pair: Folder of the run that it is yoked to.
         starts: Times at which its processes were started, in seconds since 1970.
 
@@ -174,6 +196,7 @@ def line_of(run: PlannedRun, fingerprint: str, pair: Path | None, starts: Sequen
         None if pair is None else _match(run.folder, pair),
         session["commit"],
         {"python": session["python"], **session["packages"]},
+        inputs=inputs,
     )
 
 

@@ -8,21 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
-from ramify.eval.statistics import MeanDifference, pairs_needed
+from ramify.eval.statistics import MeanDifference
 from ramify.files.durable import write_record
 from ramify.obs.charts import Chart, Line, line_chart
 from ramify.obs.metrics import Curve
 from ramify.obs.page import Card, Cell, Page, Section, Table, write_page
 from ramify.runs.page import origin_section
-from ramify.study.contrasts import AXES, ENDPOINT, AblationResult, Contrast, arm_names, compare_arms
+from ramify.study.contrasts import (
+    AXES,
+    DIFFERENCES,
+    ENDPOINT,
+    AblationResult,
+    Contrast,
+    arm_names,
+    compare_arms,
+)
 from ramify.study.lines import RESULTS, RunLine, read_lines
 
 ABLATION, ABLATION_PAGE = "ablate.json", "ablate.html"
 _POINTS = 41
 """Points of a mean curve."""
 _COLOURS = 6
-_DIFFERENCES = (0.01, 0.005)
-"""Differences of success for which a page says how many seeds would show them."""
 
 
 def write_ablation(result: AblationResult, folder: Path) -> None:
@@ -52,7 +58,8 @@ def ablation_page(result: AblationResult, folder: Path) -> Page:
     return Page(
         f"Ablation: {folder.absolute().name}",
         f"{len(result.arms)} arms, {seeds} seed{'s' * (seeds != 1)} each. Success is that on held-out problems during training; an arm's "
-        "value is its mean over the cost that the cheapest arm of the seed reached, the area under the curve.",
+        "value is its mean over the cost that the cheapest arm of the seed reached, the area under the curve. Mixed groups have right "
+        "and wrong answers; their share is a mean over all steps.",
         cards,
         (
             Section(
@@ -76,33 +83,60 @@ def ablation_page(result: AblationResult, folder: Path) -> Page:
 
 
 def contrasts_table(contrasts: Sequence[Contrast]) -> Table:
-    """Return a table of paired differences by axis."""
+    """Return a table of paired differences by axis, and of the share of mixed groups."""
     rows: list[list[Cell]] = []
     for contrast in contrasts:
+        name = f"{contrast.second} minus {contrast.first}"
         for axis, label in AXES.items():
-            area = contrast.areas[axis]
             is_endpoint = axis == ENDPOINT
-            rows.append(
-                [
-                    f"{contrast.second} minus {contrast.first}",
-                    label,
-                    interval_text(area),
-                    f"{area.sd:.4f}",
-                    f"{area.p_value:.2g}",
-                    f"{contrast.adjusted:.2g}" if is_endpoint else "",
-                    ", ".join(f"{pairs_needed(area.sd, size)} for {size:g}" for size in _DIFFERENCES),
-                ]
-            )
+            area = contrast.decided if is_endpoint else contrast.areas[axis]
+            level = 1 - contrast.alpha if is_endpoint else 0.95
+            row = [
+                name,
+                f"mean success to equal {label}",
+                interval_text(area),
+                f"{level:.3g}",
+                f"{area.sd:.4f}",
+            ]
+            adjusted = [f"{contrast.adjusted:.2g}", *_needed(contrast)] if is_endpoint else [""] * 3
+            rows.append([*row, f"{area.p_value:.2g}", *adjusted])
+        if (mixed := contrast.mixed) is not None:
+            row = [name, "share of mixed groups", interval_text(mixed), "0.95", f"{mixed.sd:.4f}"]
+            rows.append([*row, f"{mixed.p_value:.2g}", *[""] * 3])
     header = (
         "contrast",
-        "at equal",
-        "difference of mean success, 95 %",
+        "of",
+        "difference",
+        "level of the interval",
         "sd of the pairs",
         "p",
         "p among contrasts (Holm)",
-        "seeds that would show a difference (power 0.8)",
+        *_NEEDED,
     )
     return Table("", header, rows)
+
+
+def blind_table(contrasts: Sequence[Contrast]) -> Table:
+    """Return a table of the spread of paired differences, which does not say which arm is better."""
+    rows: list[list[Cell]] = [
+        [
+            f"{contrast.second} minus {contrast.first}",
+            contrast.decided.n,
+            f"{contrast.decided.sd:.5f}",
+            *_needed(contrast),
+        ]
+        for contrast in contrasts
+    ]
+    return Table("", ("contrast", "pairs", "sd of the pairs", *_NEEDED), rows)
+
+
+_NEEDED = tuple(f"pairs for {size:g} (at Holm's first step)" for size in DIFFERENCES)
+
+
+def _needed(contrast: Contrast) -> list[str]:
+    """Return the pairs that each of `DIFFERENCES` needs."""
+    pairs = map(contrast.pairs_for, DIFFERENCES)
+    return [f"{plain} ({at_first_step})" for plain, at_first_step in pairs]
 
 
 def interval_text(area: MeanDifference) -> str:
@@ -120,6 +154,7 @@ def arms_table(result: AblationResult) -> Table:
             f"{np.mean([line.column('success')[0] for line in lines]):.3f}",
             f"{np.mean([line.column('success')[-1] for line in lines]):.3f}",
             *(f"{np.mean(result.areas[axis][name]):.4f}" for axis in AXES),
+            _share([line.mean_mixed for line in lines]),
         ]
         for name, lines in result.arms.items()
         if lines
@@ -131,8 +166,15 @@ def arms_table(result: AblationResult) -> Table:
         "success before",
         "success after",
         *(f"mean to equal {axis}" for axis in AXES),
+        "mixed groups",
     )
     return Table("", header, rows)
+
+
+def _share(shares: Sequence[float | None]) -> str:
+    """Return a mean share; "" where one is not known."""
+    known = [share for share in shares if share is not None]
+    return f"{np.mean(known):.3f}" if len(known) == len(shares) else ""
 
 
 def _curves(result: AblationResult, axis: str) -> Chart:

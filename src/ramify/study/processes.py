@@ -56,6 +56,7 @@ def train_runs(
     """
     waiting, ended = list(runs), set(done)
     working: dict[PlannedRun, subprocess.Popen[bytes]] = {}
+    began: dict[str, int] = {}
     launch.logs.mkdir(exist_ok=True)
     with console.phase("runs", len(done) + len(runs), len(done)) as phase, _stopped_at_the_end(working):
         shown = 0.0
@@ -64,16 +65,17 @@ def train_runs(
             ready = [run for run in waiting if run.after in ended | {""} and not is_locked(run.folder)]
             for run in ready[: launch.jobs - len(working)]:
                 waiting.remove(run)
+                began[run.name] = _log_size(run, launch.logs)
                 working[run] = _start(run, launch)
             for run in [run for run, process in working.items() if process.poll() is not None]:
                 if status := working.pop(run).returncode:
-                    raise TrainingError(_failure(run, status, launch.logs))
+                    raise TrainingError(_failure(run, status, launch.logs, began[run.name]))
                 record(run)
                 ended.add(run.name)
                 phase.advance(1, waiting="")
             if time.monotonic() - shown > _SHOW_SECONDS:
                 shown = time.monotonic()
-                _show(phase, list(working))
+                _show(phase, list(working), [run for run in waiting if is_locked(run.folder)])
             time.sleep(_POLL_SECONDS)
 
 
@@ -106,8 +108,9 @@ def _start(run: PlannedRun, launch: Launch) -> "subprocess.Popen[bytes]":
         raise MachineError(f"a process for {run.name} cannot be started: {error.strerror}") from None
 
 
-def _show(phase: Phase, runs: Sequence[PlannedRun]) -> None:
+def _show(phase: Phase, runs: Sequence[PlannedRun], locked: Sequence[PlannedRun]) -> None:
     steps = [f"{run.name} at step {MetricsLog(run.folder / 'metrics.jsonl').last_step()}" for run in runs]
+    steps += [f"{run.name}, which another process trains" for run in locked]
     phase.advance(0, waiting=", ".join(steps))
 
 
@@ -139,8 +142,18 @@ def _log(run: PlannedRun, logs: Path) -> Path:
     return logs / f"{run.name}.log"
 
 
-def _failure(run: PlannedRun, status: int, logs: Path) -> str:
+def _log_size(run: PlannedRun, logs: Path) -> int:
     path = _log(run, logs)
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    reason = lines[-1][:_MAX_CHARACTERS] if lines else f"it ended with status {status}"
+    return path.stat().st_size if path.exists() else 0
+
+
+def _failure(run: PlannedRun, status: int, logs: Path, began: int) -> str:
+    """Return why a run failed: the last line that it wrote in this session, if it wrote one."""
+    path = _log(run, logs)
+    output = path.read_bytes()[began:].decode(errors="replace")
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if status < 0:
+        reason = f"it was ended by signal {-status}, which the system also sends where memory is short"
+    else:
+        reason = lines[-1][:_MAX_CHARACTERS] if lines else f"it ended with status {status}"
     return f"{run.name} failed: {reason} (its output is in {path})"

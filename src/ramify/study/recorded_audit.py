@@ -4,15 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramify.assemble.rescoring import rescore_trees
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.core.records import Reward
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import read_trees
 from ramify.runs.recorded_trees import recipe_of, weights_of
-from ramify.study.audit import Audit, AuditSettings, Sources
+from ramify.study.audit import Audit, AuditSettings
 from ramify.study.decisions import Decision
 from ramify.study.effects import Side
 from ramify.study.forks import ForkPlan, State, fork_recipe, grow_forks, states_of
+from ramify.study.sources import Rescoring, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ def audit_traces(
     sources = Sources(settings.sources, tuple(read_trees(path) for path in paths))
     decisions = sources.draw(settings.decisions, settings.seed)
     plans = _plans(sources, decisions, out)
+    rescored, rescoring = _rescored(settings, sources, decisions)
+    if rescoring is not None:
+        console.note(f"{rescoring}")
     for growth, files in _growths(settings, paths, plans, console).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
@@ -52,7 +58,37 @@ def audit_traces(
     sides: list[Mapping[State, Side]] = [
         plans[trace].sides() if trace in plans else {} for trace in range(len(paths))
     ]
-    return Audit(sources.effects(decisions, sides))
+    return Audit(rescored.effects(decisions, sides), rescoring)
+
+
+def _rescored(
+    settings: AuditSettings, sources: Sources, decisions: Sequence[Decision]
+) -> tuple[Sources, Rescoring | None]:
+    """Score recorded ends with the reward that trajectories get, where it need not be the one that was recorded."""
+    changes = [each for each in settings.overrides if each.partition("=")[0].strip().startswith("reward")]
+    if not settings.recipe and not changes:
+        return sources, None
+    rewards: list[dict[State, Reward]] = []
+    for trace, (name, trees) in enumerate(zip(sources.names, sources.trees, strict=True)):
+        rows = list(dict.fromkeys(each.row for each in decisions if each.trace == trace))
+        ends = set(sources.ends(decisions, trace))
+        recipe = Path(settings.recipe) if settings.recipe else _named(recipe_of(Path(name)), name)
+        again = rescore_trees(recipe, changes, [trees[row] for row in rows]) if rows else []
+        scored = {
+            (row, trajectory.leaf.id): reward
+            for row, traced in zip(rows, again, strict=True)
+            for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True)
+        }
+        rewards.append({end: reward for end, reward in scored.items() if end in ends})
+    return sources.rescored(rewards)
+
+
+def _named(recipe: Path | None, trace: str) -> Path:
+    if recipe is None:
+        raise ConfigError(
+            f"{trace}: it lies in no run, whose recipe would say what goes on. Name one with --recipe"
+        )
+    return recipe
 
 
 def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[int, ForkPlan]:
@@ -69,11 +105,9 @@ def _growths(
     """Return the files to resample, by the recipe and weights that do it."""
     growths: dict[_Growth, list[int]] = {}
     for trace in plans:
-        recipe = Path(settings.recipe) if settings.recipe else recipe_of(paths[trace])
-        if recipe is None:
-            raise ConfigError(
-                f"{paths[trace]}: it lies in no run, whose recipe would say what goes on. Name one with --recipe"
-            )
+        recipe = (
+            Path(settings.recipe) if settings.recipe else _named(recipe_of(paths[trace]), f"{paths[trace]}")
+        )
         weights = None if settings.recipe else weights_of(paths[trace])
         if not settings.recipe:
             _note_weights(paths[trace], weights, console)

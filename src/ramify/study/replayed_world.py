@@ -1,15 +1,16 @@
 """Worlds in which other trainers' conversations go on: tools or an environment of a recipe, or the recorded results themselves."""
 
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
 from ramify.core.errors import ContentError
 from ramify.core.messages import Calls, Final, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Environment, EnvironmentSession, Json
-from ramify.core.tree import Trajectory, Tree
+from ramify.core.tree import Node, Trajectory, Tree
 from ramify.rollout.calls import Failure, within
 from ramify.study.conversations import ForeignRun
 
@@ -32,6 +33,9 @@ class WorldSession(Protocol):
     async def ended(self, trajectory: Trajectory) -> float:
         """Return what the world pays for a trajectory at its end."""
 
+    async def scored_end(self, recorded: Trajectory) -> Trajectory:
+        """Return a recorded trajectory with what the world pays for it and its end."""
+
     async def close(self) -> None:
         """Free the state."""
 
@@ -44,6 +48,35 @@ class World(Protocol):
 
     async def open(self, problem: int) -> WorldSession:
         """Begin a trajectory of a problem; raises `UnknownOutcomeError`."""
+
+
+async def replay(session: WorldSession, above: Sequence[Node]) -> list[Node]:
+    """Make the calls of a path again; returns its nodes with what the world pays for each turn.
+
+    Raises:
+        UnknownOutcomeError: A result differs from the record.
+    """
+    nodes = []
+    for node, reply in itertools.pairwise(above):
+        results = []
+        for call, recorded in zip(node.calls, reply.results, strict=False):
+            result = await session.call(call)
+            if result.text != recorded.text:
+                raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
+            results.append(result)
+        nodes.append(paid(node, results))
+    return [*nodes, above[-1]]
+
+
+def paid(node: Node, results: Sequence[ToolResult]) -> Node:
+    """Return a turn with what the world paid for its calls."""
+    return replace(node, reward=sum(result.reward for result in results))
+
+
+def paid_at_end(trajectory: Trajectory, reward: float) -> Trajectory:
+    """Return a trajectory with what the world paid at its end."""
+    leaf = replace(trajectory.leaf, reward=trajectory.leaf.reward + reward)
+    return replace(trajectory, nodes=(*trajectory.nodes[:-1], leaf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +133,10 @@ class ReplayedSession:
         if self.has_replies:
             raise UnknownOutcomeError("an answer that a user may have replied to")
         return 0.0
+
+    async def scored_end(self, recorded: Trajectory) -> Trajectory:
+        """Return it as it is."""
+        return recorded
 
     async def close(self) -> None:
         """Do nothing: it is a record."""
@@ -166,6 +203,11 @@ class LiveSession:
         if self.environment.scores:
             paid += await self._within(partial(self.session.score, trajectory))
         return paid
+
+    async def scored_end(self, recorded: Trajectory) -> Trajectory:
+        """Make its calls again, and end it."""
+        again = replace(recorded, nodes=tuple(await replay(self, recorded.nodes)))
+        return paid_at_end(again, await self.ended(again))
 
     async def _within(self, ask: Callable[[], Awaitable[Value]]) -> Value:
         answer = await within(self.environment.seconds or _SECONDS, ask)

@@ -14,6 +14,7 @@ from ramify.eval.statistics import (
     bootstrap_mean,
     calibration_error,
     holm,
+    holm_levels,
     judge_agreement,
     kappa,
     mean_interval,
@@ -169,6 +170,9 @@ def test_equal_models_do_not_differ():
 def test_holm():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
+    # The second step is the one at which it stops: 2 times 0.03 is above 0.05.
+    assert holm_levels([0.001, 0.04, 0.03]) == pytest.approx([0.05 / 3, 0.025, 0.025])
+    assert holm_levels([0.02, 0.024]) == pytest.approx([0.025, 0.05])
 
 
 @given(st.data())
@@ -268,6 +272,9 @@ def test_the_paired_t_test_of_students_own_data():
     assert (result.value, result.n) == (pytest.approx(1.58), 10)
     assert (result.low, result.high) == (pytest.approx(0.7001142), pytest.approx(2.4598858))
     assert (result.sd, result.p_value) == (pytest.approx(1.229995), pytest.approx(0.00283289))
+    # One degree of freedom, where the quantile of 99.9 % is 636.6.
+    wide = paired_t([0.0, 1.0], 0.001)
+    assert (wide.low, wide.high) == (pytest.approx(0.5 - 318.3096), pytest.approx(0.5 + 318.3096))
 
 
 def test_equal_differences_have_an_interval_without_width():

@@ -349,6 +349,37 @@ def test_a_yoked_run_of_another_policy_has_the_branches_of_its_pair_problem_by_p
     assert all((d.planned, d.entropy_acted) == (d.taken, False) for tree in trees for d in tree.decisions)
 
 
+def learned(context, seed, step, goes_on):
+    """A policy that becomes surer, and calls more, or less, from step to step."""
+    turn = some_problems_are_less_certain(context, seed, goes_on)
+    return replace(turn, entropies=tuple(entropy * (1 - step / 12) for entropy in turn.entropies))
+
+
+@pytest.mark.integration
+def test_over_a_whole_run_a_yoked_one_has_its_rule_s_branches_problem_by_problem_in_each_step(
+    tokenizer_folder,
+):
+    problems, steps = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(6)], range(8)
+
+    def run(rule, drift):
+        plays = [partial(learned, step=step, goes_on=0.8 + drift * step) for step in steps]
+        return [grow(agent(tokenizer_folder, rule, plays[step]), problems, step)[0] for step in steps]
+
+    pair = run(ThresholdBrancher(min_entropy_delta=0.4, **SIZES), 0.02)
+    # The control learns other things.
+    yoked = run(yoked_to([tree for trees in pair for tree in trees]), -0.01)
+    branches = np.array(
+        [
+            [[sum(d.taken for d in tree.decisions) for tree in trees] for trees in each]
+            for each in (pair, yoked)
+        ]
+    )
+    # As the policy becomes surer, the rule branches less; so does its control, where and when it does.
+    assert branches[0, 0].sum() > 1.2 * branches[0, -1].sum() > 0
+    assert branches[1].sum() == pytest.approx(branches[0].sum(), rel=0.05)
+    assert np.abs(branches[1] - branches[0]).sum() <= 0.05 * branches[0].sum()
+
+
 def test_a_tree_with_fewer_results_than_its_quota_gets_fresh_trajectories_instead(tokenizer_folder):
     paired = [BranchDecision("0.0", depth, 0.1, 1.0, 1, 1, True, budget_left=1) for depth in (1, 1, 2, 2)]
     run = PairedRun(Path("run"), (PairedTree(TreeKey(0, 0, 0), "p0", tuple(paired)),))

@@ -25,7 +25,13 @@ def plan(recipe, *overrides, arms=ALL, others=None, seeds=2):
 
 def loaded(recipe, ablation):
     """The recipe of each run, as `ramify train` reads it."""
-    return {run.name: load_recipe(TrainRecipe, recipe, run.overrides) for run in ablation.runs}
+    recipes = {run.name: load_recipe(TrainRecipe, recipe, run.overrides) for run in ablation.runs}
+    assert recipes == {run.name: run.recipe for run in ablation.runs}
+    return recipes
+
+
+def shuffled(folder):
+    return f"{{ name = 'shuffled', of = '{folder}-{{seed}}', rule = 'threshold' }}"
 
 
 def test_arms_differ_in_nothing_but_the_rule(recipe):
@@ -57,13 +63,23 @@ def test_other_arms_and_rules_that_compute_their_roots(recipe):
     others = {"aepo": "{ name = 'balanced' }", "bare": "balanced", "half": "{ name = 'random', rate = 0.5 }"}
     recipes = loaded(recipe, plan(recipe, others=others, seeds=1))
     assert [recipes[f"{name}-0"].rollout.m for name in ("aepo", "bare", "half")] == [None, None, 3]
-    shuffled = f"{{ name = 'shuffled', of = '{recipe.parent}/out/rule-{{seed}}', rule = 'threshold' }}"
-    last = plan(recipe, others={"shuffled": shuffled}, arms=("rule",)).runs[-1]
+    of_rule = {"shuffled": shuffled(recipe.parent / "out" / "rule")}
+    last = plan(recipe, others=of_rule, arms=("rule",)).runs[-1]
     assert (last.name, last.after, "of" in last.branching) == ("shuffled-1", "rule-1", False)
     balanced = ("rollout.branching=balanced", "rollout.m=")
     recipes = loaded(recipe, plan(recipe, *balanced, seeds=1))
     # A quarter of n, the fewest roots of that rule.
     assert [each.rollout.m for each in recipes.values()] == [None, None, 2]
+
+
+def test_a_rule_waits_for_the_run_that_it_names_however_its_folder_is_written(recipe, monkeypatch):
+    monkeypatch.chdir(recipe.parent)
+    others = {"b": shuffled("out/a"), "a": "{ name = 'random', rate = 0.5 }", "c": shuffled("other/a")}
+    runs = plan(recipe, others=others, arms=("rule",), seeds=1).runs
+    assert {run.arm: run.after for run in runs} == {"rule": "", "a": "", "b": "a-0", "c": ""}
+    for circle in ({"a": shuffled("out/a")}, {"a": shuffled("out/b"), "b": shuffled("out/a")}):
+        with pytest.raises(ConfigError, match=r"--arm a: its rule waits for ([ab]-0), which waits for it"):
+            plan(recipe, others=circle, arms=("rule",), seeds=1)
 
 
 def test_flat_leaves_out_what_only_branches_need(recipe):
@@ -93,6 +109,7 @@ def test_the_fingerprint_is_that_of_everything_but_seed_and_folder(recipe):
         ),
         ((), {"others": {"flat": "{ name = 'random' }"}}, "--arm flat: the name of a usual arm"),
         ((), {"others": {"odd": "{ name = 'odd' }"}}, "arm odd: rollout.branching"),
+        ((), {"others": {"Flat": "{ name = 'random' }"}}, "--arm Flat: the name of a usual arm"),
         (("learner.optimizer.rate=-1",), {}, "learner.optimizer.rate"),
     ],
 )

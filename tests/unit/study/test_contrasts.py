@@ -12,18 +12,19 @@ from ramify.core.errors import DataError
 from ramify.obs.page import render_page
 from ramify.study.contrasts import arm_names, compare_arms, mean_success
 from ramify.study.lines import RunLine, YokedMatch, read_lines, write_lines
-from ramify.study.page import ablation_page
+from ramify.study.page import ablation_page, blind_table
 
 SLEEP = (1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4)
 
 
-def line(arm, seed, successes, tokens=100, branches=(4, 6), match=None, commit="abc"):
+def line(arm, seed, successes, tokens=100, branches=(4, 6), match=None, commit="abc", mixed=(), **more):
     """A run whose step costs so many tokens, a tenth as many calls and a second."""
     curve = tuple(
         (step, tokens * step, tokens * step / 10, float(step), success)
         for step, success in enumerate(successes)
     )
-    return RunLine(arm, seed, {"name": arm}, "recipe", curve, branches, (), match, commit, {"ramify": "1"})
+    rule, packages = {"name": arm}, {"ramify": "1"}
+    return RunLine(arm, seed, rule, "recipe", curve, branches, mixed, match, commit, packages, **more)
 
 
 def steady(arm, values, **more):
@@ -61,11 +62,12 @@ def test_contrasts_are_student_s_with_holm_s_correction():
     result = compare_arms(lines, ["flat", "yoked", "rule"])
     rule, yoked = result.contrasts
     assert (rule.first, rule.second, yoked.first, yoked.second) == ("yoked", "rule", "flat", "yoked")
-    assert rule.endpoint.low == pytest.approx(0.07001142)
+    assert rule.areas["tokens"].low == pytest.approx(0.07001142)
     assert (rule.adjusted, yoked.adjusted) == (pytest.approx(2 * 0.00283289), 1.0)
-    assert rule.verdict == "rule is better than yoked by 0.1580 [+0.0700, +0.2460], p 0.0057"
-    assert (
-        yoked.verdict == "no difference between yoked and flat beyond 0.0000: +0.0000 [+0.0000, +0.0000], p 1"
+    # At Holm's first step of two the interval has level .975; t of 9 degrees of freedom 2.6850.
+    assert rule.verdict == "rule is better than yoked by 0.1580 [+0.0536, +0.2624] (0.975), p 0.0057"
+    assert yoked.verdict == (
+        "no difference between yoked and flat beyond 0.0000: +0.0000 [+0.0000, +0.0000] (0.95), p 1"
     )
     assert result.warnings == ()
 
@@ -75,8 +77,78 @@ def test_an_interval_that_holds_zero_bounds_the_difference():
     (contrast,) = compare_arms(lines, ["flat", "rule"]).contrasts
     # Mean .01, sd .02, t of 2 degrees of freedom 4.3027.
     assert contrast.verdict == (
-        "no difference between rule and flat beyond 0.0597: +0.0100 [-0.0397, +0.0597], p 0.48"
+        "no difference between rule and flat beyond 0.0597: +0.0100 [-0.0397, +0.0597] (0.95), p 0.48"
     )
+
+
+def test_there_is_no_verdict_below_three_pairs():
+    lines = [*steady("flat", [0.5] * 2), *steady("rule", [0.6, 0.7])]
+    (contrast,) = compare_arms(lines, ["flat", "rule"]).contrasts
+    assert contrast.verdict == "no verdict on rule and flat yet: 2 pairs, a verdict needs 1 more"
+
+
+gains = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3)
+
+
+@given(st.lists(gains, min_size=2, max_size=5))
+def test_a_verdict_and_its_interval_never_contradict_each_other(arms):
+    names = ["flat", *(f"arm{number}" for number in range(len(arms)))]
+    lines = [
+        run for name, values in zip(names, [[0.0] * 3, *arms], strict=True) for run in steady(name, values)
+    ]
+    for contrast in compare_arms(lines, names).contrasts:
+        holds_zero = contrast.decided.low <= 0 <= contrast.decided.high
+        assert holds_zero == (contrast.adjusted >= 0.05) == contrast.verdict.startswith("no difference")
+        assert (
+            contrast.decided.high - contrast.decided.low
+            >= contrast.areas["tokens"].high - contrast.areas["tokens"].low
+        )
+
+
+def test_mixed_groups_are_compared_beside_the_endpoint_where_all_lines_have_them():
+    lines = [line("flat", seed, [0.5, 0.5], mixed=(0.5, 0.7)) for seed in range(3)]
+    lines += [line("rule", seed, [0.5, 0.5], mixed=(0.6, 0.7 + seed / 10)) for seed in range(3)]
+    result = compare_arms(lines, ["flat", "rule"])
+    (contrast,) = result.contrasts
+    assert (contrast.mixed.value, contrast.mixed.n) == (pytest.approx(0.1), 3)
+    assert result.to_json()["arms"]["flat"]["mixed"] == pytest.approx([0.6] * 3)
+    page = render_page(ablation_page(result, Path("runs/x")))
+    assert "share of mixed groups" in page
+    lines[0] = line("flat", 0, [0.5, 0.5])
+    assert compare_arms(lines, ["flat", "rule"]).contrasts[0].mixed is None
+
+
+def test_what_is_blind_is_the_same_whichever_arm_is_better():
+    values = [0.51, 0.49, 0.53]
+    blind = []
+    for first, second in ((values, [0.5] * 3), ([0.5] * 3, values)):
+        (contrast,) = compare_arms(
+            [*steady("flat", first), *steady("rule", second)], ["flat", "rule"]
+        ).contrasts
+        blind.append(
+            ({**contrast.blind_json(), "sd": round(contrast.decided.sd, 9)}, blind_table([contrast]))
+        )
+    assert blind[0] == blind[1]
+    fields, table = blind[0]
+    assert fields == {
+        "first": "flat", "second": "rule", "n": 3, "sd": 0.02, "pairs_for_0.005": [128, 128], "pairs_for_0.01": [34, 34]
+    }  # fmt: skip
+    assert table.rows == [["rule minus flat", 3, "0.02000", "128 (128)", "34 (34)"]]
+
+
+def test_runs_of_a_seed_that_were_made_from_different_files_are_no_pair():
+    inputs = {"data.train": "aa", "rollout.branching.path": "bb"}
+    other_rule = {**inputs, "rollout.branching.path": "cc"}
+    runs = [
+        line("flat", seed, [0.1, 0.2], inputs=each)
+        for seed, each in enumerate((inputs, {"data.train": "dd"}))
+    ]
+    lines = [*runs, line("rule", 0, [0.1, 0.2], inputs=other_rule), line("rule", 1, [0.1, 0.2])]
+    (warning,) = compare_arms(lines, ["flat", "rule"]).warnings
+    assert warning.startswith("Some lines do not say what files")
+    lines[-1] = line("rule", 1, [0.1, 0.2], inputs=inputs)
+    with pytest.raises(DataError, match=r"flat-1 and rule-1 were made from different content of data.train"):
+        compare_arms(lines, ["flat", "rule"])
 
 
 def test_further_arms_are_compared_with_the_control():
@@ -90,7 +162,7 @@ def test_further_arms_are_compared_with_the_control():
 def test_only_seeds_that_every_arm_has_are_compared():
     lines = [*steady("flat", [0.1, 0.2, 0.3]), *steady("rule", [0.1, 0.2])]
     result = compare_arms(lines, ["flat", "rule"])
-    assert (result.seeds, result.contrasts[0].endpoint.n) == ((0, 1), 2)
+    assert (result.seeds, result.contrasts[0].decided.n) == ((0, 1), 2)
 
 
 def test_a_control_that_does_not_match_is_a_warning():
@@ -140,6 +212,12 @@ def test_lines_come_back_as_they_were_and_damaged_ones_are_refused(tmp_path):
         path.write_text(json.dumps({**fields, **change}) + "\n")
         with pytest.raises(DataError, match=f"row 1: .*{message}"):
             read_lines(path)
+    # Lines of versions that wrote no checksums, and empty ones.
+    path.write_text(f"{json.dumps({key: fields[key] for key in fields if key != 'inputs'})}\n\n")
+    assert read_lines(path) == lines[:1]
+    path.write_text(f"{rows[0]}\n{rows[1][:-9]}")
+    with pytest.raises(DataError, match=r"row 2: the line is cut off .* delete this line: the same command"):
+        read_lines(path)
     path.write_text("\n".join([rows[0], rows[0]]) + "\n")
     with pytest.raises(DataError, match="row 2: a second line of rule-0"):
         read_lines(path)

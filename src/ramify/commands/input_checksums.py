@@ -1,0 +1,62 @@
+"""Checksums of the files that recipes name: data, models, corpora, scripts, functions."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ramify.commands.check_files import input_files
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import DataError
+from ramify.data.benchmarks import parse_dataset
+from ramify.data.sources import sources
+from ramify.modeling.model_config import whole_folder
+from ramify.modeling.model_path import is_fetched
+from ramify.runs.manifest import file_sha256
+
+_DIGITS = 16
+_OF_A_MODEL = ("*.safetensors", "*.bin", "*.gguf", "config.json", "adapter_config.json", "tokenizer.json")
+
+
+def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str, str]:
+    """Return a checksum of what each key names; without those of the hub's data sets, and of files that are not there.
+
+    `known` has those of files and folders that were read before, and gets those that are read now.
+    """
+    paths: dict[str, list[Path]] = {}
+    # A model that is not here belongs to runs that ended, or is refused where it is needed.
+    with suppress(DataError):
+        paths["model.path"] = list(_model_files(recipe))
+    data = {"data.train": recipe.data.train or (), "data.exclude": tuple(recipe.data.exclude)}
+    for key, named in data.items():
+        paths[key] = [Path(source) for source in sources(named)]
+    if recipe.eval is not None:
+        benchmarks = [parse_dataset(source) or ("", source) for source in sources(recipe.eval.test)]
+        paths["eval.test"] = [Path(location) for _, location in benchmarks]
+    for key, path in input_files("", recipe):
+        paths.setdefault(key, []).append(path)
+    present = {key: each for key, each in paths.items() if each and all(path.exists() for path in each)}
+    return {
+        key: _together([_of_path(path, known) for path in each])[:_DIGITS] for key, each in present.items()
+    }
+
+
+def _model_files(recipe: TrainRecipe) -> Iterator[Path]:
+    """Yield the files that make a model, and those of an adapter's base; others in its folder say when and where it was trained."""
+    if is_fetched(recipe.model.path, weights=True):
+        folder = recipe.model.folder
+        for each in dict.fromkeys((whole_folder(folder), folder)):
+            yield from sorted(file for pattern in _OF_A_MODEL for file in each.glob(pattern))
+
+
+def _of_path(path: Path, known: dict[Path, str]) -> str:
+    if path not in known:
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        known[path] = _together([file_sha256(file) for file in files])
+    return known[path]
+
+
+def _together(checksums: list[str]) -> str:
+    if len(checksums) == 1:
+        return checksums[0]
+    return hashlib.sha256(" ".join(checksums).encode()).hexdigest()

@@ -1,0 +1,53 @@
+"""Checksums of what a recipe names: they follow the content, and neither names nor what lies beside it."""
+
+import pytest
+
+from ramify.commands.input_checksums import input_checksums
+from train_recipes import RECIPE, load
+
+EVAL = '[eval]\ntest = "test.jsonl"\nevery = 5\n'
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "tiny" / "state").mkdir(parents=True)
+    names = ("train.jsonl", "test.jsonl", "passages.jsonl", "own.py")
+    for name in (*names, "models/tiny/config.json", "models/tiny/model.safetensors"):
+        (tmp_path / name).write_text(name)
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE + EVAL)
+    return path
+
+
+def changed(recipe, name, *overrides):
+    """The keys whose checksum another content of a file changes."""
+    before = input_checksums(load(recipe, *overrides), {})
+    (recipe.parent / name).write_text("other")
+    now = input_checksums(load(recipe, *overrides), {})
+    assert now.keys() == before.keys()
+    return [key for key in now if now[key] != before[key]]
+
+
+def test_a_checksum_follows_the_content_of_what_its_key_names(recipe):
+    keys = {"train.jsonl": "data.train", "test.jsonl": "eval.test", "passages.jsonl": "tools.search.corpus"}
+    for name, key in keys.items():
+        assert changed(recipe, name) == [key]
+    for name in ("config.json", "model.safetensors"):
+        assert changed(recipe, f"models/tiny/{name}") == ["model.path"]
+    # When and where it was trained is no part of a model.
+    assert changed(recipe, "models/tiny/state/optimizer.safetensors") == []
+    assert changed(recipe, "models/tiny/stages.json") == []
+
+
+def test_a_key_that_names_several_files_has_one_checksum_of_all(recipe):
+    own = "reward.own=[{path='own.py', function='a'}, {path='own.py', function='b'}]"
+    assert changed(recipe, "own.py", own) == ["reward.own.path"]
+    both = "data.train=['train.jsonl', 'test.jsonl']"
+    assert changed(recipe, "test.jsonl", both) == ["data.train", "eval.test"]
+
+
+def test_what_is_not_there_or_on_the_hub_has_none(recipe):
+    (recipe.parent / "passages.jsonl").unlink()
+    overrides = ("data.train=hf:org/name", "model.path=models/none")
+    assert set(input_checksums(load(recipe, *overrides), {})) == {"eval.test"}
