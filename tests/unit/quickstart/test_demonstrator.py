@@ -58,9 +58,9 @@ def test_without_flaws_every_demonstration_is_right(
     tmp_path: Path, searches: dict[int, Search], difficulty: int
 ) -> None:
     path = tmp_path / "demonstrations.jsonl"
-    summary = write_demonstrations(path, settings_of(difficulty), 0, 600, searches[difficulty], NO_FLAWS)
+    summary = write_demonstrations(path, settings_of(difficulty), 0, 300, searches[difficulty], NO_FLAWS)
     assert summary.correct == 1.0
-    assert summary.count == len(rows(path)) == 600
+    assert summary.count == len(rows(path)) == 300
 
 
 def test_with_flaws_success_is_about_sixty_percent_and_differs_by_kind(
@@ -164,7 +164,7 @@ def test_a_flaw_lowers_success_of_its_kind(
 ) -> None:
     flaws = Flaws(**{name: float(name == flaw) for name in Flaws.__dataclass_fields__})
     summary = write_demonstrations(
-        tmp_path / "d.jsonl", settings_of(difficulty), 0, 900, searches[difficulty], flaws
+        tmp_path / "d.jsonl", settings_of(difficulty), 0, 300, searches[difficulty], flaws
     )
     assert summary.correct_by_kind[kind] < 0.95
 
