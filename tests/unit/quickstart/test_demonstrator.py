@@ -164,7 +164,7 @@ def test_a_flaw_lowers_success_of_its_kind(
 ) -> None:
     flaws = Flaws(**{name: float(name == flaw) for name in Flaws.__dataclass_fields__})
     summary = write_demonstrations(
-        tmp_path / "d.jsonl", settings_of(difficulty), 0, 300, searches[difficulty], flaws
+        tmp_path / "d.jsonl", settings_of(difficulty), 0, 900, searches[difficulty], flaws
     )
     assert summary.correct_by_kind[kind] < 0.95
 
