@@ -16,7 +16,6 @@ from ramify.core.messages import Calls, Final, Message, Problem, ToolCall, ToolS
 from ramify.core.protocols import Hit
 from ramify.engines.chat_models import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
 from ramify.tools.configs import BrowserConfig, SummaryConfig
 from ramify.tools.pages import GuardedPages, Pages
@@ -190,22 +189,6 @@ def test_addresses_inside_are_not_fetched():
         )
         assert inside.requests == []
     assert result.info["pages"][0]["read"] == "forbidden"
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (RequestFailedError(FailureKind.SERVER, "x"), ToolStatus.ERROR),
-        (RequestFailedError(FailureKind.TIMEOUT, "x"), ToolStatus.TIMEOUT),
-    ],
-)
-def test_a_failed_search_is_typed(error, status):
-    assert browse(towns, HITS, error=error)[0].status is status
-
-
-def test_a_search_that_is_down_ends_the_run():
-    with pytest.raises(ServiceDownError):
-        browse(towns, HITS, error=ServiceDownError("down"))
 
 
 def test_nothing_found_is_said():

@@ -1,6 +1,7 @@
 """Laws of every estimator that a recipe can name, with what acts on rewards and advantages around it."""
 
 from dataclasses import astuple, replace
+from itertools import product
 from typing import get_args
 
 import numpy as np
@@ -43,7 +44,7 @@ AROUND = {
 SHARED = ["repeat", "split", "mass"]
 weightings = st.sampled_from(SHARED)
 seeds = st.integers(0, 2**32 - 1)
-on_random_batches = settings(max_examples=8, deadline=None)
+on_random_batches = settings(max_examples=4, deadline=None)
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
 every_weighting = pytest.mark.parametrize("shared", SHARED)
 everything_around = pytest.mark.parametrize("around", AROUND)
@@ -140,21 +141,21 @@ def test_a_flat_batch_is_whitened_over_its_tokens(centred, shared):
 
 
 @every_estimator
-@every_weighting
 @pytest.mark.parametrize("around", ["bare", "entropy"])
-@pytest.mark.parametrize("reward", [0.1, 0.0, -1.0])
-def test_equal_rewards_give_exactly_no_advantage(name, shared, around, reward):
+def test_equal_rewards_give_exactly_no_advantage(name, around):
     trees, rewards, notes = batch(7)
-    equal = [[reward] * len(group) for group in rewards]
-    assert not all_numbers(estimated(estimator(name, shared, around), trees, equal, notes)).any()
+    for shared, reward in product(SHARED, (0.1, 0.0, -1.0)):
+        equal = [[reward] * len(group) for group in rewards]
+        assert not all_numbers(estimated(estimator(name, shared, around), trees, equal, notes)).any()
 
 
 @every_estimator
-@every_weighting
 @everything_around
-def test_a_group_of_one_in_a_batch_of_its_own_has_no_advantage(name, shared, around):
+def test_a_group_of_one_in_a_batch_of_its_own_has_no_advantage(name, around):
     tree, notes = dressed(np.random.default_rng(1), flat_tree(1))
-    assert all_numbers(estimated(estimator(name, shared, around), [tree], [[0.7]], [notes])).tolist() == [0.0]
+    for shared in SHARED:
+        tested = estimator(name, shared, around)
+        assert all_numbers(estimated(tested, [tree], [[0.7]], [notes])).tolist() == [0.0]
 
 
 @every_estimator
@@ -240,9 +241,8 @@ def test_sums_of_parts_of_a_batch_add_up_to_those_of_the_whole(name, shared, aro
 
 @every_estimator
 @everything_around
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
-def test_a_reward_that_is_not_finite_is_refused(name, around, reward):
+def test_a_reward_that_is_not_finite_is_refused(name, around):
     trees, rewards, notes = batch(3)
-    rewards[1][1] = reward
-    with pytest.raises(DataError, match="trajectory 1: the reward function returned no finite number"):
-        estimated(estimator(name, "repeat", around), trees, rewards, notes)
+    for rewards[1][1] in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(DataError, match="trajectory 1: the reward function returned no finite number"):
+            estimated(estimator(name, "repeat", around), trees, rewards, notes)

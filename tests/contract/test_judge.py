@@ -147,21 +147,6 @@ def test_another_form_is_asked_again_and_then_a_failure(reply):
     assert len({mark for _, mark, _ in stand_in.requests}) == 3
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "MARK correct",
-        "MARK Correct.",
-        "**MARK CORRECT**",
-        "```\nMARK CORRECT\n```",
-        "<think> so </think> MARK correct.",
-    ],
-)
-def test_a_verdict_as_real_models_write_it(reply):
-    judgement, counts, _ = judge_one([reply], answer="Paris")
-    assert (judgement.correct, counts.requests) == (True, 1)
-
-
 @pytest.mark.parametrize("first", ["That isn't correct.", "", "Correct. Nothing wrong with it."])
 def test_a_verdict_at_the_second_time_counts(first):
     judgement, counts, _ = judge_one([first, "MARK VERDICT"], answer="Paris")
@@ -190,19 +175,6 @@ def test_errors_of_the_service_are_typed_and_counted(reply, kind):
     # Another form is met by three requests; an outage by eight, each of one attempt.
     outage = kind in ("too_many", "server", "connection")
     assert counts.asked_again == (2 if kind == "malformed" else 7 if outage else 0)
-
-
-def test_errors_that_pass_do_no_harm():
-    stand_in = StandIn(
-        Paris=[as_json({}, 429, **{"retry-after": "0"}), as_json({}, 500), "MARK VERDICT"],
-        Rome=[as_json({}, 503), "MARK VERDICT"],
-    )
-    judgements, judge = judge_all(stand_in, ["Paris", "Rome"])
-    assert [each.correct for each in judgements] == [True, False]
-    assert not judge.counts.failures
-    assert stand_in.asks == {"Paris": 3, "Rome": 2}
-    counts = judge.counts.as_json()
-    assert (counts["requests"], counts["asked_again"]) == (5, 3)
 
 
 def test_a_slow_judge_is_waited_for_until_the_deadline():
@@ -310,13 +282,6 @@ def test_a_verdict_between_failures_lets_the_run_go_on():
     assert (judge.counts.failures, judge.counts.judged) == ({"no_verdict": 6}, 3)
 
 
-def test_verdicts_that_nobody_was_asked_for_hide_no_dead_judge():
-    answers = ["a", " ", "paris"] * 3
-    settings = config(attempts=1, in_flight=1, failures_to_stop=3, skip_equal=True)
-    error, _ = judge_all(StandIn(a=["?"]), answers, settings)
-    assert isinstance(error, ServiceDownError)
-
-
 def test_blank_and_equal_answers_in_between_hide_no_dead_judge():
     class Babbling:
         name, usage = "babbling", TokenUsage()
@@ -366,16 +331,6 @@ def test_equal_answers_are_judged_too_unless_told_otherwise():
     )
     assert [(each.correct, each.source) for each in judgements] == [(True, "equal"), (True, "equal"), (False, "asked")]  # fmt: skip
     assert skipped.asks == {"-5": 1}
-
-
-def test_a_judge_that_is_down_changes_no_score():
-    """Give no score where the release compares strings; equal answers need no judge with `skip_equal`."""
-    down = StandIn(Paris=[as_json({}, 500)])
-    (judgement,), _ = judge_all(down, ["Paris"])
-    assert judgement.value is None
-    for gold, prediction in (("Paris", "Paris"), ("70", "70")):
-        (judgement,), _ = judge_all(down, [prediction], config(skip_equal=True), golds=[gold])
-        assert judgement.value == 1.0
 
 
 def test_problems_without_an_accepted_answer_are_counted_and_end_nothing():

@@ -112,20 +112,16 @@ def test_a_number_has_a_least_and_a_greatest_value(schema, name):
         assert (bounds.le is None) != (bounds.lt is None)
 
 
-@pytest.mark.parametrize("value", ABSURD, ids=lambda value: f"{value!r:.9}")
 @pytest.mark.parametrize(("schema", "name"), NUMBERS)
-def test_what_is_absurd_or_no_number_is_refused_by_name(schema, name, value):
+def test_what_is_absurd_or_no_number_is_refused_by_name(schema, name):
     takes_several = get_origin(annotations_of(schema)[name]) is tuple
-    table = {**sample(schema), name: [value] * 2 if takes_several else value}
-    key = f"part.{name}"
-    with pytest.raises(ConfigError) as caught:
-        check_recipe(recipe_with(schema), {"part": table}, "recipe.toml")
-    message = str(caught.value)
-    if takes_several:
-        # More than one mistake: all are told, each under its own key.
-        assert re.match(
-            rf"recipe\.toml: \d mistakes: \(1\) {key}\.0: expected .* \(2\) {key}\.1: expected ", message
-        )
-    else:
-        assert message.startswith(f"recipe.toml: {key}: expected ")
-    assert "\n" not in message
+    key = rf"part\.{name}"
+    # More than one mistake: all are told, each under its own key.
+    several = rf"\d mistakes: \(1\) {key}\.0: expected .* \(2\) {key}\.1: expected "
+    expected = rf"recipe\.toml: {several if takes_several else f'{key}: expected '}"
+    for value in ABSURD:
+        table = {**sample(schema), name: [value] * 2 if takes_several else value}
+        with pytest.raises(ConfigError) as caught:
+            check_recipe(recipe_with(schema), {"part": table}, "recipe.toml")
+        assert re.match(expected, str(caught.value)), value
+        assert "\n" not in str(caught.value), value

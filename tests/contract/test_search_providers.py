@@ -1,7 +1,6 @@
 """Laws of every search provider that asks a service, against servers that speak its documented wire format."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -191,38 +190,6 @@ def test_a_refused_key_ends_the_run(case: Case, status: int) -> None:
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "attempts"),
-    [
-        (400, FailureKind.CLIENT, 1),
-        (404, FailureKind.CLIENT, 1),
-        (422, FailureKind.CLIENT, 1),
-        (429, FailureKind.TOO_MANY, 2),
-        (500, FailureKind.SERVER, 2),
-        (503, FailureKind.SERVER, 2),
-    ],
-)
-def test_statuses_are_typed_and_tried_again_where_that_helps(
-    case: Case, status: int, kind: FailureKind, attempts: int
-) -> None:
-    with serve(lambda _: Reply(status, KEY.encode())) as server, pytest.raises(RequestFailedError) as caught:
-        use(case, server.url, lambda provider: provider.search("q", 5, None))
-    assert (caught.value.kind, len(server.requests)) == (kind, attempts)
-    assert KEY not in str(caught.value)
-
-
-def test_it_goes_on_after_a_short_outage(case: Case) -> None:
-    replies = [Reply(503), as_json(case.answer(FOUND))]
-    with serve(lambda _: replies.pop(0)) as server:
-        hits = use(case, server.url, lambda provider: provider.search("q", 5, None))
-    assert len(hits) == 2
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"<html>", b"\xff\xfe", b'{"organic": [', b"[" * 100_000])
-def test_what_is_no_json_is_malformed(case: Case, body: bytes) -> None:
-    assert failure(case, Reply(200, body)).kind is FailureKind.MALFORMED
-
-
 def test_answers_without_what_was_promised_are_malformed(case: Case) -> None:
     for value in case.missing:
         assert failure(case, as_json(value)).kind is FailureKind.MALFORMED, value
@@ -242,23 +209,6 @@ def test_a_service_that_keeps_failing_is_down(case: Case) -> None:
         kinds = use(case, server.url, often, failures_to_open=2, max_backoff_seconds=60.0)
     assert kinds == ["RequestFailedError", "RequestFailedError", "ServiceDownError"]
     assert len(server.requests) == 2
-
-
-def test_a_slow_answer_times_out(case: Case) -> None:
-    def drip(stream: Any) -> None:
-        stream.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
-        for _ in range(100):
-            stream.write(b" ")
-            stream.flush()
-            time.sleep(0.05)
-
-    assert failure(case, Reply(write=drip), timeout_seconds=0.3, attempts=1).kind is FailureKind.TIMEOUT
-
-
-def test_nobody_there_is_a_connection_failure(case: Case) -> None:
-    with pytest.raises(RequestFailedError) as caught:
-        use(case, "http://127.0.0.1:1", lambda provider: provider.search("q", 5, None))
-    assert caught.value.kind is FailureKind.CONNECTION
 
 
 def test_html_in_web_snippets_becomes_text(case: Case) -> None:

@@ -54,18 +54,6 @@ def test_the_factor_by_hand(shared, tokens, weights):
     assert second == pytest.approx(1 + 0.2 * (np.array([1, 2, 4]) - mean) / std)
 
 
-def test_both_sources_give_the_same_for_the_same_entropies():
-    notes = {
-        key: NodeAnnotations(np.zeros(len(values)), entropies=np.array(values))
-        for key, values in ENTROPIES.items()
-    }
-    from_pass = factors(EntropyAwareAdvantage(INNER, "repeat", 0.2, "annotate"), FORKED, notes)
-    from_engine = factors(
-        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior"), with_entropies(FORKED, ENTROPIES)
-    )
-    assert [a.tolist() for a in from_pass] == [a.tolist() for a in from_engine]
-
-
 def test_the_factor_is_held_so_that_no_advantage_changes_its_sign():
     first, second = factors(
         EntropyAwareAdvantage(INNER, "repeat", 50.0, "behavior"), with_entropies(FORKED, ENTROPIES)

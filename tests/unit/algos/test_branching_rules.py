@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 from itertools import product
 
 import numpy as np
@@ -36,10 +34,8 @@ def test_threshold_branches_where_the_rise_exceeds_the_minimum():
     [(0.25, 0.3, True), (0.25, 0.2, False), (-0.1, 0.0, False), (0.0, 0.1, True), (0.0, -0.1, False)],
 )
 def test_threshold_says_whether_entropy_decided(min_entropy_delta, entropy_delta, acted):
-    assert (
-        threshold(min_entropy_delta=min_entropy_delta).propose(candidate(entropy_delta), ()).entropy_acted
-        is acted
-    )
+    rule = threshold(min_entropy_delta=min_entropy_delta)
+    assert rule.propose(candidate(entropy_delta), ()).entropy_acted is acted
 
 
 def test_the_lower_ends_of_the_brackets_decide():
@@ -55,11 +51,6 @@ def test_bernoulli_branches_at_its_rate(entropy_delta):
     assert np.mean([p.children for p in proposals]) == pytest.approx(expected, abs=0.001)
     acted = np.mean([p.entropy_acted for p in proposals])
     assert acted == pytest.approx(abs(expected - 0.5), abs=0.001)
-
-
-def test_probability_stays_in_the_unit_interval():
-    assert bernoulli().propose(candidate(9.0, 0.999999), ()).probability == 1.0
-    assert bernoulli().propose(candidate(-9.0, 0.0), ()).children == 0
 
 
 # roots
@@ -209,13 +200,6 @@ def test_who_is_served_first(slot_order):
     assert released_arpo(statistic(), slot_order=slot_order).keeps_slot_order is slot_order
     assert released_aepo(statistic(), slot_order=slot_order).keeps_slot_order is slot_order
     assert not balanced().keeps_slot_order
-
-
-def test_rules_load_without_torch():
-    modules = [f"branch_{name}" for name in ("arpo", "aepo", "rules", "seed_compat")]
-    code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'estimators', 'losses', 'corrections'])}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize(("candidates", "budget", "children"), [(5, 3, 1), (5, 4, 2), (4, 9, 2), (6, 5, 3)])

@@ -41,15 +41,6 @@ def test_by_hand(level, kind, cap, floor, expected):
     assert [w.tolist() for w in weights] == [pytest.approx(row) for row in expected]
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("kind", ["truncate", "mask"])
-def test_engines_that_agree_are_not_corrected(level, kind):
-    weights = ImportanceCorrection(level, kind, 1.0, None).weights(
-        annotated(FORKED, None, notes([1.0, 1.0], [1.0]))
-    )
-    assert all((w == 1.0).all() for w in weights)
-
-
 def test_both_edges_of_a_mask_are_inside():
     exact = {
         "0": NodeAnnotations(old_logprobs=np.array([-1.0, -1.0])),

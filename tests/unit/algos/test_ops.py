@@ -12,15 +12,13 @@ from ramify.algos.ops import (
     BatchStatistics,
     effective_leaves,
     leaf_masses,
-    normalize,
     num_paths,
     sums_of,
     token_weights,
 )
 from ramify.core.errors import ConfigError
-from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import forked_tree, node, random_advantages, random_tree, training, tree_of
+from random_trees import forked_tree, node, random_tree, training, tree_of
 
 
 def hand_tree():
@@ -102,17 +100,6 @@ def test_advantages_of_each_token_stay_with_their_token():
     assert credits["0.0.0.0.1"].s_plus.tolist() == [13, 14]
 
 
-def test_credit_is_linear_in_positive_scale_and_swaps_with_sign():
-    rng = np.random.default_rng(1)
-    tree = random_tree(rng)
-    advantages = random_advantages(rng, tree)
-    plain = credit(training(tree, advantages), Weighting("mass"))
-    other = credit(training(tree, [-2 * a for a in advantages]), Weighting("mass"))
-    for key in plain:
-        assert other[key].s_plus == pytest.approx(-2 * plain[key].s_minus)
-        assert other[key].s_minus == pytest.approx(-2 * plain[key].s_plus)
-
-
 def test_token_denominators_count_every_token_dead_or_not():
     tree = hand_tree()
     written = np.array([t.num_written for t in tree.trajectories])
@@ -192,26 +179,10 @@ def test_whole_paths_have_one_advantage_each():
         path_credit([training(tree, values)], Weighting())
 
 
-def test_masses_of_a_root_add_up_to_one():
-    rng = np.random.default_rng(2)
-    for _ in range(20):
-        tree = random_tree(rng, depth=4)
-        roots = len(tree.children[""])
-        assert leaf_masses(tree).sum() == pytest.approx(roots)
-
-
 def test_advantages_of_the_wrong_length_are_refused():
     tree = hand_tree()
     with pytest.raises(ValueError, match=r"'0\.0\.0\.0\.0': 3 advantages for 4 written"):
         credit(training(tree, [np.zeros(3)] * 5), Weighting())
-
-
-def test_weighted_normalization_equals_the_plain_one_for_equal_masses():
-    rewards = [Reward(v, {}) for v in (1.0, 0.0, 0.5, -1.0)]
-    values = np.array([r.value for r in rewards])
-    plain = (values - values.mean()) / (values.std(ddof=1) + 1e-6)
-    for mass in (1.0, 0.25):
-        assert normalize(rewards, np.full(4, mass)) == pytest.approx(plain, rel=1e-5)
 
 
 def test_effective_leaves():
@@ -223,12 +194,6 @@ def statistics_of(values, weights=None):
     values = [np.array(v, dtype=float) for v in values]
     weights = [np.ones(len(v)) for v in values] if weights is None else [np.array(w) for w in weights]
     return BatchStatistics.of(sums_of(values, weights))
-
-
-def test_equal_weights_give_the_sample_mean_and_deviation():
-    statistics = statistics_of([[1.0, 2.0], [4.0], []])
-    assert statistics.mean == pytest.approx(7 / 3)
-    assert statistics.std == pytest.approx(np.std([1, 2, 4], ddof=1))
 
 
 def test_weights_are_corrected_for_their_effective_count():

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.algos.estimators import NodeValue, TreeGrpo
-from ramify.algos.grpo import GroupRelative
 from ramify.algos.ops import by_node, leaf_weights, leaves_below
 from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import annotated, forked_tree, node, random_tree, tree_of
+from random_trees import annotated, node, random_tree, tree_of
 
 
 def nested():
@@ -51,17 +50,6 @@ def test_each_branch_gains_on_the_branch_above_it():
 def test_all_turns_of_a_root_that_never_branched_are_one_branch():
     arrays = node_values(nested(), [1.0, 0.0, 0.2, 0.8])
     assert arrays[3] == pytest.approx([0.8 - 0.5] * 3)
-
-
-def test_values_are_weighted_by_mass():
-    arrays = node_values(nested(), [1.0, 0.0, 0.2, 0.8], "mass")
-    root = (0.25 * 1 + 0.5 * 0.2) - (0.25 * 1 + 0.5 * 0.2 + 0.8) / 2
-    assert arrays[0][:3] == pytest.approx([root, root, 0.5 - 0.35])
-
-
-def test_tokens_above_all_leaves_get_nothing():
-    tree = forked_tree([3], [3])
-    assert [a.tolist() for a in node_values(tree, [1.0, 0.0])] == [[0, 0, 0.5], [0, 0, -0.5]]
 
 
 @pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
@@ -127,16 +115,3 @@ def test_a_root_with_one_leaf_has_the_advantage_in_the_group_alone():
 def test_equal_rewards_in_a_subtree_leave_the_group():
     numbers = [0.1, 0.1, 0.1, 1.0, 0.0]
     assert tree_grpo(forest(3, 2), numbers)[:3] == pytest.approx(normalized(numbers)[:3])
-
-
-def test_a_single_root_counts_twice():
-    numbers = [1.0, 0.0, 0.5]
-    assert tree_grpo(forest(3), numbers) == pytest.approx(2 * normalized(numbers))
-
-
-def test_masses_weigh_the_group_and_not_the_leaves_of_one_branching():
-    numbers = [1.0, 0.0, 0.5]
-    both = tree_grpo(forest(2, 1), numbers, "mass")
-    tree, rewards = forest(2, 1), [Reward(number, {}) for number in numbers]
-    group = [a[0] for a in GroupRelative("mass").advantages(annotated(tree, rewards), ())]
-    assert np.subtract(both, group) == pytest.approx([*normalized(numbers[:2]), 0.0])

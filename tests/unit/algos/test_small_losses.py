@@ -40,11 +40,6 @@ def test_value_and_clip_fraction_are_those_of_ppo(ratio):
     assert ours.sums == theirs.sums
 
 
-def test_the_bounded_gradient_holds_however_extreme_the_ratio():
-    far = token_inputs([1.0, 1.0], [-1.0, -1.0], [100.0, -100.0])
-    assert logprob_gradients(GppoSurrogate(0.2, 0.28), far) == pytest.approx([-1.28, 0.8])
-
-
 @pytest.mark.parametrize(
     ("ratio", "weight"), [(0.01, 0.01), (0.7, 0.7), (1.0, 1.0), (1.27, 1.27), (9.0, 1.28)]
 )

@@ -45,13 +45,6 @@ def test_a_plan_is_the_same_on_the_other_rank(plan):
     assert WorkerPlan.read(decode(encode(plan.description()))) == plan
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_the_losses_of_every_recipe_cross(path):
-    section = load_recipe(TrainRecipe, path, ()).algorithm
-    losses = build_objective(section).token_losses
-    assert decode(encode(losses)) == losses
-
-
 def test_every_loss_that_a_recipe_can_name_crosses():
     recipe = load_recipe(TrainRecipe, RECIPES[0], ()).algorithm
     kinds = {type(loss) for loss in Objective(NegativeLogLikelihood()).token_losses}

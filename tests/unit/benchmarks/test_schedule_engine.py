@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
-from benchmarks.rollout.schedule_engine import CapacityEngine, EmptyEngine, EngineCosts, PrefixCache
+from benchmarks.rollout.schedule_engine import CapacityEngine, EngineCosts, PrefixCache
 
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.records import Finish, Request
@@ -68,12 +68,6 @@ def test_a_cancelled_request_frees_its_place_after_the_step_that_is_under_way(to
         return busy, done.finish
 
     assert run_virtual(main()) == ((4.0, Finish.LENGTH), 15.5)
-
-
-def test_without_load_everybody_is_alone(tokenizer):
-    engine = EmptyEngine(COSTS, 16, lambda _: range(3), tokenizer)
-    results = play(engine, [(0, request(0, 10)), (0, request(1000, 20))])
-    assert [second for second, _ in results] == pytest.approx([1.0 + 3.33, 2.0 + 3.63])
 
 
 def test_the_prefix_cache_knows_whole_pages():

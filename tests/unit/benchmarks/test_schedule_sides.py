@@ -1,7 +1,6 @@
 import pytest
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from benchmarks.rollout.schedule_books import FirstComeBook, QuotaBook
-from benchmarks.rollout.schedule_engine import EmptyEngine
 from benchmarks.rollout.schedule_runs import Batch, N, grow_ours, run_barrier
 from benchmarks.rollout.schedule_workload import REASONING, Script, Waits
 
@@ -37,12 +36,6 @@ def test_a_hanging_call_costs_the_barrier_its_timeout_and_us_a_deadline_at_most(
     hanging = Batch(script, batch.problems, OneHangs(0, hanging=False))
     assert run_barrier(hanging, False).seconds > run_barrier(batch, False).seconds + 50
     assert grow_ours(hanging).done.seconds < grow_ours(batch).done.seconds + 11
-
-
-def test_no_load_is_faster_and_grows_the_same_trees(batch):
-    loaded, alone = grow_ours(batch), grow_ours(batch, EmptyEngine)
-    assert alone.trees == loaded.trees
-    assert alone.done.seconds < loaded.done.seconds
 
 
 @pytest.mark.parametrize("book", [FirstComeBook, QuotaBook])

@@ -2,13 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from benchmarks.harness.tiny_model import write_tiny_model
 from benchmarks.update.flops import TINY
 from benchmarks.update.ours import gradients_of, make_batch, make_learner, relative_difference
 from benchmarks.update.trees import (
     alone,
-    doubled,
     grafted,
     one_short_tree,
     reasoning_tree,
@@ -35,10 +33,6 @@ def shortened(tree):
     return make_tree(tree.problem, tree.key, nodes)
 
 
-def depth_of(tree):
-    return max(sum(len(n.token_ids) for n in t.nodes) for t in tree.trajectories)
-
-
 def test_trees_are_those_of_the_workload_model():
     counts = [sizes([reasoning_tree(seed)]) for seed in range(150)]
     assert np.mean([c.unique for c in counts]) == pytest.approx(17.7e3 / 4, rel=0.05)
@@ -52,23 +46,6 @@ def test_the_tree_of_the_rows_is_near_the_mean():
     assert counts.unique == 4035
     assert counts.separate / counts.unique == pytest.approx(2.12, rel=0.03)
     assert counts.padded / counts.unique == pytest.approx(3.11, rel=0.03)
-
-
-@pytest.mark.parametrize("n", [16, 32])
-def test_half_of_the_trajectories_or_more_start_from_the_prompt(n):
-    tree = reasoning_tree(0, n)
-    assert len(tree.trajectories) == n
-    assert n // 2 <= len(tree.children[""]) <= n
-    assert reasoning_tree(0, n) == tree
-
-
-def test_a_doubled_tree_is_as_deep():
-    tree = reasoning_tree(2)
-    twice = doubled(tree, seed=0)
-    prompt = len(tree.nodes[0].token_ids)
-    assert sizes([twice]).unique == 2 * sizes([tree]).unique - prompt
-    assert depth_of(twice) == depth_of(tree)
-    assert len(twice.trajectories) == 32
 
 
 def test_a_grafted_tree_has_the_trajectories_of_both_under_one_prompt():
@@ -116,14 +93,3 @@ def test_packed_and_alone_are_the_same_update(learner):
     assert packed.loss == pytest.approx(plain.loss, rel=1e-4)
     assert relative_difference(ours, expected) < 1e-5
     assert any(bool(gradient.any()) for gradient in expected.values())
-
-
-def test_every_run_does_the_same_work(learner):
-    batch = make_batch(learner, [shortened(reasoning_tree(0, 4))])
-    first, second = (learner.update_rows(batch.rows(), batch.denominator) for _ in range(2))
-    assert (first.loss, first.grad_norm) == (second.loss, second.grad_norm)
-
-
-def test_gradients_of_other_parameters_are_no_match():
-    with pytest.raises(ValueError, match="names"):
-        relative_difference({"a": torch.ones(1)}, {"b": torch.ones(1)})

@@ -67,14 +67,6 @@ def test_an_answer_that_is_not_written_yet_is_found(path):
     run(use, path, SqliteSettings(memory_chars=0))
 
 
-def test_parameters_in_another_order_are_the_same(path):
-    async def use(cache):
-        await cache.fetch(key(a=1, b={"c": 1, "d": 2}), asks("x"))
-        assert await cache.fetch(key(b={"d": 2, "c": 1}, a=1), never) == "x"
-
-    run(use, path)
-
-
 def test_the_readable_columns_are_readable(path):
     async def use(cache):
         await cache.fetch(CacheKey("search", "p", {"b": 1, "a": "é"}, "日本 \ud800"), asks(["ü"]))

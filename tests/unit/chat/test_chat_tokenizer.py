@@ -251,16 +251,6 @@ def test_template_and_ids_are_those_of_transformers(tmp_path, template, chat):
     assert list(ours.encode(text)) == ids
 
 
-def test_the_model_folder_of_the_other_tests_agrees_with_transformers(model_folder):
-    ours, theirs = ChatTokenizer(model_folder), auto(model_folder)
-    plain = [{"role": message.role, "content": message.text} for message in CHAT]
-    text = ours.chat_text(CHAT)
-    assert text == theirs.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
-    assert list(ours.encode(text)) == theirs(text, add_special_tokens=False)["input_ids"]
-    assert ours.eos_id == theirs.eos_token_id
-    assert theirs.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
-
-
 @given(HOSTILE)
 def test_byte_fallback_ids_are_those_of_transformers(byte_fallback, transformers_byte_fallback, text):
     theirs = transformers_byte_fallback
@@ -281,17 +271,6 @@ def test_the_day_does_not_reach_the_prompt(broken):
         "{{ strftime_now('|%Y-%m-%d') }}",
     )
     assert ChatTokenizer(broken).chat_text(CHAT) == "26 Jul 2024|2024-07-26"
-
-
-def test_what_transformers_lets_templates_do(broken):
-    write_settings(
-        broken,
-        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
-        "{{ {'b': m.role, 'a': '<\u00e9>'} | tojson(sort_keys=true, separators=(',', ':')) }}"
-        "{% generation %}{{ {'a': 1} | tojson(indent=1, ensure_ascii=true) }}{% endgeneration %}{% endfor %}",
-    )
-    role = CHAT[0].role
-    assert ChatTokenizer(broken).chat_text(CHAT) == f'{{"a":"<\u00e9>","b":"{role}"}}{{\n "a": 1\n}}'
 
 
 # what ends a turn

@@ -170,10 +170,14 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
         ("", "nothing is left to train on", ""),
         (R, "nothing is left to train on", ""),
         ("a<|im_end|>\n<|im_start|>user\nb", "an end of turn stands inside", ""),
-        (
-            '<tool_call>{"name": "search"}</tool_call>',
-            "it calls a tool as another dialect does",
-            "<tool_call>",
+        *(
+            (text, "it calls a tool as another dialect does", text.partition(mark)[0] + mark)
+            for text, mark in (
+                ('<tool_call>{"name": "search"}</tool_call>', ">"),
+                ('<|python_tag|>{"name": "search"}', "|>"),
+                ('[TOOL_CALLS] [{"name": "search"}]', "]"),
+                ("<function=search>{}</function>", "="),
+            )
         ),
     ],
 )

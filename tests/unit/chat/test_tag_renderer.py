@@ -217,31 +217,6 @@ def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
     assert plain.decode(trajectory.leaf.token_ids) == "I do not know.<|im_end|>"
 
 
-@pytest.mark.parametrize(
-    ("completion", "message"),
-    [
-        ("", "nothing is left to train on"),
-        (" \n ", "nothing is left to train on"),
-        ("<search>q</search><result>r</result>", "it does not end with a turn of the assistant"),
-        ("<search>q</search><result>r</result>\n", "it does not end with a turn of the assistant"),
-        ("<result>r</result><answer>1</answer>", "a result follows no call: it begins with one"),
-        ("<search>q</search><result>r", "no partner"),
-        ("<search>q</search>r</result><answer>1</answer>", "no partner"),
-        ("<search>q</search><result>a<result>b</result>c</result><answer>1</answer>", "no partner"),
-        ("<answer>1</answer><|im_end|>", "end of turn"),
-        ("a<|im_end|>\n<search>q</search><result>r</result><answer>1</answer>", "end of turn"),
-        ('<tool_call>{"name": "search"}</tool_call>', "another dialect does; see model.dialect: <tool_call>"),
-        ('<|python_tag|>{"name": "search"}', r"another dialect does; .*: <\|python_tag\|>"),
-        ('[TOOL_CALLS] [{"name": "search"}]', r"another dialect does; .*: \[TOOL_CALLS\]"),
-        ("<function=search>{}</function>", "another dialect does; .*: <function="),
-    ],
-)
-def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion, message):
-    with pytest.raises(RowError, match=message) as caught:
-        tree_of(plain, PROBLEM, completion, SPECS)
-    assert "\n" not in str(caught.value)
-
-
 @given(
     pieces=st.lists(st.one_of(st.sampled_from([*HOSTILE[:-1], "\ufdfa", "\U0001d160", "\uff1c"]), st.text()))
 )

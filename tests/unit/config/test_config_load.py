@@ -208,6 +208,9 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rollout.m=9", "rollout.m: expected at most n = 8, got 9"),
         ("rollout.n=2", "rollout.m: expected at most n = 2, got 4"),
         ("rollout.temperature=0", "rollout.temperature: training samples, so it must be above 0"),
+        ("rollout.temperature=1e-300", "rollout.temperature: expected 0 (greedy) or at least 0.001, got 1e-300"),
+        ("algorithm.kl={place='loss', estimator='k2', coefficient=0}", "algorithm.kl.coefficient: expected a number greater than 0, got 0"),
+        ("run.deterministic=0", "run.deterministic: expected true or false, got 0"),
         (
             "algorithm.estimator.name=ppo",
             "algorithm.estimator.name: expected one of group, reinforce_pp, tree_grpo, node_value, turn_level, file, got 'ppo'",
@@ -308,9 +311,16 @@ def test_keys_with_line_breaks_do_not_break_the_line(recipe):
     assert "unknown key" in refusal(recipe, text='"a\\nb" = 1\n' + TRAIN)
 
 
-@pytest.mark.parametrize("text", ["[model", "n = ", "a = 1\na = 2", "\x00", "name = 'a\n'"])
+@pytest.mark.parametrize(
+    "text",
+    ["[model", "n = ", "a = 1\na = 2", "\x00", "name = 'a\n'", "n = " + 5000 * "1", "n = " + 100_000 * "["],
+    ids=range(7),
+)
 def test_what_is_no_toml(recipe, text):
     assert refusal(recipe, text=text).startswith("expected TOML: ")
+    if text.startswith("n = ") and len(text) > 9:
+        message = refusal(recipe, f"rollout.n={text[4:]}", text=TRAIN)
+        assert message.startswith(f"rollout.n: expected a valid integer, got '{text[4:7]}")
 
 
 @pytest.mark.parametrize("name", ["sft.yaml", "sft.yml", "run_arpo.sh"])
@@ -442,19 +452,14 @@ def test_shipped_recipes_load_and_survive(path):
     assert check_recipe(schema, tomllib.loads(resolved(loaded)), "again") == loaded
 
 
-@pytest.mark.parametrize("size", [1, 8])
 @pytest.mark.parametrize(
     "path", [path for path in RECIPES if "[rollout]" in path.read_text()], ids=lambda path: path.stem
 )
-def test_a_papers_recipe_can_be_tried_small(path, size):
-    loaded = load_recipe(SCHEMAS[command_of(read_toml(path))], path, [f"rollout.problems_per_step={size}"])
-    assert loaded.rollout.problems_per_step == size
-
-
-def test_flat_sampling_from_the_command_line(recipe):
-    message = refusal(recipe, "rollout.branching=none")
-    assert message == 'rollout.m: branching "none" starts all n = 8 from the prompt; leave m out, got 4'
-    assert load(recipe, "rollout.branching=none", "rollout.m=8").rollout.m == 8
+def test_a_papers_recipe_can_be_tried_small(path):
+    schema = SCHEMAS[command_of(read_toml(path))]
+    for size in (1, 8):
+        loaded = load_recipe(schema, path, [f"rollout.problems_per_step={size}"])
+        assert loaded.rollout.problems_per_step == size
 
 
 def test_another_name_drops_what_only_the_old_form_knows(recipe):

@@ -55,18 +55,6 @@ def test_flat_sampling_starts_everything_from_the_prompt():
         rollout("none", branch_at="after_probe")
 
 
-@pytest.mark.parametrize("key", ["probe_tokens", "children"])
-@pytest.mark.parametrize("name", ["threshold", "bernoulli", "balanced", "random"])
-def test_impossible_counts_are_refused_by_name(name, key):
-    with pytest.raises(ValidationError, match=rf"{key}\n\s+Input should be greater than or equal to 1"):
-        BRANCHING.validate_python({"name": name, key: 0})
-
-
-def test_no_trajectories_are_refused_by_name():
-    with pytest.raises(ConfigError, match=r"n: expected a number greater than or equal to 1"):
-        rollout("none", n=0)
-
-
 def test_tau_belongs_to_the_draw_that_compares_with_it():
     assert BRANCHING.validate_python("balanced").tau == 0.5
     assert BRANCHING.validate_python({"name": "balanced", "tau": 0.3}).tau == 0.3

@@ -40,7 +40,8 @@ def test_the_papers_threshold_is_a_rise(keys, entropy_delta):
         ({"alpha": 0.5}, "alpha, beta and tau together"),
         ({"alpha": 0.5, "beta": 0.2}, "alpha, beta and tau together"),
         ({"alpha": "x", "beta": 0.2, "tau": 0.5}, "as numbers"),
-        ({"alpha": None, "beta": 0.2, "tau": 0.5}, "as numbers"),
+        *(({"alpha": odd, "beta": 0.2, "tau": 0.5}, "as numbers") for odd in (None, True, 1e300, 10**400)),
+        ({"alpha": 0.5, "beta": 1e-320, "tau": 0.6}, "finite"),
         ({"alpha": 0.5, "beta": 0.0, "tau": 0.5}, "beta > 0"),
         ({"alpha": 0.5, "beta": -1.0, "tau": 0.5}, "beta > 0"),
         ({"alpha": 0.5, "beta": 0.2, "tau": 0.5, "min_entropy_delta": 0.0}, "not both"),
@@ -58,12 +59,6 @@ def test_a_threshold_that_cannot_be_read(keys, message):
 def test_names_alone_are_rules():
     assert BRANCHING.validate_python("none") == FlatConfig(name="none")
     assert BRANCHING.validate_python("bernoulli") == BernoulliConfig(name="bernoulli", alpha=0.5, beta=0.335)
-
-
-def test_as_many_roots_as_trajectories_and_no_more():
-    assert RolloutSection(**ROLLOUT | {"m": 4}).m == 4
-    with pytest.raises(ConfigError, match="m: expected at most n = 4, got 5"):
-        RolloutSection(**ROLLOUT | {"m": 5})
 
 
 def test_training_samples_and_evaluation_may_be_greedy():

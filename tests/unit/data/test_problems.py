@@ -163,13 +163,6 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ({"prompt": ["Q?"], "answer": "A"}, "message 1"),
         ({"prompt": [{"role": "user"}], "answer": "A"}, "message 1"),
         ({"prompt": [{"role": "critic", "content": "Q?"}], "answer": "A"}, "'critic'"),
-        (
-            {
-                "messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "Well, "}],
-                "answer": "A",
-            },
-            "ends with a turn",
-        ),
         ({"prompt": [{"role": "user", "content": 5}], "answer": "A"}, "expected text"),
         ({"prompt": [{"role": "user", "content": "Q?", "tool_calls": [1]}], "answer": "A"}, "'tool_calls'"),
         ({**GOOD, "id": 1.5}, "'id'"),

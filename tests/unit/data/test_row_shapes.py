@@ -1,24 +1,16 @@
 """Rows as people bring them are read as their twin in our own format, or refused with the column's name; none is read otherwise."""
 
-import copy
 import json
 import os
-import random
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from hermes_folders import write_hermes_tokenizer
-from ramify.assemble.model import build_tokenizer
-from ramify.chat.demonstrations import split
-from ramify.chat.renderers import renderer_for
 from ramify.core.errors import DataError, RowError
 from ramify.data.example_formats import COMPLETION, read_row
 from ramify.data.problems import load_problems
-from ramify.data.row_tools import tool_specs
 
 SHARED = Path(os.environ.get("RAMIFY_SHARED", Path(__file__).parents[3] / ".." / "shared"))
 CASES = SHARED / "cases/cases"
@@ -192,7 +184,7 @@ def test_thoughts_and_results_of_services_are_those_of_their_twin() -> None:
         turn = {"role": "assistant", name: "hm", "tool_calls": [call]}
         last = {"role": "assistant", "content": "A"}
         return read_row(
-            {"messages": [*ASKED, turn, {"role": "tool", "content": result}, last], "tools": TOOLS},
+            {"messages": [*ASKED, turn, {"role": "tool", "content": result}, last]},
             COMPLETION,
         )
 
@@ -208,162 +200,6 @@ def test_an_environment_gets_columns_as_they_are(tmp_path: Path) -> None:
     path.write_text(json.dumps({"question": "Q?", "solution": "A", "seed": 1}))
     (problem,) = load_problems(path, bare=True).problems
     assert (problem.answer, dict(problem.info)) == ((), {"question": "Q?", "solution": "A", "seed": 1})
-
-
-WEATHER = {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {
-    "city": {"type": "string"}, "day": {"type": ["string", "null"]}, "unit": {"type": "string"}}, "required": ["city", "day"]}}  # fmt: skip
-CONVERT = {"name": "convert", "description": "d", "parameters": {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}}  # fmt: skip
-TOOLS = [{"type": "function", "function": tool} for tool in (WEATHER, CONVERT)]
-
-
-def dialogue(draw: random.Random) -> Row:
-    """A dialogue in OpenAI's format, with calls whose arguments are objects."""
-    messages: list[Row] = [{"role": "system", "content": "Be brief."}] * draw.randint(0, 1)
-    for turn in range(draw.randint(1, 3)):
-        messages.append({"role": "user", "content": f"Question {turn}?"})
-        for _ in range(draw.randint(0, 2)):
-            calls = [_call(draw) for _ in range(draw.randint(1, 2))]
-            content = draw.choice(["", f"I look {turn}."])
-            messages.append({"role": "assistant", "content": content, "tool_calls": calls})
-            messages += [{"role": "tool", "content": f"result {draw.randint(0, 99)}"} for _ in calls]
-        messages.append({"role": "assistant", "content": f"Answer {draw.randint(0, 99)}."})
-    return {"messages": messages, "tools": TOOLS}
-
-
-def _call(draw: random.Random) -> Row:
-    arguments: Row = {"city": draw.choice(["Oslo", "Rome"]), "day": draw.choice([None, "Monday"])}
-    if draw.random() < 0.3:
-        return {
-            "type": "function",
-            "function": {"name": "convert", "arguments": {"amount": draw.randint(1, 9)}},
-        }
-    return {"type": "function", "function": {"name": "weather", "arguments": arguments}}
-
-
-def _functions(row: Row) -> Iterator[Row]:
-    return (call["function"] for message in row["messages"] for call in message.get("tool_calls") or [])
-
-
-def with_nulls_of_a_table(row: Row) -> Row:
-    for message in row["messages"]:
-        for key in ("tool_calls", "name", "reasoning_content", "tool_call_id", "weight"):
-            message.setdefault(key, None)
-    for function in _functions(row):
-        for key in ("city", "amount", "unit"):
-            function["arguments"].setdefault(key, None)
-    for tool in row["tools"]:
-        for key in ("city", "amount", "unit"):
-            tool["function"]["parameters"]["properties"].setdefault(key, None)
-    return row
-
-
-def as_text(row: Row) -> Row:
-    for function in _functions(row):
-        function["arguments"] = json.dumps(function["arguments"])
-    return {
-        "messages": json.dumps(row["messages"]),
-        "tools": json.dumps([tool["function"] for tool in row["tools"]]),
-    }
-
-
-def with_other_keys(row: Row) -> Row:
-    for function in _functions(row):
-        function["parameters"] = function.pop("arguments")
-    tools = [{**tool["function"], "input_schema": tool["function"]["parameters"]} for tool in row["tools"]]
-    for tool in tools:
-        del tool["parameters"]
-    for message in row["messages"]:
-        message["role"] = {"system": "developer", "tool": "ipython"}.get(message["role"], message["role"])
-        message["content"] = [{"type": "text", "text": message["content"]}]
-    return {"conversations": row["messages"], "tools": tools}
-
-
-def as_sharegpt(row: Row) -> Row:
-    turns: list[Row] = []
-    names = {"user": "human", "assistant": "gpt", "tool": "observation", "system": "system"}
-    for message in row["messages"]:
-        if message["content"]:
-            turns.append({"from": names[message["role"]], "value": message["content"]})
-        calls = [call["function"] for call in message.get("tool_calls", [])]
-        turns += [{"from": "function_call", "value": json.dumps(call)} for call in calls]
-    return {"conversations": turns, "tools": json.dumps(row["tools"])}
-
-
-def as_hermes_text(row: Row) -> Row:
-    """Calls in text, and results in the tags of the dialect: as tool messages, or all of a turn as one of the user."""
-    turns: list[Row] = []
-    results: list[str] = []
-    for message in [*row["messages"], {"role": "end"}]:
-        if message["role"] == "tool":
-            results.append(f"<tool_response>\n{message['content']}\n</tool_response>")
-            continue
-        if results:
-            turns.append({"role": ("user", "tool")[len(turns) % 2], "content": "\n".join(results)})
-            results = []
-        calls = [
-            f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>"
-            for call in message.get("tool_calls", [])
-        ]
-        if message["role"] != "end":
-            turns.append(
-                {"role": message["role"], "content": "\n".join(filter(None, [message["content"], *calls]))}
-            )
-    return {"messages": turns, "tools": row["tools"]}
-
-
-SHAPES: tuple[Callable[[Row], Row], ...] = (
-    with_nulls_of_a_table,
-    as_text,
-    with_other_keys,
-    as_sharegpt,
-    as_hermes_text,
-)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "shape"),
-    [("hermes", shape) for shape in SHAPES] + [("tags", shape) for shape in SHAPES[:-1]],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_a_dialogue_in_any_shape_is_trained_as_its_twin(
-    tmp_path: Path, dialect: Literal["hermes", "tags"], shape: Callable[[Row], Row]
-) -> None:
-    renderer = renderer_for(dialect, build_tokenizer(write_hermes_tokenizer(tmp_path / "m"), lambda _: None))
-
-    def trained(row: Row) -> tuple[object, ...]:
-        reading = read_row(row, COMPLETION)
-        specs = tool_specs(reading.tools)
-        return (
-            reading.prompt,
-            split(renderer, reading.sides[0], specs),
-            [(s.name, s.parameters) for s in specs],
-        )
-
-    draw = random.Random(shape.__name__)
-    for _ in range(80):
-        row = dialogue(draw)
-        assert trained(shape(copy.deepcopy(row))) == trained(row)
-
-
-SPOILED: tuple[tuple[str, Callable[[Row], object]], ...] = (
-    ("'kwargs'", lambda call: call.__setitem__("kwargs", call.pop("arguments"))),
-    ("'arguments' and args", lambda call: call.__setitem__("args", {"city": "Rome"})),
-    ("no name", lambda call: call.pop("name")),
-    (
-        "key 'city' appears twice",
-        lambda call: call.__setitem__("arguments", '{"city": "Oslo", "city": "Rome"}'),
-    ),
-    ("it is a list", lambda call: call.__setitem__("arguments", ["Oslo"])),
-)
-
-
-@pytest.mark.parametrize(("named", "spoil"), SPOILED, ids=[name for name, _ in SPOILED])
-def test_a_call_that_would_lose_something_is_refused(named: str, spoil: Callable[[Row], object]) -> None:
-    call: Row = {"name": "weather", "arguments": {"city": "Oslo"}}
-    spoil(call)
-    messages = [*ASKED, {"role": "assistant", "tool_calls": [{"function": call}]}]
-    with pytest.raises(RowError, match=named):
-        read_row({"messages": messages, "tools": TOOLS}, COMPLETION)
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not here (RAMIFY_SHARED)")

@@ -373,20 +373,6 @@ def test_usage_that_is_no_number_counts_nothing():
 
 
 @pytest.mark.integration
-def test_a_refused_key_ends_the_run_without_being_shown():
-    failed, _, _ = ask_endpoint(lambda _: as_json({"error": "bad key sk-test-key"}, 401), key="sk-test-key")
-    assert isinstance(failed, ServiceDownError)
-    assert "sk-test-key" not in str(failed)
-
-
-@pytest.mark.integration
-def test_a_busy_server_is_asked_again():
-    replies = iter([as_json({}, 429), as_json({}, 503), reply("Paris.")])
-    text, _, requests = ask_endpoint(lambda _: next(replies))
-    assert (text, len(requests)) == ("Paris.", 3)
-
-
-@pytest.mark.integration
 def test_a_service_that_never_gives_a_choice_counts_as_down_and_one_whose_model_is_silent_does_not():
     failed, _, requests = ask_endpoint(lambda _: as_json({}), times=4, failures_to_open=3)
     assert isinstance(failed, ServiceDownError)

@@ -47,10 +47,6 @@ def test_the_cost_of_a_row_is_that_of_a_plain_count():
     tree = random_tree(np.random.default_rng(3), contexts=False)
     row = row_of(tree)
     pairs = 0
-    for trajectory in tree.trajectories:
-        above_count = 0
-        for part in trajectory.nodes:
-            above_count += len(part.token_ids)
     # Each unique token sees itself and everything above it in its node's path.
     depth = {}
     for part in tree.nodes:
@@ -147,7 +143,7 @@ def searched(rng):
     return counted_once(tree_of(nodes))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_slowest_rank_computes_no_more_than_with_whole_trees_or_with_any_other_cut(seed):
     rng = np.random.default_rng(seed)
     size = int(rng.choice([2, 3, 8]))

@@ -110,7 +110,7 @@ BLOCKS = [
 @pytest.mark.parametrize("longest", [4, 50, 500, 2000])
 @pytest.mark.parametrize("size", [1, 128, 129, 1000, 1408])
 def test_the_blocks_are_those_of_the_dense_mask(size, longest, window):
-    for seed in range(3):
+    for seed in range(3 if size < 1000 else 1):
         segments = random_spans(size, longest, seed)
         # Queries are whole segments in the learner, but the mask does not rely on it.
         for context in {0, size // 3, 128 * (size // 300), segments[-1].start}:

@@ -10,7 +10,7 @@ from ramify.algos.credit import Weighting, credit, denominator, path_credit
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.losses import CispoSurrogate, GppoSurrogate, GspoSurrogate, Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
+from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import DataError, TrainingError
 from ramify.core.records import Reward, behavior_annotations
 from ramify.core.tree import Source
@@ -73,17 +73,6 @@ def test_second_update_on_the_same_rows_is_off_policy():
     assert reports[-1].mismatch_mean > 0.01
     assert reports[-1].loss < reports[0].loss
     assert reports[-1].metrics["clip_fraction"] > 0
-
-
-def test_supervised_learning_learns_a_sequence():
-    tree = tree_of([node((), Source.PROMPT, [2, 3]), node((0,), Source.POLICY, [7, 8, 9, 1], leaf=True)])
-    credits = supervised_credit(tree)
-    rows = pack(credited([tree], [credits]), 100)
-    learner = build.learner(build.tiny_model(), NegativeLogLikelihood())
-    reports = [learner.update_rows(rows, denominator([tree], SUPERVISED)) for _ in range(40)]
-    assert reports[0].loss > 2
-    assert reports[-1].loss < 0.1
-    assert reports[-1].metrics["nll"] == pytest.approx(reports[-1].loss, rel=1e-4)
 
 
 def test_gradients_are_clipped_to_the_norm():

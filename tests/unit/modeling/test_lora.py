@@ -327,29 +327,30 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("key", "values"),
     [
-        *(("base_model_name_or_path", value) for value in (None, 3, [], "", "\0", "x" * 5000)),
-        *(("peft_type", value) for value in (None, 3, [], "LOHA")),
-        *(("target_modules", value) for value in (None, "q_proj", [], [3], {"q_proj": 1}, ["nowhere"])),
-        *(("r", value) for value in (0, -1, 1.5, "4", 10**9, True, [4], NAN)),
-        *(("lora_alpha", value) for value in (0, -1, "8", 1e300, True, [8], NAN)),
-        *(("rank_pattern", value) for value in ({"q_proj": "x"}, {"q_proj": 10**9}, 3, "x", [1])),
-        *(("alpha_pattern", value) for value in ({"q_proj": NAN}, {"q_proj": []}, 3, "x")),
-        *(("use_dora", value) for value in (True, "yes")),
-        *(("modules_to_save", value) for value in (["lm_head"], 3)),
+        ("base_model_name_or_path", (None, 3, [], "", "\0", "x" * 5000)),
+        ("peft_type", (None, 3, [], "LOHA")),
+        ("target_modules", (None, "q_proj", [], [3], {"q_proj": 1}, ["nowhere"])),
+        ("r", (0, -1, 1.5, "4", 10**9, True, [4], NAN)),
+        ("lora_alpha", (0, -1, "8", 1e300, True, [8], NAN)),
+        ("rank_pattern", ({"q_proj": "x"}, {"q_proj": 10**9}, 3, "x", [1])),
+        ("alpha_pattern", ({"q_proj": NAN}, {"q_proj": []}, 3, "x")),
+        ("use_dora", (True, "yes")),
+        ("modules_to_save", (["lm_head"], 3)),
     ],
 )
-def test_settings_of_an_adapter_that_cannot_be_are_one_line(adapter, key, value, capfd):
-    rewrite(adapter, **{key: value})
-    with pytest.raises((DataError, ConfigError)) as refused:
-        load_model(adapter)
-    message = str(refused.value)
-    assert str(adapter) in message
-    assert key in message or key == "target_modules"
-    assert "\n" not in message.strip()
-    assert len(message) < 700
-    assert capfd.readouterr() == ("", "")
+def test_settings_of_an_adapter_that_cannot_be_are_one_line(adapter, key, values, capfd):
+    for value in values:
+        rewrite(adapter, **{key: value})
+        with pytest.raises((DataError, ConfigError)) as refused:
+            load_model(adapter)
+        message = str(refused.value)
+        assert str(adapter) in message
+        assert key in message or key == "target_modules"
+        assert "\n" not in message.strip()
+        assert len(message) < 700
+        assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

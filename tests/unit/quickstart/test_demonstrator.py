@@ -58,9 +58,9 @@ def test_without_flaws_every_demonstration_is_right(
     tmp_path: Path, searches: dict[int, Search], difficulty: int
 ) -> None:
     path = tmp_path / "demonstrations.jsonl"
-    summary = write_demonstrations(path, settings_of(difficulty), 0, 600, searches[difficulty], NO_FLAWS)
+    summary = write_demonstrations(path, settings_of(difficulty), 0, 300, searches[difficulty], NO_FLAWS)
     assert summary.correct == 1.0
-    assert summary.count == len(rows(path)) == 600
+    assert summary.count == len(rows(path)) == 300
 
 
 def test_with_flaws_success_is_about_sixty_percent_and_differs_by_kind(

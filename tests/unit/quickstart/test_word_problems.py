@@ -6,7 +6,6 @@ from hashlib import sha256
 
 import pytest
 
-from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.core.errors import DataError
 from ramify.quickstart.word_problems import (
     KINDS,
@@ -117,11 +116,6 @@ def test_the_default_flaws_leave_most_kinds_half_right():
         assert low < sum(outcomes) / len(outcomes) < high
 
 
-def test_results_stand_in_their_tags():
-    for row in rows(30):
-        assert row["completion"].count(RESULT_OPEN) == row["completion"].count(RESULT_CLOSE) > 0
-
-
 def test_a_search_that_does_not_find_a_fact_is_told():
     with pytest.raises(DataError, match=r"area|capital|population"):
         list(demonstration_rows(6, 0, lambda query: "nothing"))
@@ -142,11 +136,3 @@ def test_problems_stay_those_of_earlier_versions():
     rows = [*passages(), *problem_rows("train", 108, 0), *problem_rows("test", 210, 0)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     assert sha256(text.encode()).hexdigest().startswith("a1794908e04bc14c")
-
-
-def test_a_passage_for_each_fact():
-    rows = list(passages())
-    assert len(rows) == 3 * len(countries()) == len({row["id"] for row in rows})
-    texts = {row["id"]: row["text"] for row in rows}
-    assert texts["France/capital"] == "The capital of France is Paris."
-    assert texts["France/area"] == "The area of France is 640679 square kilometres."

@@ -12,7 +12,6 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Calls, Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, Trajectory, TreeKey, make_tree, node_id
-from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.parts import FunctionPart, PartsReward, WeightedPart
 from ramify.rewards.trajectory_rewards import (
     AnswerReward,
@@ -87,16 +86,6 @@ def test_a_batch_keeps_its_order() -> None:
         trajectory(answer="<answer>\\boxed{It is Frank Lowy}</answer>"),
     ) == [1.0, 0.0, -1.0, pytest.approx(2 / 3)]
     assert score() == []
-
-
-def test_parts_are_the_match_the_format_and_the_bonus() -> None:
-    [reward] = asyncio.run(
-        AnswerReward(AnswerRewardConfig(score="em", bonus=0.25)).score(
-            [trajectory([("search", OK), ("python", OK)])]
-        )
-    )
-    assert reward.value == 1.25
-    assert reward.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.25}
 
 
 @pytest.mark.parametrize(

@@ -241,19 +241,6 @@ def test_grants_do_not_depend_on_the_order_of_events(seed, roots, budget, fanout
     assert sum(first[0].values()) + first[1] == budget
 
 
-def test_small_keys_are_served_first():
-    book = BranchBudget(max_depth=1, fanout=1)
-    book.start_root((0,))
-    book.start_root((1,))
-    book.open(1)
-    book.resolve((1,), 1, 1)
-    assert book.allocate().branches == ()
-    book.resolve((0,), 1, 1)
-    decided = {(branch.key, branch.children) for branch in book.allocate().branches}
-    assert decided == {((0,), 1), ((1,), 0)}
-    assert book.spent
-
-
 @pytest.mark.parametrize("max_depth", [0, 2])
 def test_top_ups_start_once_branches_cannot_use_the_budget(max_depth):
     book = BranchBudget(max_depth=max_depth, fanout=1)
@@ -281,16 +268,6 @@ def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
         ((1,), 2),
         ((2,), 0),
     ]
-
-
-def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
-    book = BranchBudget(max_depth=1, fanout=1)
-    book.start_root((0,))
-    book.open(2)
-    book.resolve((0,), 1, 1)
-    allocation = book.allocate()
-    assert [branch.children for branch in allocation.branches] == [1]
-    assert allocation.top_ups == 1
 
 
 SIZES = {"m": 4, "children": 1, "probe_tokens": 2}

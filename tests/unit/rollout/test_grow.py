@@ -102,13 +102,6 @@ def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(to
         assert sum(segment.written) == sum(len(node.token_ids) for node in trajectory.policy_nodes)
 
 
-def test_trees_of_a_step_do_not_wait_for_each_other(tokenizer_folder):
-    parts = agent(tokenizer_folder, RULES[0])
-    alone = [grow(parts, [problem(f"p{i}")])[1] for i in range(3)]
-    _, together = grow(parts, [problem(f"p{i}") for i in range(3)])
-    assert together < sum(alone)
-
-
 def test_step_slot_and_problem_change_the_draws(tokenizer_folder):
     parts = agent(tokenizer_folder, RULES[0])
     same = [grow_one(parts, step=0).nodes for _ in range(2)]

@@ -11,7 +11,7 @@ from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.draws import uniform
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Message, Problem, Say, ToolCall, ToolStatus
+from ramify.core.messages import Message, Problem, Say, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
@@ -191,21 +191,6 @@ def test_the_user_answers_until_the_number_is_right(tokenizer_folder, rule):
             assert trajectory.leaf.messages == (Message.of("user", "right"),)
     assert stops >= {StopReason.ENDED}
     assert any(decision.taken for decision in tree.decisions) == (rule is RULE)
-
-
-def test_calls_share_one_state_and_a_wrong_argument_is_told(tokenizer_folder):
-    async def run():
-        session = await environment_from(Counter).open(PROBLEM, 3)
-        good = await session.call(ToolCall("1", "add", {"amount": 2}))
-        wrong = await session.call(ToolCall("2", "add", {"amount": "many"}))
-        last = await session.call(ToolCall("3", "add", {"amount": 4}))
-        await session.close()
-        return good, wrong, last
-
-    good, wrong, last = asyncio.run(run())
-    assert (good.text, good.reward, good.ends) == ("count 2", 0.0, False)
-    assert wrong.status is ToolStatus.MALFORMED
-    assert (last.text, last.reward, last.ends) == ("count 6", 1.0, True)
 
 
 class Fails(Counter):
@@ -402,14 +387,3 @@ def test_a_column_that_the_row_lacks_fails_its_problem(tokenizer_folder):
     assert tree_of(parts, bare).has_failed
     _, reason = reasons(parts)[-1]
     assert reason.startswith("Counter.reset: missing a required argument: 'target'; problem 'p7' has")
-
-
-def test_an_object_that_cannot_be_made_ends_the_run(tokenizer_folder):
-    class Never(Counter):
-        def __init__(self):
-            raise OSError("no licence")
-
-    with pytest.raises(
-        ConfigError, match=r"Never: no object could be created: OSError: no licence\. Fix __init__\."
-    ):
-        tree_of(parts_of(tokenizer_folder, environment_from(Never)))

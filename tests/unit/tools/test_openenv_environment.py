@@ -15,7 +15,6 @@ from hermes_folders import write_hermes_tokenizer
 from loopback import Reply, as_json
 from loopback import serve as serve_http
 from openenv_rooms import LONG, ROOMS, serve
-from peak_memory import grows_below
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.chat.hermes import HermesRenderer
 from ramify.core.errors import ConfigError, MachineError
@@ -322,33 +321,6 @@ def test_a_wrong_address_is_one_line(reply, error, message):
     assert "\n" not in str(raised.value)
 
 
-def drip(stream):
-    stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
-    for _ in range(200):
-        stream.write(b" ")
-        stream.flush()
-        time.sleep(0.1)
-
-
-def flood(stream):
-    stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
-    ends_at = time.monotonic() + 20
-    while time.monotonic() < ends_at:
-        stream.write(b" " * 65536)
-
-
-@pytest.mark.parametrize("write", [drip, flood])
-def test_a_description_without_an_end_ends_at_a_limit(write):
-    began = time.monotonic()
-    with serve_http(lambda _: Reply(write=write)) as server, grows_below(100 * 2**20):
-        with pytest.raises(
-            (MachineError, ConfigError), match=r"no whole answer within 1 s|more than \d+ bytes"
-        ) as raised:
-            open_openenv(OpenEnvConfig(url=server.url, timeout_seconds=1.0))
-        assert time.monotonic() - began < 15
-    assert "\n" not in str(raised.value)
-
-
 def test_a_server_that_is_not_there_and_a_library_that_is_missing(monkeypatch):
     with serve_http(lambda _: Reply(404)) as server:
         address = server.url
@@ -399,17 +371,6 @@ def test_trees_branch_by_replay_and_end_when_the_episode_does(folder, url):
         assert [result.reward for result in results] == [0.25, 0.25, 1.0, 0.0]
         assert trajectory.paid == sum(result.reward for result in results)
         assert "You wake in room" in trajectory.nodes[0].text
-
-
-def test_a_server_that_draws_without_its_seed_loses_its_branches(folder, url):
-    tree, events = grown(folder, opened(url), [called("luck"), called("luck"), called("leave")])
-    dropped = [event for event in events if event.kind == "environment/branch"]
-    assert dropped
-    assert all("the replayed reply differs" in event.fields["reason"] for event in dropped)
-    assert sum(decision.taken for decision in tree.decisions) == 0
-    assert len(tree.trajectories) == 6
-    assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ENDED}
-    assert {trajectory.paid for trajectory in tree.trajectories} == {3.0}
 
 
 def test_trajectories_without_room_fail_with_the_servers_reason(folder, url):

@@ -86,11 +86,6 @@ def test_ties_keep_file_order_at_every_depth(build: Build, tmp_path: Path) -> No
             assert [int(i) for i in ids(index, query, 7, collection)] == ranked[:7]
 
 
-def test_identical_passages_come_in_file_order(build: Build, tmp_path: Path) -> None:
-    index = build(tmp_path, [{"id": str(i), "text": "same words"} for i in range(3000)])
-    assert ids(index, "words", 2000) == [str(i) for i in range(2000)]
-
-
 def test_collection_restricts_and_leaves_the_ranking(build: Build, tmp_path: Path) -> None:
     rng = random.Random(1)
     words = ["red", "green", "blue", "grey"]
@@ -124,7 +119,7 @@ def tiny(build: Build, tmp_path_factory: pytest.TempPathFactory) -> PassageIndex
     return build(tmp_path_factory.mktemp("tiny"), [{"text": "a b c", "collection": "k"}])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(query=st.text(alphabet=st.characters(exclude_categories=())))
 def test_no_query_raises(tiny: PassageIndex, query: str) -> None:
     assert len(tiny.search(query, 3, "k")) <= 1

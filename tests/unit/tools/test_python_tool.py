@@ -188,18 +188,6 @@ def test_calls_without_code_are_malformed(bench):
     assert "no closing tag" in result.text
 
 
-def test_hostile_code_never_raises_into_the_loop(bench):
-    for code in (
-        "\0",
-        "\ud800",
-        "(" * 300,
-        "print('\\ud800')",
-        "class E(BaseException): pass\nraise E",
-        "import os\nos.abort()",
-    ):
-        assert bench.call(code).status is ToolStatus.ERROR
-
-
 def play(bench, work, **settings):
     """Run `work(session)`, where the session's programs are called as functions."""
     runner, sandbox = bench.runner, bench.sandbox

@@ -95,11 +95,6 @@ def test_what_the_service_says_of_its_own_failure_is_repeated():
         ask(as_json({"status": "SandboxError", "message": "no pod", "run_result": None}))
 
 
-def test_a_refused_key_ends_the_run():
-    with pytest.raises(ServiceDownError, match="sandbox refuses requests"):
-        ask(as_json({}, 401))
-
-
 def test_a_service_that_always_fails_ends_the_run():
     async def again(sandbox):
         for _ in range(SETTINGS.failures_to_open + 1):
