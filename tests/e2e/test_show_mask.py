@@ -70,15 +70,12 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
     [
         (["--show-mask", "0"], "argument --show-mask: expected a whole number of at least 1, got '0'"),
         *[
-            (
-                ["--show-mask", *more],
-                "--show-mask trains nothing; leave out --dry-run, --rows, --resume, --json and --max-steps",
-            )
+            (["--show-mask", *more], "trains nothing; leave out --dry-run, --rows, --resume, --json and --max-steps")
             for more in (["--dry-run"], ["--resume"], ["--max-steps", "3"])
         ],
         (["--show-mask", "-s", "data.max_tokens=5"], "no example is left"),
     ],
-)
+)  # fmt: skip
 def test_mistakes(tmp_path, model_folder, capsys, words, message):
     task = write_task(tmp_path / "task", model_folder, SFT)
     assert main(["sft", str(task), *words]) == 2
