@@ -73,15 +73,9 @@ def _shown(value: Any) -> str:
 
 def _configs() -> Iterator[Damage]:
     sizes = (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "max_position_embeddings",
-    )
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "max_position_embeddings",
+    )  # fmt: skip
     wrong: list[tuple[str, Any]] = [
         (key, value) for key in sizes for value in ("64", 0, -1, 1.5, NAN, 1e300, 10**30, True, [], {}, [64])
     ]
@@ -267,13 +261,10 @@ def _contents(rng: random.Random) -> Iterator[Damage]:
 
 def _tensors() -> Iterator[Damage]:
     names = (
-        "model.embed_tokens.weight",
-        "model.layers.0.self_attn.q_proj.weight",
-        "model.layers.1.mlp.up_proj.weight",
-        "model.layers.1.input_layernorm.weight",
-        "model.layers.0.self_attn.k_norm.weight",
-        "model.norm.weight",
-    )
+        "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.1.mlp.up_proj.weight", "model.layers.1.input_layernorm.weight",
+        "model.layers.0.self_attn.k_norm.weight", "model.norm.weight",
+    )  # fmt: skip
     edits: list[tuple[str, str, Callable[[dict[str, torch.Tensor]], object]]] = []
     for key in names:
         edits += [

@@ -27,23 +27,9 @@ _MARKUP = {
     QWEN3: ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"),
 }
 _WORDS = [
-    "search",
-    "query",
-    "name",
-    "arguments",
-    "city",
-    "Paris",
-    "Rome",
-    "answer",
-    "the",
-    "tool",
-    "system",
-    "user",
-    "assistant",
-    "think",
-    "call",
-    "result",
-]
+    "search", "query", "name", "arguments", "city", "Paris", "Rome", "answer", "the", "tool", "system",
+    "user", "assistant", "think", "call", "result",
+]  # fmt: skip
 _SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """How Qwen's tokenizers split text before they merge: a full stop takes the line break after it along."""
 

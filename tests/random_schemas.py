@@ -130,17 +130,10 @@ _JUNK = st.recursive(
 )
 _REFERENCES = st.lists(_STEPS, max_size=4).map(lambda steps: "/".join(["#", *steps])) | st.sampled_from(
     [
-        "#/$defs/X",
-        "#/definitions/a",
-        "#/properties/a",
-        "http://127.0.0.1:9/x",
-        "x#/a",
-        "#x",
-        "#/",
-        "#//",
+        "#/$defs/X", "#/definitions/a", "#/properties/a", "http://127.0.0.1:9/x", "x#/a", "#x", "#/", "#//",
         "#/%ff~",
     ]
-)
+)  # fmt: skip
 _SIMPLE = {
     "type": st.sampled_from(["string", "object", ["string", "null"], "integer"]) | _JUNK,
     "enum": st.lists(_JUNK, max_size=3) | _JUNK,

@@ -16,15 +16,11 @@ LIMITS = (
 )
 SHARED = (
     *(
-        "run.steps=5",
-        "run.seed=3",
-        "run.threads=1",
-        "run.deterministic=true",
-        "run.save_every=1",
+        "run.steps=5", "run.seed=3", "run.threads=1", "run.deterministic=true", "run.save_every=1",
         "run.keep_last=20",
     ),
     *("learner.optimizer.rate=1e-2", "learner.token_budget=200"),
-)
+)  # fmt: skip
 AGENT = (
     *("reward.name=hierarchical", "engine.name=local", "engine.slots=12", "sandbox.min_level=0"),
     "eval.max_prompt_tokens=200",

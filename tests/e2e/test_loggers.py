@@ -94,11 +94,8 @@ def read_mlflow(run):
 
 
 READERS = {
-    "tensorboard": read_tensorboard,
-    "wandb": read_wandb,
-    "trackio": read_trackio,
-    "mlflow": read_mlflow,
-}
+    "tensorboard": read_tensorboard, "wandb": read_wandb, "trackio": read_trackio, "mlflow": read_mlflow,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -193,14 +190,11 @@ def test_trackers_get_the_trees_of_every_second_step(tmp_path, caller, monkeypat
     monkeypatch.setenv("WANDB_DIR", str(folder))
     settings = (
         *(
-            "run.steps=3",
-            "reward.name=hierarchical",
-            f'log.to=["{name}"]',
-            "log.trees_every=2",
+            "run.steps=3", "reward.name=hierarchical", f'log.to=["{name}"]', "log.trees_every=2",
             "eval.limit=3",
         ),
         *(f"eval.test={folder / 'problems.jsonl'}", "eval.every=1", "eval.max_tokens=8"),
-    )
+    )  # fmt: skip
     status, out, err = ramify("train", recipe, *overrides(*settings))
     assert status == 0, err
     assert "log.to" not in out + err

@@ -50,12 +50,9 @@ def test_the_page_says_what_each_part_added(out):
 
 def test_every_stage_has_a_page_at_its_end_and_on_request(out):
     pages = {
-        "": "Gain of each stage",
-        "synth": "Rows for SFT",
-        "selfcritic": "RL: mean reward",
-        "selfcritic/cycle-01/rl": "Reinforcement learning",
-        "eval/dpo-sampled": "Problems",
-    }
+        "": "Gain of each stage", "synth": "Rows for SFT", "selfcritic": "RL: mean reward",
+        "selfcritic/cycle-01/rl": "Reinforcement learning", "eval/dpo-sampled": "Problems",
+    }  # fmt: skip
     for name, text in pages.items():
         path = out / name / "report.html"
         assert text in path.read_text(), name

@@ -26,14 +26,9 @@ def weighted(tmp_path_factory, caller):
     """A run with everything that acts on credit: batch statistics, entropies, importance weights, masked ends."""
     recipe = write_task(tmp_path_factory.mktemp("weighted") / "task", caller, TRAIN)
     algorithm = {
-        "estimator.name": "reinforce_pp",
-        "shared": "mass",
-        "truncated": "mask",
-        "old": "recompute",
-        "correction.level": "token",
-        "correction.kind": "truncate",
-        "entropy_advantage.weight": 0.4,
-    }
+        "estimator.name": "reinforce_pp", "shared": "mass", "truncated": "mask", "old": "recompute",
+        "correction.level": "token", "correction.kind": "truncate", "entropy_advantage.weight": 0.4,
+    }  # fmt: skip
     settings = overrides({f"algorithm.{key}": value for key, value in algorithm.items()})
     assert main(["train", str(recipe), "--max-steps", "2", *STEPS, *settings]) == 0
     return recipe.parent / "run"

@@ -65,7 +65,7 @@ def train(recipe, rewriter, *more):
 
 
 def events_of(task, name):
-    """What a rewriter was asked for and answered in the first step."""
+    """Return the fields of a rewriter's events in the first step."""
     events = read_lines(task.parent / "run" / "timing" / "000001.jsonl")
     return [event["fields"] for event in events if event["kind"] == f"rewriter/{name}"]
 

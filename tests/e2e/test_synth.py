@@ -160,13 +160,9 @@ def content(run):
 
 
 STOPS = [
-    ("direct", 5, signal.SIGKILL),
-    ("direct", 9, signal.SIGINT),
-    ("tools", 9, signal.SIGINT),
-    ("tools", 14, signal.SIGKILL),
-    ("hints", 3, signal.SIGKILL),
-    ("hints", 6, signal.SIGINT),
-]
+    ("direct", 5, signal.SIGKILL), ("direct", 9, signal.SIGINT), ("tools", 9, signal.SIGINT),
+    ("tools", 14, signal.SIGKILL), ("hints", 3, signal.SIGKILL), ("hints", 6, signal.SIGINT),
+]  # fmt: skip
 """Stage, number of its lines, signal."""
 
 
@@ -249,17 +245,11 @@ def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, model_folder):
     problems = [{"prompt": "what is 12 plus 30 ?", "answer": n} for n in (42, 41, 7)]
     folder = write_task(tmp_path / "task", model_folder, problems=problems, script=SCRIPT).parent
     small = {
-        "model.path": model_folder,
-        "model.device": "cpu",
-        "model.dtype": "float32",
-        "data.train": folder / "problems.jsonl",
-        "run.dir": folder / "run",
-        "engine.name": "scripted",
-        "engine.script": folder / "script.toml",
-        "tools.search.corpus": folder / "passages.jsonl",
-        "tools.python.timeout_seconds": 10,
-        "sandbox.min_level": 0,
-    }
+        "model.path": model_folder, "model.device": "cpu", "model.dtype": "float32",
+        "data.train": folder / "problems.jsonl", "run.dir": folder / "run", "engine.name": "scripted",
+        "engine.script": folder / "script.toml", "tools.search.corpus": folder / "passages.jsonl",
+        "tools.python.timeout_seconds": 10, "sandbox.min_level": 0,
+    }  # fmt: skip
     assert main(["synth", str(shipped_recipes() / "toolstar_synth.toml"), *overrides(small)]) == 0
     rows = read_lines(folder / "run" / "rl.jsonl")
     # The prompts of what RL gets hold the instructions, so its recipe needs none.
