@@ -159,9 +159,7 @@ def _in_tokenizer(keys: tuple[str | int, ...], value: Any) -> Damage:
 def _settings() -> Iterator[Damage]:
     def of(name: str, key: str, value: Any) -> Damage:
         return Damage(
-            f"{name} {key} = {_shown(value)}",
-            "token",
-            lambda folder: change(folder, name, key, value=value),
+            f"{name} {key} = {_shown(value)}", "token", lambda folder: change(folder, name, key, value=value)
         )
 
     for value in (
@@ -319,10 +317,7 @@ _INDICES: tuple[tuple[str, Any], ...] = (
     ("no map", {}),
     ("a map that is a list", {"weight_map": []}),
     ("an empty map", {"weight_map": {}}),
-    (
-        "a path out of the folder",
-        lambda where: {"weight_map": dict.fromkeys(where, "../good/model.safetensors")},
-    ),
+    ("a path out of the folder", lambda where: {"weight_map": dict.fromkeys(where, "../good/model.safetensors")}),
     ("an absolute path", lambda where: {"weight_map": dict.fromkeys(where, "/etc/passwd")}),
     ("the parent folder", lambda where: {"weight_map": dict.fromkeys(where, "..")}),
     ("a pickle", lambda where: {"weight_map": dict.fromkeys(where, "pytorch_model.bin")}),
@@ -331,7 +326,7 @@ _INDICES: tuple[tuple[str, Any], ...] = (
     ("the wrong shard", lambda where: {"weight_map": dict.fromkeys(where, "part-0.safetensors")}),
     ("a tensor that is nowhere", lambda where: {"weight_map": where | {"model.more": "part-0.safetensors"}}),
     ("one shard only", lambda where: {"weight_map": {k: v for k, v in where.items() if v[5] == "0"}}),
-)
+)  # fmt: skip
 
 
 def _files() -> Iterator[Damage]:

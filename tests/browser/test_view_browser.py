@@ -18,9 +18,7 @@ from ramify.view.payload import RunView
 from viewed_runs import HOSTILE, two_calls, write_training
 
 AXE = Path(__file__).parents[2] / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
-PANELS = (
-    "conversation", "tokens", "difference", "decisions", "time", "usage", "credit", "history", "commands",
-)  # fmt: skip
+PANELS = ("conversation", "tokens", "difference", "decisions", "time", "usage", "credit", "history", "commands")  # fmt: skip
 PAGES = (
     *("#", "#view=failures", "#view=problems", "#view=problems&problem=capital", "#view=run"),
     *(f"#step=1&tree=0/0.0&panel={panel}" for panel in PANELS),

@@ -32,9 +32,7 @@ ROWS = {
         "evidence_docs": [EVIDENCE, {**EVIDENCE, "docid": "d9"}], "negative_docs": [],
     },
 }  # fmt: skip
-GOLDS = {
-    name: row["answer"][0] if isinstance(row["answer"], list) else row["answer"] for name, row in ROWS.items()
-}
+GOLDS = {name: row["answer"][0] if isinstance(row["answer"], list) else row["answer"] for name, row in ROWS.items()}  # fmt: skip
 GOLDS["gsm8k"] = "1012"
 
 

@@ -93,9 +93,7 @@ def read_mlflow(run):
     return {metric.step: metric.value for metric in history}, len(history)
 
 
-READERS = {
-    "tensorboard": read_tensorboard, "wandb": read_wandb, "trackio": read_trackio, "mlflow": read_mlflow,
-}  # fmt: skip
+READERS = {"tensorboard": read_tensorboard, "wandb": read_wandb, "trackio": read_trackio, "mlflow": read_mlflow}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READERS)

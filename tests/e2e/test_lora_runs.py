@@ -13,10 +13,7 @@ from ramify.modeling.load import load_model
 from ramify.modeling.lora import adapters_off, has_adapters
 from ramify.obs.metrics import read_metrics
 
-LORA = (
-    *("model.lora.rank=4", "model.lora.alpha=8"),
-    *("run.threads=1", "run.deterministic=true", "run.save_every=1"),
-)
+LORA = (*("model.lora.rank=4", "model.lora.alpha=8"), *("run.threads=1", "run.deterministic=true", "run.save_every=1"))  # fmt: skip
 
 
 def ramify(command, recipe, *arguments, settings=LORA):

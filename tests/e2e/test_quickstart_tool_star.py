@@ -75,14 +75,9 @@ def test_every_stage_has_a_page_at_its_end_and_on_request(out):
                 *("selfcritic.steps", "selfcritic.problems", "dpo.optimizer.warmup_steps"),
             },
         ),
-        (
-            EvalRecipe,
-            "eval",
-            "eval/dpo-sampled-all-three",
-            {"data.test", "sampling.max_tokens", "repair.helper.path"},
-        ),
+        (EvalRecipe, "eval", "eval/dpo-sampled-all-three", {"data.test", "sampling.max_tokens", "repair.helper.path"}),
     ],
-)
+)  # fmt: skip
 def test_the_recipes_that_ship_are_those_that_ran(out, schema, kind, folder, filled):
     """But for folders, the seed, and what a smoke run changes."""
     ran, ships = (

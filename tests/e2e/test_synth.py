@@ -140,12 +140,7 @@ kind = "verification"
 text = " so"
 """
 """Hints that have places in what an untrained model writes."""
-LOCAL = (
-    "engine={name='local', slots=24}",
-    "run.deterministic=true",
-    "sampling.max_tokens=60",
-    "hints.after='tools'",
-)
+LOCAL = ("engine={name='local', slots=24}", "run.deterministic=true", "sampling.max_tokens=60", "hints.after='tools'")  # fmt: skip
 
 
 def local(task, run, *more):

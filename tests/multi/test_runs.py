@@ -47,9 +47,7 @@ optimizer = {{ rate = 1e-3 }}
 """
 )
 FILE = f'{{{{ name = "file", path = "{own_parts.__file__}", function = "%s" }}}}'
-OWN_PARTS = COPY.replace('{{ name = "group" }}', FILE % "advantage").replace(
-    '{{ name = "clip" }}', FILE % "clip"
-)
+OWN_PARTS = COPY.replace('{{ name = "group" }}', FILE % "advantage").replace('{{ name = "clip" }}', FILE % "clip")  # fmt: skip
 KINDS = {"copy": COPY, "file": OWN_PARTS, "scripted": SCRIPTED, "sft": DEMONSTRATIONS, "dpo": PAIRS}
 
 

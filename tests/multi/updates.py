@@ -20,15 +20,7 @@ from ramify.learner.learning import AnnotationRequest, annotate
 from ramify.learner.pack import tree_rows
 from ramify.learner.update import Learner
 from ramify.train.supervised import prefer
-from random_trees import (
-    credited,
-    node,
-    random_tree,
-    sampled,
-    some_rewards,
-    supervised_credit,
-    tree_of,
-)
+from random_trees import credited, node, random_tree, sampled, some_rewards, supervised_credit, tree_of
 from watched import MUON, WorkerPlan
 
 RECIPES = Path(__file__).parents[2] / "recipes"
