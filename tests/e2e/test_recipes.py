@@ -61,7 +61,7 @@ def settings_of(path, task, model, run):
         "preflight.allow_zero_variance": "true", "rollout.problems_per_step": 4,
         "rollout.n": min(rollout["n"], 6), "rollout.max_tokens": 64, "rollout.max_calls": 2,
         "engine.slots": 24, "tools.cache": "", "tools.python.timeout_seconds": 10, "sandbox.min_level": 0,
-        "learner.problems_per_minibatch": 2, "learner.optimizer.rate": 1e-3,
+        "learner.problems_per_minibatch": 2, "learner.token_budget": 8192, "learner.optimizer.rate": 1e-3,
         "learner.optimizer.warmup_steps": 1,
     }  # fmt: skip
     if "search" in tools:
@@ -83,16 +83,26 @@ def settings_of(path, task, model, run):
     return overrides(small)
 
 
+@pytest.fixture(scope="module")
+def runs():
+    """Folders of runs, by the recipe at the size of a test."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=RECIPES)
-def trained(request, tmp_path_factory, task, caller):
-    """Two steps of a recipe: its name, its folder."""
+def trained(request, tmp_path_factory, task, caller, runs):
+    """Two steps of a recipe: its name, its folder. Recipes that do not differ at this size have the same one."""
     run = tmp_path_factory.mktemp("runs") / request.param
     path = RECIPES[request.param]
     settings = settings_of(path, task, caller, run)
     assert main(["train", str(path), "--dry-run", *settings]) == 0
     assert not run.exists()
-    assert main(["train", str(path), "--max-steps", "2", *settings]) == 0
-    return request.param, run
+    anywhere = settings_of(path, task, caller, "run")[1::2]
+    small = load_recipe(TrainRecipe, path, anywhere).model_dump_json()
+    if small not in runs:
+        assert main(["train", str(path), "--max-steps", "2", *settings]) == 0
+        runs[small] = run
+    return request.param, runs[small]
 
 
 def method_of(name):
