@@ -15,18 +15,9 @@ from random_trees import node, tree_of
 def tiny_model(seed=0, **sizes):
     """A tiny random Qwen3; `sizes` are those of `make_tiny_qwen3`."""
     defaults = {
-        "vocab_size": 50,
-        "hidden": 32,
-        "layers": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 8,
-        "intermediate": 48,
-        "rope_theta": 100.0,
-        "context": 128,
-        "eos_id": 1,
-        "pad_id": 0,
-    }
+        "vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8,
+        "intermediate": 48, "rope_theta": 100.0, "context": 128, "eos_id": 1, "pad_id": 0,
+    }  # fmt: skip
     return make_tiny_qwen3(**(defaults | sizes), seed=seed)
 
 
@@ -59,15 +50,10 @@ def learner(model, objective=None, *, optimizer=None, still=False, reference=Non
 def learning(learner, **changes):
     """An algorithm on a learner: group-relative advantages, one mini-batch, the engine's logprobs; unless `changes` say otherwise."""
     defaults = {
-        "estimator": GroupRelative("repeat"),
-        "correction": None,
-        "masks_truncated": False,
-        "request": AnnotationRequest(),
-        "problems_per_minibatch": 9,
-        "minibatches": 1,
-        "temperature": 1.0,
+        "estimator": GroupRelative("repeat"), "correction": None, "masks_truncated": False,
+        "request": AnnotationRequest(), "problems_per_minibatch": 9, "minibatches": 1, "temperature": 1.0,
         "max_mismatch": None,
-    }
+    }  # fmt: skip
     return Learning(learner, **(defaults | changes))
 
 

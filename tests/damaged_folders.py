@@ -73,15 +73,9 @@ def _shown(value: Any) -> str:
 
 def _configs() -> Iterator[Damage]:
     sizes = (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "max_position_embeddings",
-    )
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "max_position_embeddings",
+    )  # fmt: skip
     wrong: list[tuple[str, Any]] = [
         (key, value) for key in sizes for value in ("64", 0, -1, 1.5, NAN, 1e300, 10**30, True, [], {}, [64])
     ]
@@ -165,9 +159,7 @@ def _in_tokenizer(keys: tuple[str | int, ...], value: Any) -> Damage:
 def _settings() -> Iterator[Damage]:
     def of(name: str, key: str, value: Any) -> Damage:
         return Damage(
-            f"{name} {key} = {_shown(value)}",
-            "token",
-            lambda folder: change(folder, name, key, value=value),
+            f"{name} {key} = {_shown(value)}", "token", lambda folder: change(folder, name, key, value=value)
         )
 
     for value in (
@@ -267,13 +259,10 @@ def _contents(rng: random.Random) -> Iterator[Damage]:
 
 def _tensors() -> Iterator[Damage]:
     names = (
-        "model.embed_tokens.weight",
-        "model.layers.0.self_attn.q_proj.weight",
-        "model.layers.1.mlp.up_proj.weight",
-        "model.layers.1.input_layernorm.weight",
-        "model.layers.0.self_attn.k_norm.weight",
-        "model.norm.weight",
-    )
+        "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.1.mlp.up_proj.weight", "model.layers.1.input_layernorm.weight",
+        "model.layers.0.self_attn.k_norm.weight", "model.norm.weight",
+    )  # fmt: skip
     edits: list[tuple[str, str, Callable[[dict[str, torch.Tensor]], object]]] = []
     for key in names:
         edits += [
@@ -328,10 +317,7 @@ _INDICES: tuple[tuple[str, Any], ...] = (
     ("no map", {}),
     ("a map that is a list", {"weight_map": []}),
     ("an empty map", {"weight_map": {}}),
-    (
-        "a path out of the folder",
-        lambda where: {"weight_map": dict.fromkeys(where, "../good/model.safetensors")},
-    ),
+    ("a path out of the folder", lambda where: {"weight_map": dict.fromkeys(where, "../good/model.safetensors")}),
     ("an absolute path", lambda where: {"weight_map": dict.fromkeys(where, "/etc/passwd")}),
     ("the parent folder", lambda where: {"weight_map": dict.fromkeys(where, "..")}),
     ("a pickle", lambda where: {"weight_map": dict.fromkeys(where, "pytorch_model.bin")}),
@@ -340,7 +326,7 @@ _INDICES: tuple[tuple[str, Any], ...] = (
     ("the wrong shard", lambda where: {"weight_map": dict.fromkeys(where, "part-0.safetensors")}),
     ("a tensor that is nowhere", lambda where: {"weight_map": where | {"model.more": "part-0.safetensors"}}),
     ("one shard only", lambda where: {"weight_map": {k: v for k, v in where.items() if v[5] == "0"}}),
-)
+)  # fmt: skip
 
 
 def _files() -> Iterator[Damage]:

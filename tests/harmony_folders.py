@@ -6,15 +6,9 @@ from pathlib import Path
 from hermes_folders import write_byte_tokenizer
 
 STRUCTURE = (
-    "<|endoftext|>",
-    "<|return|>",
-    "<|constrain|>",
-    "<|channel|>",
-    "<|start|>",
-    "<|end|>",
-    "<|message|>",
+    "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>",
     "<|call|>",
-)
+)  # fmt: skip
 ENDS = ("<|endoftext|>", "<|return|>", "<|call|>")
 TEMPLATE = (
     "{{- '<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\\nKnowledge cutoff: 2024-06\\n'"

@@ -8,10 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 QWEN25, QWEN3 = "qwen2.5", "qwen3"
 FAMILIES = (QWEN25, QWEN3)
-DEFAULT_SYSTEM = {
-    QWEN25: "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-    QWEN3: "",
-}
+DEFAULT_SYSTEM = {QWEN25: "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", QWEN3: ""}
 TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
@@ -27,23 +24,9 @@ _MARKUP = {
     QWEN3: ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"),
 }
 _WORDS = [
-    "search",
-    "query",
-    "name",
-    "arguments",
-    "city",
-    "Paris",
-    "Rome",
-    "answer",
-    "the",
-    "tool",
-    "system",
-    "user",
-    "assistant",
-    "think",
-    "call",
-    "result",
-]
+    "search", "query", "name", "arguments", "city", "Paris", "Rome", "answer", "the", "tool", "system",
+    "user", "assistant", "think", "call", "result",
+]  # fmt: skip
 _SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """How Qwen's tokenizers split text before they merge: a full stop takes the line break after it along."""
 
@@ -98,11 +81,7 @@ def write_hermes_tokenizer(folder: Path, family: str = QWEN25) -> Path:
 
 
 def write_byte_tokenizer(
-    folder: Path,
-    structure: Sequence[str],
-    markup: Sequence[str],
-    settings: dict[str, str],
-    source: str,
+    folder: Path, structure: Sequence[str], markup: Sequence[str], settings: dict[str, str], source: str
 ) -> Path:
     """A byte-level tokenizer that is the same everywhere: bytes, a few words, special tokens and other added tokens."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,9 @@ from pathlib import Path
 from hermes_folders import write_byte_tokenizer
 
 STRUCTURE = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eom_id|>",
-    "<|eot_id|>",
-    "<|python_tag|>",
-)
+    "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
+    "<|eot_id|>", "<|python_tag|>",
+)  # fmt: skip
 TEMPLATE = (
     "{{- bos_token -}}"
     "{%- if messages[0].role == 'system' -%}"

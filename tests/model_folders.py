@@ -5,9 +5,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-TAGS = [
-    f"<{slash}{name}>" for name in ("think", "search", "python", "result", "answer") for slash in ("", "/")
-]
+TAGS = [f"<{slash}{name}>" for name in ("think", "search", "python", "result", "answer") for slash in ("", "/")]  # fmt: skip
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -73,18 +71,10 @@ def write_model(
 
     write_tokenizer(folder, tags_are_tokens=tags_are_tokens)
     sizes = {
-        "vocab_size": 600,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 8192,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-        "initializer_range": 0.2,
-    }
+        "vocab_size": 600, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 8192,
+        "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "initializer_range": 0.2,
+    }  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if family == "qwen2":

@@ -1,11 +1,14 @@
 """Servers for the tests of OpenEnv: one of the package openenv, and a stand-in that speaks its wire format.
 
-`python openenv_rooms.py real|stand-in` prints its port when it serves.
+`python openenv_rooms.py real|stand-in [PORT]` prints its port when it serves. With KILLED_ONCE=FILE it dies once: where somebody
+says "die", and the file is not there.
 """
 
 import asyncio
 import json
+import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +45,9 @@ class Room:
 
     def step(self, say: str, times: int):
         self.count += times
+        if say == "die" and not (once := Path(os.environ["KILLED_ONCE"])).exists():
+            once.write_text("killed")
+            os.kill(os.getpid(), signal.SIGKILL)
         if say == "dig":
             return {"text": f"{self.count}: {self.drawn.randrange(10**6)}"}, 0.25 * times, False
         if say == "fall":
@@ -210,11 +216,12 @@ def serve(kind: str) -> Iterator[tuple[subprocess.Popen, str]]:
             process.kill()
 
 
-def main(kind: str) -> None:
+def main(kind: str, port: int = 0) -> None:
     make = {"real": real, "stand-in": stand_in}[kind]
     app = Starlette(routes=[Mount(f"/{name}", make(most)) for name, most in ROOMS.items()])
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
         bound.listen(128)
         print(bound.getsockname()[1], flush=True)  # noqa: T201 - the parent reads it
         uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[bound])
@@ -222,4 +229,4 @@ def main(kind: str) -> None:
 
 if __name__ == "__main__":
     sys.path.remove(str(Path(__file__).parent))  # modules of the tests are none of the server's
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

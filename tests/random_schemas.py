@@ -90,13 +90,9 @@ FINE = (
     {"type": "object"},
     {"type": "object", "required": ["query"]},
     arguments({}),
-    arguments(
-        {"query": {**TEXT, "description": "words", "title": "Query"}}, required=["query"], title="Arguments"
-    ),
+    arguments({"query": {**TEXT, "description": "words", "title": "Query"}}, required=["query"], title="Arguments"),
     arguments({"$ref": TEXT, "type": TEXT, "enum": TEXT, "required": {"type": "boolean", "required": True}}),
-    arguments(
-        {"a": {"items": True, "additionalProperties": False, "not": {}, "x-meta": {"type": 5, "enum": None}}}
-    ),
+    arguments({"a": {"items": True, "additionalProperties": False, "not": {}, "x-meta": {"type": 5, "enum": None}}}),
     arguments({"a": {"default": {"$ref": "nowhere"}, "examples": [{"anyOf": []}], "const": None}}),
     arguments(
         {"a": {"properties": {"b": True}, "anyOf": [{"items": [TEXT, False]}, True]}},
@@ -108,10 +104,8 @@ FINE = (
         "$schema": "http://json-schema.org/draft-07/schema#",
     },
     arguments({"a": TEXT, "b": {"items": {"$ref": "#/properties/a"}}, "c": {"items": {"$ref": "#"}}}),
-    arguments(
-        {"a": {"items": {"$ref": "#/definitions/X"}}}, definitions={"X": {"type": "integer", "minimum": 0.5}}
-    ),
-)
+    arguments({"a": {"items": {"$ref": "#/definitions/X"}}}, definitions={"X": {"type": "integer", "minimum": 0.5}}),
+)  # fmt: skip
 """What passes as it is: prompts with these schemas have the tokens that they always had."""
 
 _MAPS = ("properties", "$defs", "definitions", "components", "patternProperties")
@@ -129,18 +123,8 @@ _JUNK = st.recursive(
     max_leaves=4,
 )
 _REFERENCES = st.lists(_STEPS, max_size=4).map(lambda steps: "/".join(["#", *steps])) | st.sampled_from(
-    [
-        "#/$defs/X",
-        "#/definitions/a",
-        "#/properties/a",
-        "http://127.0.0.1:9/x",
-        "x#/a",
-        "#x",
-        "#/",
-        "#//",
-        "#/%ff~",
-    ]
-)
+    ["#/$defs/X", "#/definitions/a", "#/properties/a", "http://127.0.0.1:9/x", "x#/a", "#x", "#/", "#//", "#/%ff~"]
+)  # fmt: skip
 _SIMPLE = {
     "type": st.sampled_from(["string", "object", ["string", "null"], "integer"]) | _JUNK,
     "enum": st.lists(_JUNK, max_size=3) | _JUNK,
@@ -158,7 +142,5 @@ def _compound(inner):
     return st.fixed_dictionaries({}, optional={**_SIMPLE, **maps, **lists, **dict.fromkeys(_SINGLE, inner)})
 
 
-SCHEMAS = st.recursive(
-    st.fixed_dictionaries({}, optional=_SIMPLE) | st.booleans() | _JUNK, _compound, max_leaves=12
-)
+SCHEMAS = st.recursive(st.fixed_dictionaries({}, optional=_SIMPLE) | st.booleans() | _JUNK, _compound, max_leaves=12)  # fmt: skip
 """Any JSON value that a server may send for the schema of a tool's arguments."""

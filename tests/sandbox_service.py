@@ -39,20 +39,12 @@ def run_code(request: HttpRequest) -> Reply:
 def answer(status: str, code: int | None, stdout: str = "", stderr: str = "", seconds: float = 0.1) -> Reply:
     """The service's answer about a process that it ran."""
     outcome = {
-        "status": status,
-        "execution_time": seconds,
-        "return_code": code,
-        "stdout": stdout,
-        "stderr": stderr,
-    }
+        "status": status, "execution_time": seconds, "return_code": code, "stdout": stdout, "stderr": stderr,
+    }  # fmt: skip
     good = status == "Finished" and code == 0
     return as_json(
         {
-            "status": "Success" if good else "Failed",
-            "message": "",
-            "compile_result": None,
-            "run_result": outcome,
-            "executor_pod_name": None,
-            "files": {},
+            "status": "Success" if good else "Failed", "message": "", "compile_result": None,
+            "run_result": outcome, "executor_pod_name": None, "files": {},
         }
-    )
+    )  # fmt: skip

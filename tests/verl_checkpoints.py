@@ -13,30 +13,15 @@ from group_of_processes import on_ranks
 
 NAMES_OF_2_4 = [
     (b"torch.distributed.tensor\nDTensor", b"torch.distributed._tensor.api\nDTensor"),
-    (
-        b"torch.distributed.tensor._dtensor_spec\nDTensorSpec",
-        b"torch.distributed._tensor.placement_types\nDTensorSpec",
-    ),
-    (
-        b"torch.distributed.tensor._dtensor_spec\nTensorMeta",
-        b"torch.distributed._tensor.placement_types\nTensorMeta",
-    ),
+    (b"torch.distributed.tensor._dtensor_spec\nDTensorSpec", b"torch.distributed._tensor.placement_types\nDTensorSpec"),
+    (b"torch.distributed.tensor._dtensor_spec\nTensorMeta", b"torch.distributed._tensor.placement_types\nTensorMeta"),
     (b"torch.distributed.tensor.placement_types\n", b"torch.distributed._tensor.placement_types\n"),
-]
+]  # fmt: skip
 SIZES = {
-    "vocab_size": 7,
-    "hidden_size": 8,
-    "intermediate_size": 7,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 2,
-    "max_position_embeddings": 64,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "initializer_range": 0.2,
-}
+    "vocab_size": 7, "hidden_size": 8, "intermediate_size": 7, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 2, "max_position_embeddings": 64,
+    "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "initializer_range": 0.2,
+}  # fmt: skip
 """On three ranks 7 rows are 3, 3 and 1, and 2 rows 1, 1 and none."""
 
 

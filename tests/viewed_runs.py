@@ -18,17 +18,11 @@ from ramify.eval.results import record_attempt
 from ramify.obs.trace import TracedTree, tree_record, write_trees
 
 HOSTILE = (
-    "</script><script>alert(1)</script>",
-    "<!--<script>",
-    "\"><img src=x onerror='alert(1)'>",
-    "a\x00b\x1b[31mc\x9bd",
-    "lone \ud800 surrogate",
-    "\u202ereordered\u2028line",
-    "__proto__",
-    "https://user:hunter2hunter2@example.org/path",
-    "{{7*7}} ${7*7} javascript:alert(1)",
+    "</script><script>alert(1)</script>", "<!--<script>", "\"><img src=x onerror='alert(1)'>",
+    "a\x00b\x1b[31mc\x9bd", "lone \ud800 surrogate", "\u202ereordered\u2028line", "__proto__",
+    "https://user:hunter2hunter2@example.org/path", "{{7*7}} ${7*7} javascript:alert(1)",
     "</style></textarea><svg onload=alert(1)>",
-)
+)  # fmt: skip
 
 
 def node(path, source, text, tokens=2, **fields):

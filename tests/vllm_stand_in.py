@@ -131,13 +131,9 @@ class StandIn:
                 break
         versions = [{"version": self.label, "start": 0, "end": len(written)}]
         choice = {
-            "index": 0,
-            "token_ids": written,
-            "finish_reason": reason,
-            "stop_reason": None,
-            "weight_versions": versions,
-            "logprobs": {"content": content},
-        }
+            "index": 0, "token_ids": written, "finish_reason": reason, "stop_reason": None,
+            "weight_versions": versions, "logprobs": {"content": content},
+        }  # fmt: skip
         return choice, prompt
 
     def _rpc(self, request: HttpRequest) -> Reply:

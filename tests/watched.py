@@ -106,15 +106,10 @@ class WorkerPlan:
 
 
 SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
     "initializer_range": 0.3,
-}
+}  # fmt: skip
 
 
 def write_tiny(folder, seed, *, tied=True):

@@ -17,11 +17,8 @@ WIDE_HEAD = {"vocab_size": 9000, "hidden_size": 64, "intermediate_size": 128, "n
 
 def random_model(family="qwen3", sizes=WIDE_LAYERS, dtype=torch.float32):
     heads = {
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "head_dim": 32,
-    }
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "head_dim": 32,
+    }  # fmt: skip
     config = FAMILIES[family](**sizes, **heads, tie_word_embeddings=True)
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)

@@ -18,17 +18,7 @@ from ramify.view.payload import RunView
 from viewed_runs import HOSTILE, two_calls, write_training
 
 AXE = Path(__file__).parents[2] / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
-PANELS = (
-    "conversation",
-    "tokens",
-    "difference",
-    "decisions",
-    "time",
-    "usage",
-    "credit",
-    "history",
-    "commands",
-)
+PANELS = ("conversation", "tokens", "difference", "decisions", "time", "usage", "credit", "history", "commands")  # fmt: skip
 PAGES = (
     *("#", "#view=failures", "#view=problems", "#view=problems&problem=capital", "#view=run"),
     *(f"#step=1&tree=0/0.0&panel={panel}" for panel in PANELS),
@@ -143,12 +133,8 @@ def look_at_panels(browser):
     # 7 where time went, 8 where tokens went.
     press(browser, "l", shows="issued 2 times", inside="#panel")
     assert browser.run("return document.querySelector('#panel tbody tr').innerText").split()[:5] == [
-        "python",
-        "print(capital)",
-        "1.0",
-        "2",
-        "s",
-    ]
+        "python", "print(capital)", "1.0", "2", "s",
+    ]  # fmt: skip
     press(browser, "u", shows="saved by sharing", inside="#panel")
     # The playground: another algorithm.
     press(browser, "p", shows="S+", inside="#panel")

@@ -39,17 +39,9 @@ LOSSES = (
 )  # fmt: skip
 STEPS = 10
 NODE = (
-    "id",
-    "parent",
-    "source",
-    "token_ids",
-    "behavior_logprobs",
-    "entropy",
-    "text",
-    "results",
-    "policy_version",
-    "stop",
-)
+    "id", "parent", "source", "token_ids", "behavior_logprobs", "entropy", "text", "results",
+    "policy_version", "stop",
+)  # fmt: skip
 REWARD = ("value", "parts", "events")
 METRICS = ("reward/mean", "update/loss", "update/grad_norm", "update/entropy", "update/tokens")
 

@@ -64,10 +64,8 @@ def test_three_arms_and_two_seeds_make_a_page(finished):
     lines = results(out)
     assert set(lines) == {(arm, seed) for arm in ("flat", "yoked", "rule") for seed in (3, 4)}
     assert (answer["schema"], answer["dir"], answer["seeds"]) == (1, str(out), [3, 4])
-    assert [(each["first"], each["second"]) for each in answer["contrasts"]] == [
-        ("yoked", "rule"),
-        ("flat", "yoked"),
-    ]
+    contrasts = [(each["first"], each["second"]) for each in answer["contrasts"]]
+    assert contrasts == [("yoked", "rule"), ("flat", "yoked")]
     for line in lines.values():
         assert [point[0] for point in line["curve"]] == [0, 1, 2]
         rows = read_lines(out / f"{line['arm']}-{line['seed']}" / "metrics.jsonl")
@@ -112,7 +110,7 @@ def test_the_lines_are_enough_for_the_result(finished, tmp_path, capsys):
 
 def test_a_killed_ablation_goes_on_to_the_same_result(finished, recipe, tmp_path):
     out = tmp_path / "killed"
-    command = ablate(recipe, out, "--seeds", 1)
+    command = ablate(recipe, out, "--seeds", 1, "--arms", "yoked,rule")
     process = start(*command)
     metrics = out / "rule-3" / "metrics.jsonl"
     wait_until(lambda: metrics.is_file() and '"step":1,' in metrics.read_text(), SECONDS)
@@ -121,29 +119,26 @@ def test_a_killed_ablation_goes_on_to_the_same_result(finished, recipe, tmp_path
     status, output, errors = run(command)
     assert status == 0, errors
     assert "an interval needs at least 2" in output
-    whole = {key: line for key, line in results(finished[0]).items() if key[1] == 3}
-    assert results(out) == whole
+    whole = results(finished[0])
+    assert results(out) == {key: whole[key] for key in (("yoked", 3), ("rule", 3))}
 
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(recipe, tmp_path, capsys):
     out = tmp_path / "planned"
     assert main(ablate(recipe, out, "--seeds", 1, "--dry-run", "--json")) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
-    assert [(run["name"], run["finished"]) for run in runs] == [
-        ("rule-3", False),
-        ("flat-3", False),
-        ("yoked-3", False),
-    ]
+    names = [(run["name"], run["finished"]) for run in runs]
+    assert names == [("rule-3", False), ("flat-3", False), ("yoked-3", False)]
     assert not out.exists()
 
 
 def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
     out, _ = finished
-    assert "rollout.max_calls = 2, now it is 1" in refused(*ablate(recipe, out, "-s", "rollout.max_calls=1"))
+    for more in ((), ("--dry-run",)):
+        other = refused(*ablate(recipe, out, "-s", "rollout.max_calls=1", *more))
+        assert "rollout.max_calls = 2, now it is 1" in other
     assert "Set eval.test" in refused(*ablate(recipe, tmp_path / "a", "-s", "eval="))
-    assert "expected some of flat, yoked, rule, got 'coin'" in refused(
-        "ablate", recipe, "--arms", "flat,coin"
-    )
+    assert "of flat, yoked, rule, got 'coin'" in refused("ablate", recipe, "--arms", "flat,coin")
     assert "expected NAME=" in refused("ablate", recipe, "--arm", "coin")
     assert "with names in quotes" in refused("ablate", recipe, "--arm", "coin={name=random}")
     coin = ("--arm", 'coin={name="random",rate=0.5}')
@@ -158,6 +153,6 @@ def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
 def test_a_run_that_fails_names_its_reason(recipe, tmp_path):
     (recipe.parent / "bad.jsonl").write_text('{"prompt": "what is 1 plus 1 ?"}\n')
     bad = f"data.train={recipe.parent / 'bad.jsonl'}"
-    status, _, errors = run(ablate(recipe, tmp_path / "bad", "--arms", "flat,rule", "-s", bad))
+    status, _, errors = run(ablate(recipe, tmp_path / "bad", "--arms", "flat", "-s", bad))
     assert status == 1
-    assert re.search(r"(rule|flat)-3 failed: .*bad.jsonl.* \(its output is in .*\.log\)", errors)
+    assert re.search(r"flat-3 failed: .*bad.jsonl.* \(its output is in .*\.log\)", errors)

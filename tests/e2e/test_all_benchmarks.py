@@ -28,17 +28,11 @@ ROWS = {
     "SimpleQA": {"question": "Whose is {}?", "answer": ["Bado"]},
     "xbench": {"question": "{}是哪一年?", "answer": ["1984年"]},
     "browsecomp-plus": {
-        "query_id": "q{}",
-        "query": "Who built the harbour {}?",
-        "answer": "Bado",
-        "gold_docs": [EVIDENCE],
-        "evidence_docs": [EVIDENCE, {**EVIDENCE, "docid": "d9"}],
-        "negative_docs": [],
+        "query_id": "q{}", "query": "Who built the harbour {}?", "answer": "Bado", "gold_docs": [EVIDENCE],
+        "evidence_docs": [EVIDENCE, {**EVIDENCE, "docid": "d9"}], "negative_docs": [],
     },
 }  # fmt: skip
-GOLDS = {
-    name: row["answer"][0] if isinstance(row["answer"], list) else row["answer"] for name, row in ROWS.items()
-}
+GOLDS = {name: row["answer"][0] if isinstance(row["answer"], list) else row["answer"] for name, row in ROWS.items()}  # fmt: skip
 GOLDS["gsm8k"] = "1012"
 
 
@@ -111,16 +105,11 @@ def evaluate(tmp_path, model_folder, monkeypatch):
     def run(policy, name):
         with serve(policy) as server:
             settings = {
-                "model.path": model_folder,
-                "data.max_prompt_tokens": 6000,
-                "run.dir": tmp_path / name,
-                "run.threads": 1,
-                "sandbox.min_level": 0,
-                "sampling.max_tokens": 3000,
-                "engine.url": f"{server.url}/engine/v1",
-                "tools.search.url": server.url,
+                "model.path": model_folder, "data.max_prompt_tokens": 6000, "run.dir": tmp_path / name,
+                "run.threads": 1, "sandbox.min_level": 0, "sampling.max_tokens": 3000,
+                "engine.url": f"{server.url}/engine/v1", "tools.search.url": server.url,
                 "tools.browser.summary.url": f"{server.url}/summary/v1",
-            }
+            }  # fmt: skip
             assert main(["eval", str(RECIPE), *overrides(settings)]) == 0
             return tmp_path / name
 

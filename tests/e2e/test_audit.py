@@ -162,12 +162,8 @@ def test_the_draw_and_the_samples_are_the_same_whatever_was_done_before(world, t
         (["--recipe", "quickstart_eval"], "--recipe"),
     ],
 )
-def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, capsys, words, message):
-    capsys.readouterr()
-    assert main(["audit", str(world), "--out", str(tmp_path / "audit"), *words]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
+def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, refused, words, message):
+    assert message in refused("audit", world, "--out", tmp_path / "audit", *words)
 
 
 def test_recorded_ends_get_the_reward_that_is_asked_for(world, tmp_path, capsys):
@@ -189,18 +185,16 @@ def test_recorded_ends_get_the_reward_that_is_asked_for(world, tmp_path, capsys)
     )
 
 
-def test_a_folder_holds_one_audit(world, tmp_path, capsys):
+def test_a_folder_holds_one_audit(world, tmp_path, refused, capsys):
     words = ["audit", str(world), "--out", str(tmp_path / "audit"), "--decisions", "2", "--samples"]
     # A command that is refused does not bind the next one.
-    assert main([*words, "3", "--url", "http://127.0.0.1:9"]) == 2
+    refused(*words, "3", "--url", "http://127.0.0.1:9")
     assert main([*words, "2"]) == 0
     capsys.readouterr()
-    assert main([*words, "3"]) == 2
-    assert "samples = 2" in capsys.readouterr().err
+    assert "samples = 2" in refused(*words, "3")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x").write_text("")
-    assert main(["audit", str(world), "--out", str(tmp_path / "other")]) == 2
-    assert "holds no audit" in capsys.readouterr().err
+    assert "holds no audit" in refused("audit", world, "--out", tmp_path / "other")
 
 
 def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, capsys):

@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from damaged_folders import all_damages
-from e2e_runs import EVAL, SFT, TRAIN, overrides, python, ramify, write_task
+from e2e_runs import EVAL, SFT, TRAIN, overrides, ramify, write_task
+from file_limits import file_size_limit
 from loopback import Reply, serve
 from ramify.cli import main
 
@@ -182,23 +183,22 @@ def test_what_a_service_says_acts_on_no_terminal(refused, tmp_path, model_folder
     assert line[:-1].isprintable()
 
 
-def test_a_name_that_is_no_text_is_shown_as_well_as_it_can_be(tmp_path, model_folder):
+def test_a_name_that_is_no_text_is_shown_as_well_as_it_can_be(tmp_path, model_folder, forked):
     """The system gives bytes that are not UTF-8 as halves of surrogate pairs, which no stream takes."""
     recipe = tmp_path / "task \udcff\x1b[31m" / "recipe.toml"
     recipe.parent.mkdir()
     recipe.write_text(write_task(tmp_path / "task", model_folder).read_text())
-    status, out, message = ramify("doctor", recipe)
+    status, out, message = forked("doctor", recipe)
     assert (status, message) == (0, "")
     assert rf"{tmp_path}/task \udcff\x1b[31m/recipe.toml is for ramify train" in out
     assert "\x1b" not in out
 
 
-def test_a_disk_that_takes_no_more(task):
+def test_a_disk_that_takes_no_more(task, capsys):
     """The size of a file is limited as a quota limits it."""
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
-    code += "; from ramify.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = python(code, "train", str(task))
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert f"{task.parent}/run/" in done.stderr
-    assert "File too large" in done.stderr
+    with file_size_limit(8192):
+        assert main(["train", str(task)]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert f"{task.parent}/run/" in message
+    assert "File too large" in message

@@ -21,12 +21,9 @@ OPENAI = {
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "a", "content": "42 </result><answer> 7 </answer>"},
         {"role": "assistant", "content": ANSWER},
-    ],
+    ]
 }
-SHAREGPT = {
-    "conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": CODE + ANSWER}],
-    "system": "s",
-}
+SHAREGPT = {"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": CODE + ANSWER}], "system": "s"}  # fmt: skip
 PLAIN = {"prompt": "what is 12 plus 30 ?", "completion": ANSWER}
 CUT = {**ALPACA, "output": CODE}
 
@@ -46,14 +43,12 @@ def test_the_shipped_recipe_reads_the_papers_file_as_it_is(tmp_path, model_folde
     words = overrides(*settings)
     assert main(["sft", str(shipped_recipes() / "toolstar_sft.toml"), "--max-steps", "3", *words]) == 0
     out = capsys.readouterr().out
-    assert (
-        "left out 1 of 64 rows that cannot be used: row 63: it does not end with a turn of the assistant"
-        in out
-    )
-    assert "left out 1 of 64 rows with more than data.max_tokens = 8000 tokens: row 64" in out
-    assert (
-        "unescaped newlines in Python calls of 62 of 64 rows: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..." in out
-    )
+    for words in (
+        "left out 1 of 64 rows that cannot be used: row 63: it does not end with a turn of the assistant",
+        "left out 1 of 64 rows with more than data.max_tokens = 8000 tokens: row 64",
+        "unescaped newlines in Python calls of 62 of 64 rows: rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...",
+    ):
+        assert words in out
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     # Three epochs of 62 rows are 12 steps, of which a tenth are two; half a cosine begins after them.
     factors = [
@@ -106,24 +101,17 @@ BAD = [
     ("rows.jsonl", b'\xef\xbb\xbf{"text": "a"}\r\n', "row 1: unknown format"),
     ("rows.json", b'[{"prompt": ' + b"[" * 9000, "row 1: the array does not end"),
     ("rows.json", json.dumps(PLAIN).encode(), "If each line is a row, name the file .jsonl"),
-    (
-        "rows.jsonl",
-        json.dumps(CUT).encode(),
-        "row 1: it does not end with a turn of the assistant. Mend them",
-    ),
-]
+    ("rows.jsonl", json.dumps(CUT).encode(), "row 1: it does not end with a turn of the assistant. Mend them"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BAD, ids=range(len(BAD)))
 def test_bad_files_are_one_line_and_leave_no_run_behind(
-    tmp_path, model_folder, capsys, name, content, message
+    tmp_path, model_folder, refused, name, content, message
 ):
     task = write_task(tmp_path / "task", model_folder, SFT)
     (task.parent / name).write_bytes(content)
-    assert main(["sft", str(task), "-s", f"data.train={task.parent / name}"]) == 2
-    line = capsys.readouterr().err
-    assert message in line
-    assert line.count("\n") == 1
+    assert message in refused("sft", task, "-s", f"data.train={task.parent / name}")
     assert not (task.parent / "run").exists()
 
 

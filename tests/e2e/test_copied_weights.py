@@ -67,12 +67,9 @@ def test_a_run_that_falls_back_copies_the_older_weights(tmp_path, caller):
     """At far too high a rate the policy is lost: it repeats itself, or all of a group get the same reward (which of the two
     differs between machines); and the next step begins from older weights."""
     settings = (
-        "guard.max_repetition=0.3",
-        "guard.max_zero_variance=0.9",
-        "guard.patience=1",
-        "guard.max_fallbacks=9",
-        "learner.optimizer.rate=0.1",
-    )
+        "guard.max_repetition=0.3", "guard.max_zero_variance=0.9", "guard.patience=1",
+        "guard.max_fallbacks=9", "learner.optimizer.rate=0.1",
+    )  # fmt: skip
     runs = []
     for text in (SHARED, COPY):
         recipe = write_task(tmp_path / str(len(runs)), caller, text)

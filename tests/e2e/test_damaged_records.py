@@ -30,11 +30,7 @@ class Runs:
         self.folder, self.model = folder, model
         self.recipes = {
             name: write_task(folder / name, model, text)
-            for name, text in (
-                ("train", TRAIN),
-                ("eval", EVAL),
-                ("selfcritic", SELFCRITIC),
-            )
+            for name, text in (("train", TRAIN), ("eval", EVAL), ("selfcritic", SELFCRITIC))
         }
         script = f'engine={{name="scripted",script="{folder / "eval" / "script.toml"}"}}'
         self.settings = {

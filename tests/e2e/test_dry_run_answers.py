@@ -57,10 +57,7 @@ def test_the_problems_of_any_source_are_counted_and_no_limit_is_taken_for_them(
     [
         ("data.test=[]", "data.test: expected a list of at least 1, got 0"),
         ('data.test=["a", 3]', "data.test.1: expected a valid string, got 3"),
-        (
-            "data.test={0}/prompt.txt",
-            "data.test: {0}/prompt.txt: unknown kind of file '.txt', expected .jsonl",
-        ),
+        ("data.test={0}/prompt.txt", "data.test: {0}/prompt.txt: unknown kind of file '.txt', expected .jsonl"),
         ("data.instructions=from:{0}/prompt.txt", "expected a data file behind from:"),
         ("data.instructions={0}/prompt.txt", "prompt.txt: the text spells '<|im_start|>'"),
         ("data.instructions=You are <|im_start|> a bot", "the text spells '<|im_start|>'"),
@@ -72,7 +69,7 @@ def test_the_problems_of_any_source_are_counted_and_no_limit_is_taken_for_them(
         ('tools.python.preamble="import math"', 'Write preamble = ["import math"].'),
         ('tools.python.packages=["numpy>=1"]', "got 'numpy>=1'. Write 'numpy'"),
     ],
-)
+)  # fmt: skip
 def test_a_slip_is_answered_by_what_would_do(task, refused, setting, words):
     folder = task.parent
     (folder / "prompt.txt").write_text("You are <|im_start|> a bot.\n")

@@ -15,9 +15,7 @@ from ramify.obs.trace_index import trace_files
 
 pytestmark = pytest.mark.integration
 
-FEWER = {
-    "make.py": (("range(600)", "range(30)"), ("range(400)", "range(40)"), ("range(4000)", "range(1600)"))
-}
+FEWER = {"make.py": (("range(600)", "range(30)"), ("range(400)", "range(40)"), ("range(4000)", "range(1600)"))}  # fmt: skip
 STEPS = (
     ("quickstart/sft/checkpoints/step-001200", "quickstart/sft/checkpoints/step-000030"),
     ("_sft/checkpoints/step-000250", "_sft/checkpoints/step-000100"),

@@ -27,13 +27,9 @@ def task(tmp_path, caller):
 
 def words(task, model, **settings):
     common = {
-        "model.path": model,
-        "data.test": task / "problems.jsonl",
-        "data.max_prompt_tokens": 200,
-        "run.dir": task / "run",
-        "run.threads": 1,
-        "sandbox.min_level": 0,
-    }
+        "model.path": model, "data.test": task / "problems.jsonl", "data.max_prompt_tokens": 200,
+        "run.dir": task / "run", "run.threads": 1, "sandbox.min_level": 0,
+    }  # fmt: skip
     return overrides(common | settings)
 
 
@@ -157,15 +153,12 @@ def test_deep_search(task, caller, monkeypatch):
     with serve(services) as server:
         services.url = server.url
         values = {
-            "engine.url": f"{server.url}/engine/v1",
-            "tools.search.url": server.url,
+            "engine.url": f"{server.url}/engine/v1", "tools.search.url": server.url,
             "tools.browser.networks": '["127.0.0.0/8"]',
             "tools.browser.summary.url": f"{server.url}/summary/v1",
-            "tools.cache.path": task / "search.sqlite",
-            "reward.judge.url": f"{server.url}/judge/v1",
-            "reward.judge.cache": task / "judge.sqlite",
-            "sampling.max_tokens": 600,
-        }
+            "tools.cache.path": task / "search.sqlite", "reward.judge.url": f"{server.url}/judge/v1",
+            "reward.judge.cache": task / "judge.sqlite", "sampling.max_tokens": 600,
+        }  # fmt: skip
         assert main(["eval", str(RECIPES / "eval_deepsearch.toml"), *words(task, caller, **values)]) == 0
         paths = [request.path for request in server.requests]
     run = task / "run"

@@ -15,16 +15,9 @@ LIMITS = (
     *("temperature=0.9", "top_p=0.95", "top_k=50", "min_p=0.001", "repetition_penalty=1.05"),
 )
 SHARED = (
-    *(
-        "run.steps=5",
-        "run.seed=3",
-        "run.threads=1",
-        "run.deterministic=true",
-        "run.save_every=1",
-        "run.keep_last=20",
-    ),
+    *("run.steps=5", "run.seed=3", "run.threads=1", "run.deterministic=true", "run.save_every=1", "run.keep_last=20"),
     *("learner.optimizer.rate=1e-2", "learner.token_budget=200"),
-)
+)  # fmt: skip
 AGENT = (
     *("reward.name=hierarchical", "engine.name=local", "engine.slots=12", "sandbox.min_level=0"),
     "eval.max_prompt_tokens=200",

@@ -146,25 +146,11 @@ class Model:
 
 def audit(capsys, source, recipe, url, out, *words):
     capsys.readouterr()
-    arguments = [
-        "audit",
-        source,
-        "--recipe",
-        recipe,
-        "--url",
-        url,
-        "--model",
-        "m",
-        "--out",
-        out,
-        "--samples",
-        12,
-    ]
+    known = ("audit", source, "--recipe", recipe, "--url", url, "--model", "m")
+    arguments = (*known, "--out", out, "--samples", 12)
     status = main([*map(str, (*arguments, *words)), "--json"])
     assert status == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out), {
-        line["text"] + str(line["turn"]): line for line in read_lines(out / "effects.jsonl")
-    }
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("write", [messages_file, verifiers_file])
@@ -176,7 +162,7 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
             file.write(f'[environment]\ntype = "own"\npath = "{folder}/parts.py"\nfunction = "Doors"\n')
     model = Model()
     with serve(model) as server:
-        summary, _ = audit(capsys, write(folder), recipe, server.url, folder / "audit")
+        summary = audit(capsys, write(folder), recipe, server.url, folder / "audit")
     lines = read_lines(folder / "audit" / "effects.jsonl")
     assert (summary["decisions"], summary["known"], summary["unknown_samples"]) == (8, 8, 0)
     by_turn = {(line["node"]): line for line in lines}
@@ -201,7 +187,7 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
     ])  # fmt: skip
     model = Model()
     with serve(model) as server:
-        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        summary = audit(capsys, path, recipe, server.url, folder / "audit")
         assert 0 < summary["unknown_samples"] < 24
         samples = folder / "audit" / "samples-1.jsonl"
         reasons = {line["reason"] for line in read_lines(samples)}
@@ -317,12 +303,12 @@ def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
     assert "No other request worked" in refused("audit", path, *words)
     model, refuses = Model(), [True]
     with serve(lambda request: as_json({}, 404) if refuses and refuses.pop() else model(request)) as server:
-        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        summary = audit(capsys, path, recipe, server.url, folder / "audit")
         samples = folder / "audit" / "samples-1.jsonl"
         assert any("HTTP 404" in line["reason"] for line in read_lines(samples))
         # The two decisions share the side before them.
         assert (summary["known"], summary["unknown_samples"], len(model.sent)) == (0, 12, 11)
-        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        summary = audit(capsys, path, recipe, server.url, folder / "audit")
     assert (len(read_lines(samples)), len(model.sent)) == (12, 12)
     assert {line["reason"] for line in read_lines(samples)} == {"a call that was never recorded"}
 
@@ -334,7 +320,7 @@ def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
         folder / "talk.jsonl", [{"messages": [*QUESTION, *messages], "answer": "3", "reward": 1.0}]
     )
     with serve(Model()) as server:
-        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit")
+        summary = audit(capsys, path, recipe, server.url, folder / "audit")
     assert summary["known"] == 0
     reasons = {line["reason"] for line in read_lines(folder / "audit" / "samples-1.jsonl")}
     assert reasons == {"an answer that a user may have replied to"}
@@ -370,18 +356,13 @@ def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
         ([], None, "the file is empty"),
         ([{"text": "?"}], [], "expected a tree"),
     ],
-)
-def test_an_audit_that_cannot_be_is_one_line(task, capsys, rows, words, message):
+)  # fmt: skip
+def test_an_audit_that_cannot_be_is_one_line(task, refused, rows, words, message):
     folder, recipe = task
     path = messages_file(folder) if rows is None else write_lines(folder / "rows.jsonl", rows)
-    words = (
-        ["--recipe", str(recipe), "--url", "http://127.0.0.1:9", "--model", "m"] if words is None else words
-    )
-    capsys.readouterr()
-    assert main(["audit", str(path), "--out", str(folder / "audit"), *words]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
+    known = ("--recipe", recipe, "--url", "http://127.0.0.1:9", "--model", "m")
+    words = known if words is None else words
+    assert message in refused("audit", path, "--out", folder / "audit", *words)
 
 
 def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_command_goes_on(task, capsys):
@@ -391,19 +372,8 @@ def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_comman
     def down(request):
         return as_json({"error": "no"}, status=401)
 
-    words = [
-        "audit",
-        path,
-        "--recipe",
-        recipe,
-        "--model",
-        "m",
-        "--out",
-        folder / "audit",
-        "--samples",
-        3,
-        "--url",
-    ]
+    known = ("audit", path, "--recipe", recipe, "--model", "m")
+    words = (*known, "--out", folder / "audit", "--samples", 3, "--url")
     with serve(lambda request: down(request) if len(model.sent) >= 5 else model(request)) as server:
         capsys.readouterr()
         assert main([*map(str, words), server.url]) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e_runs import write_lines
+from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_lines
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from model_folders import write_model
 from ramify.assemble.model import build_tokenizer
@@ -28,80 +28,25 @@ RESULTS = "<tool_response>\nPage 1: Paris city.\n</tool_response>\n<tool_respons
 SOLVED = f"{CALLS}{RESULTS}<think>\nParis\n</think>\n\n\\boxed{{Paris}}"
 GUESSED = "\\boxed{Rome}"
 
-SHARED = """\
-[model]
-path = "{model}"
-dialect = "hermes"
-[run]
-dir = "{run}"
-seed = 3
-threads = 1
-{more_run}
-[tools.search]
-corpus = "{folder}/passages.jsonl"
-top_k = 1
-[tools.python]
-timeout_seconds = 10
-"""
-SFT = """
-[data]
-train = "{folder}/demonstrations.jsonl"
-epochs = 60
-max_tokens = 1200
-[learner]
-batch_size = 4
-optimizer = {{ rate = 4e-3, warmup_steps = 5 }}
-"""
-DPO = """
-[data]
-train = "{folder}/pairs.jsonl"
-max_tokens = 1200
-[learner]
-beta = 0.1
-batch_size = 2
-optimizer = {{ rate = 1e-4 }}
-"""
-RL = """
-[data]
-train = "{folder}/problems.jsonl"
-max_prompt_tokens = 1000
-[rollout]
-problems_per_step = 2
-n = 8
-m = 4
-max_tokens = 200
-max_calls = 2
-branching = {{ name = "random", rate = 0.5, probe_tokens = 4 }}
-[engine]
-name = "local"
-slots = 16
-[sandbox]
-min_level = 0
-[reward]
-name = "hierarchical"
-[algorithm]
-estimator = {{ name = "group" }}
-loss = {{ name = "clip" }}
-[learner]
-problems_per_minibatch = 2
-token_budget = 8192
-optimizer = {{ rate = 1e-3 }}
-"""
-EVAL = """
-[data]
-test = "{folder}/problems.jsonl"
-max_prompt_tokens = 1000
-[sampling]
-max_tokens = 200
-max_calls = 2
-[engine]
-name = "local"
-slots = 4
-[sandbox]
-min_level = 0
-[reward]
-name = "hierarchical"
-"""
+SETTINGS = {
+    "sft": (
+        *("data.epochs=60", "data.max_tokens=1200", "learner.batch_size=4"),
+        *("learner.optimizer.rate=4e-3", "learner.optimizer.warmup_steps=5"),
+    ),
+    "dpo": (
+        *("data.epochs=1", "data.max_tokens=1200", "learner.batch_size=2", "learner.token_budget=8192"),
+        "learner.optimizer.rate=1e-4",
+    ),
+    "train": (
+        *("data.epochs=2", "data.max_prompt_tokens=1000", "rollout.n=8", "rollout.m=4", "rollout.max_tokens=200"),
+        *("rollout.branching={name='random', rate=0.5, probe_tokens=4}", "engine.slots=16", "sandbox.min_level=0"),
+        *("reward.name=hierarchical", "learner.token_budget=8192"),
+    ),
+    "eval": (
+        *("data.max_prompt_tokens=1000", "sampling.max_tokens=200", "sampling.max_calls=2", "engine.slots=4"),
+        *("sampling.attempts=1", "sampling.k=[1]", "sandbox.min_level=0"),
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +72,16 @@ def task(tmp_path_factory):
     return folder
 
 
-def ran(task, command, text, model, more_run="", *arguments):
-    """The run folder of a recipe that was run to its end."""
-    name = f"{command}{len(list(task.glob('*.toml')))}"
-    recipe = task / f"{name}.toml"
-    values = {"model": model, "folder": task, "run": task / name, "more_run": more_run}
-    recipe.write_text((SHARED + text).format(**values))
-    assert main([command, str(recipe), *arguments]) == 0
-    return task / name
+def ran(task, command, text, model, *arguments):
+    """The run folder of a recipe that was run to its end, with the dialect and the tools that all of them have."""
+    recipe, run = task / f"{command}.toml", task / command
+    recipe.write_text(text.format(model=model, folder=task))
+    shared = (
+        *('model.dialect="hermes"', f"run.dir={run}", "run.seed=3", "run.threads=1"),
+        *(f"tools.search.corpus={task}/passages.jsonl", "tools.search.top_k=1", "tools.python.timeout_seconds=10"),
+    )  # fmt: skip
+    assert main([command, str(recipe), *overrides(*shared, *SETTINGS[command]), *arguments]) == 0
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +93,7 @@ def started(task):
 @pytest.fixture(scope="module")
 def trained(task, started):
     """Two steps of RL."""
-    return ran(task, "train", RL, started, "", "--max-steps", "2", "-s", "data.epochs=2")
+    return ran(task, "train", TRAIN, started, "--max-steps", "2")
 
 
 def trees_of(run):
@@ -176,7 +123,7 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     """SFT, DPO, RL and evaluation: token by token."""
     ran(task, "dpo", DPO, started)
     evaluated = ran(task, "eval", EVAL, started)
-    recipe = load_recipe(SftRecipe, next(task.glob("sft*.toml")), [])
+    recipe = load_recipe(SftRecipe, task / "sft" / "recipe.toml", [])
     renderer = renderer_for("hermes", build_tokenizer(started))
     prompts = {}
     for _, item in read_examples(task / "demonstrations.jsonl", COMPLETION):

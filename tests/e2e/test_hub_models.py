@@ -1,10 +1,6 @@
 """A model by its id of the hub, from a stand-in for it; the real hub was never asked."""
 
 import io
-import json
-import os
-import subprocess
-import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -12,16 +8,10 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import constants
 
-from e2e_runs import SFT, write_task
+from e2e_runs import SFT, ramify, write_task
 from hub_stand_in import HubStandIn, listed
 from loopback import Reply, serve
 from ramify.cli import main
-
-SCRIPT = """
-import json, sys
-from ramify.cli import main
-print(json.dumps([main(arguments) for arguments in json.loads(sys.argv[1])]), file=sys.stderr)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +24,15 @@ def hub(model_folder):
         yield here
 
 
-def run(endpoint, home, *commands):
-    """Statuses, what was said and what was told, of commands in a process whose variables name the hub and its cache."""
+def run(endpoint, home, *command):
+    """Status and errors of a command in a process of its own, whose variables name the hub and its cache."""
     settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_ETAG_TIMEOUT": "5"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps([list(map(str, command)) for command in commands])],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    *lines, statuses = done.stderr.splitlines()
-    return json.loads(statuses), done.stdout, lines
+    status, _, message = ramify(*command, **settings)
+    return status, message
 
 
 def run_here(endpoint, home, *commands, **more):
-    """The same in this process, of which the hub's client read its variables long ago."""
+    """Statuses, output and lines of errors of commands in this process, of which the hub's client read its variables long ago."""
     settings = {"ENDPOINT": endpoint, "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token")}
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -66,9 +48,9 @@ def fetched(hub, model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
     recipe = write_task(folder / "task", model_folder, SFT)
     words = ("sft", recipe, "-s", "model.path=org/tiny", "--max-steps", 2)
-    before = run(hub.url, folder / "home", (*words, "--dry-run"))
-    statuses, _, message = run(hub.url, folder / "home", words)
-    assert statuses == [0], message
+    before = run_here(hub.url, folder / "home", (*words, "--dry-run"))
+    status, message = run(hub.url, folder / "home", *words)
+    assert status == 0, message
     return folder / "home", recipe, before
 
 
@@ -107,16 +89,10 @@ def test_a_model_is_fetched_and_trained_without_pickles_or_code(fetched):
 def test_what_was_fetched_is_used_without_a_network(fetched):
     home, recipe, _ = fetched
     again = ("sft", recipe.parent / "run" / "recipe.toml", "--resume")
-    looked = (
-        "sft",
-        recipe,
-        "-s",
-        "model.path=org/tiny",
-        "-s",
-        f"run.dir={recipe.parent / 'new'}",
-        "--dry-run",
+    new = ("-s", "model.path=org/tiny", "-s", f"run.dir={recipe.parent / 'new'}")
+    statuses, output, message = run_here(
+        "http://127.0.0.1:9", home, again, ("sft", recipe, *new, "--dry-run")
     )
-    statuses, output, message = run("http://127.0.0.1:9", home, again, looked)
     assert statuses == [0, 0], message
     assert "# memory: about " in output
 

@@ -135,12 +135,7 @@ def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
     stand_in = StandIn()
     run = task.parent / "run"
     with serve(stand_in) as server:
-        arguments = words(
-            task.parent,
-            server.url,
-            *PATIENT,
-            "sampling.right_by='judge'",
-        )
+        arguments = words(task.parent, server.url, *PATIENT, "sampling.right_by='judge'")
         stand_in.down = True
         message = refused("eval", task, *arguments)
         assert (

@@ -225,9 +225,7 @@ def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, 
             assert f"{tmp_path}/disk/run/" in message
 
 
-@pytest.mark.parametrize(
-    ("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)]
-)
+@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)])  # fmt: skip
 def test_interrupted(uninterrupted, task, forked, number, name, code):
     run = task.parent / "run"
     words = ("train", task, "-s", "run.save_every=100")

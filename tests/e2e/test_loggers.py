@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from e2e_runs import SFT, TRAIN, overrides, ramify, write_task
+from e2e_runs import SFT, TRAIN, overrides, write_task
 from ramify.assemble.training import build_rl
 from ramify.cli import main
 from ramify.config.load import load_recipe
@@ -93,12 +93,7 @@ def read_mlflow(run):
     return {metric.step: metric.value for metric in history}, len(history)
 
 
-READERS = {
-    "tensorboard": read_tensorboard,
-    "wandb": read_wandb,
-    "trackio": read_trackio,
-    "mlflow": read_mlflow,
-}
+READERS = {"tensorboard": read_tensorboard, "wandb": read_wandb, "trackio": read_trackio, "mlflow": read_mlflow}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -185,23 +180,17 @@ def trackio_traces(run, key):
 
 
 @pytest.mark.parametrize(("name", "read"), [("wandb", wandb_tables), ("trackio", trackio_traces)])
-def test_trackers_get_the_trees_of_every_second_step(tmp_path, caller, monkeypatch, name, read):
+def test_trackers_get_the_trees_of_every_second_step(tmp_path, caller, forked, monkeypatch, name, read):
     pytest.importorskip(name)
     folder = tmp_path / "task"
     recipe, run = write_task(folder, caller, TRAIN), folder / "run"
     monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-    monkeypatch.setenv("WANDB_DIR", str(folder))
+    environment = {"TRACKIO_DIR": str(folder / "trackio"), "WANDB_DIR": str(folder)}
     settings = (
-        *(
-            "run.steps=3",
-            "reward.name=hierarchical",
-            f'log.to=["{name}"]',
-            "log.trees_every=2",
-            "eval.limit=3",
-        ),
+        *("run.steps=3", "reward.name=hierarchical", f'log.to=["{name}"]', "log.trees_every=2", "eval.limit=3"),
         *(f"eval.test={folder / 'problems.jsonl'}", "eval.every=1", "eval.max_tokens=8"),
-    )
-    status, out, err = ramify("train", recipe, *overrides(*settings))
+    )  # fmt: skip
+    status, out, err = forked("train", recipe, *overrides(*settings), **environment)
     assert status == 0, err
     assert "log.to" not in out + err
     if name == "trackio":

@@ -13,18 +13,11 @@ from ramify.modeling.load import load_model
 from ramify.modeling.lora import adapters_off, has_adapters
 from ramify.obs.metrics import read_metrics
 
-LORA = (
-    "model.lora.rank=4",
-    "model.lora.alpha=8",
-    "run.threads=1",
-    "run.deterministic=true",
-    "run.save_every=1",
-)
+LORA = (*("model.lora.rank=4", "model.lora.alpha=8"), *("run.threads=1", "run.deterministic=true", "run.save_every=1"))  # fmt: skip
 
 
 def ramify(command, recipe, *arguments, settings=LORA):
-    words = overrides(*settings)
-    assert main([command, str(recipe), *words, *arguments]) == 0
+    assert main([command, str(recipe), *overrides(*settings), *arguments]) == 0
     return recipe.parent / "run"
 
 
@@ -96,11 +89,7 @@ def test_an_adapter_is_evaluated(supervised, tmp_path):
     assert summary["num_problems"] == 18
 
 
-def test_other_sizes_than_those_of_the_adapter_are_refused_in_one_line(supervised, tmp_path, capsys):
+def test_other_sizes_than_those_of_the_adapter_are_refused_in_one_line(supervised, tmp_path, refused):
     recipe = write_task(tmp_path / "other", last(supervised[0]), SFT)
-    settings = ("model.lora.rank=8", "model.lora.alpha=8")
-    words = overrides(*settings)
-    assert main(["sft", str(recipe), *words]) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
+    message = refused("sft", recipe, *overrides("model.lora.rank=8", "model.lora.alpha=8"))
     assert "model.lora: expected the settings of the adapter at" in message

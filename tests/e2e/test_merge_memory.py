@@ -13,14 +13,9 @@ from verl_checkpoints import write_many_sharded, write_small_model
 
 MB = 1_000_000
 SIZES = {
-    "vocab_size": 16_000,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-}
+    "vocab_size": 16_000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128,
+}  # fmt: skip
 LARGEST = 16_000 * 1024 * 4
 FILE, READ, SLACK = 60 * MB, 30 * MB, 40 * MB
 

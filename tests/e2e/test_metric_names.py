@@ -53,12 +53,8 @@ def browsed():
     """Return the metrics of a step whose searches read pages."""
     log = TimingLog()
     counts = {
-        "pages/ok": 3,
-        "pages/timeout": 1,
-        "summaries/ok": 1,
-        "cache/page/hits": 2,
-        "cache/search/misses": 1,
-    }
+        "pages/ok": 3, "pages/timeout": 1, "summaries/ok": 1, "cache/page/hits": 2, "cache/search/misses": 1,
+    }  # fmt: skip
     log.emit(Event("tool/search", (1, 0), "n", 0.1, {"services": counts}))
     return log.service_metrics()
 

@@ -19,14 +19,9 @@ SIZES = {
     "Qwen/Qwen2.5-7B-Instruct": (3584, 28, 28, 4, 18944, 152064, False, 7_615_616_512),
 }
 KEYS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-    "tie_word_embeddings",
-)
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+    "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -86,10 +81,7 @@ def test_a_recipe_passes_a_dry_run_on_a_small_model_of_the_family(name, tmp_path
     assert "# memory: about" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("model", "gigabytes"),
-    [("Qwen/Qwen2.5-1.5B-Instruct", 24), ("Qwen/Qwen2.5-7B-Instruct", 80)],
-)
+@pytest.mark.parametrize(("model", "gigabytes"), [("Qwen/Qwen2.5-1.5B-Instruct", 24), ("Qwen/Qwen2.5-7B-Instruct", 80)])  # fmt: skip
 def test_the_cold_start_serves_the_larger_models(model, gigabytes, sizes, doctor):
     recipe = RECIPES["sft_qwen2.5_0.5b_24gb"]
     status, message = doctor(recipe, gigabytes, f"model.path={sizes(model)}", "model.lora={}")
@@ -135,9 +127,7 @@ def test_a_model_whose_sizes_are_not_here(doctor, tmp_path, monkeypatch):
     assert (status, "config.json is missing" in message) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "words", [["--gpu-memory", "24"], ["arpo_qwen2.5_0.5b_24gb", "--gpu-memory", "much"]]
-)
+@pytest.mark.parametrize("words", [["--gpu-memory", "24"], ["arpo_qwen2.5_0.5b_24gb", "--gpu-memory", "much"]])  # fmt: skip
 def test_a_card_needs_a_recipe_and_a_number(words, capsys):
     assert main(["doctor", *words]) == 2
     assert "--gpu-memory: expected a" in " ".join(capsys.readouterr().err.split())

@@ -103,13 +103,10 @@ def test_a_dry_run_finds_what_cannot_be_loaded(task, tmp_path, capsys, key, path
     ],
 )  # fmt: skip
 def test_a_function_that_fails_ends_the_run_with_one_line(
-    task, tmp_path, capsys, key, parameters, body, message
+    task, tmp_path, refused, key, parameters, body, message
 ):
     (tmp_path / "fails.py").write_text(f"def f({parameters}):\n    {body}\n")
     part = '{name="file", path="fails.py", function="f"}'
-    assert main(["train", str(task), *settings({**PARTS, key: part})]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert "fails.py, line " in err
-    assert "Traceback" not in err
-    assert len(err.strip().splitlines()) == 1
+    line = refused("train", task, *settings({**PARTS, key: part}))
+    assert message in line
+    assert "fails.py, line " in line

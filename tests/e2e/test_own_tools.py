@@ -61,12 +61,10 @@ def test_the_recipe_grows_trees_with_both_tools(example, model_folder, monkeypat
     script = folder / "script.toml"
     script.write_text(SCRIPT, encoding="utf-8")
     monkeypatch.chdir(folder)
-    settings = ["engine={name='scripted', script='script.toml'}", "data.max_prompt_tokens=2000"]
-    settings += [
-        "rollout.max_tokens=500",
+    arguments = overrides(
+        *("engine={name='scripted', script='script.toml'}", "data.max_prompt_tokens=2000", "rollout.max_tokens=500"),
         "rollout.branching={name='threshold', min_entropy_delta=0.5, probe_tokens=4}",
-    ]
-    arguments = overrides(*settings)
+    )  # fmt: skip
     assert main(["rollout", str(task), *arguments]) == 0
     assert "tool lookup: lookup of my_tools.py, sha256 " in capsys.readouterr().out
     (file,) = trace_files(task.parent / "run" / "trees")
@@ -80,13 +78,11 @@ def test_the_recipe_grows_trees_with_both_tools(example, model_folder, monkeypat
             assert results[1].text == f"Notes on {traced.tree.problem.id} / on the Seine"
 
 
-def test_a_mistake_in_the_file_is_one_line(example, model_folder, monkeypatch, capsys):
+def test_a_mistake_in_the_file_is_one_line(example, model_folder, monkeypatch, refused):
     folder, *_ = example
     task = write_task(folder / "task", model_folder)
     monkeypatch.chdir(folder)
     (folder / "my_tools.py").write_text("def lookup(place) -> str:\n    'Looks.'\n", encoding="utf-8")
     own = "tools.own=[{path='my_tools.py', function='lookup'}]"
-    assert main(["rollout", str(task), "-s", own]) == 2
-    message = capsys.readouterr().err
+    message = refused("rollout", task, "-s", own)
     assert "my_tools.py: lookup: parameter 'place' has no type hint. Expected str, int" in message
-    assert message.count("\n") == 1

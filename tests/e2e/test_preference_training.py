@@ -145,12 +145,9 @@ GOOD = next(pairs())
         ({**GOOD, "rejected": "<result> 1 </result> <answer> a </answer>"}, "pairs.jsonl row 1: a result follows no call"),
     ],
 )  # fmt: skip
-def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, message):
+def test_pairs_that_cannot_be_used_leave_no_run_behind(task, refused, row, message):
     write_lines(task.parent / "pairs.jsonl", [row])
-    assert main(["dpo", str(task)]) == 2
-    line = capsys.readouterr().err
-    assert message in line
-    assert line.count("\n") == 1
+    assert message in refused("dpo", task)
     assert not (task.parent / "run").exists()
 
 

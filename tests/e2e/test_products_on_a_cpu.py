@@ -9,26 +9,14 @@ from ramify.cli import main
 from ramify.config import shipped_recipes
 
 SMALL = {
-    "sft": {
-        "data.train": "demonstrations.jsonl",
-        "learner.batch_size": 3,
-        "learner.optimizer.warmup_steps": 1,
-    },
+    "sft": {"data.train": "demonstrations.jsonl", "learner.batch_size": 3, "learner.optimizer.warmup_steps": 1},
     "train": {
-        "data.train": "problems.jsonl",
-        "data.max_prompt_tokens": 200,
-        "preflight.enabled": "false",
-        "reward": '{name = "length"}',
-        "rollout.problems_per_step": 2,
-        "rollout.n": 4,
-        "rollout.m": 2,
-        "rollout.max_tokens": 48,
-        "rollout.max_calls": 1,
-        "tools.search.corpus": "passages.jsonl",
-        "learner.problems_per_minibatch": 2,
-        "learner.optimizer.warmup_steps": 1,
+        "data.train": "problems.jsonl", "data.max_prompt_tokens": 200, "preflight.enabled": "false",
+        "reward": '{name = "length"}', "rollout.problems_per_step": 2, "rollout.n": 4, "rollout.m": 2,
+        "rollout.max_tokens": 48, "rollout.max_calls": 1, "tools.search.corpus": "passages.jsonl",
+        "learner.problems_per_minibatch": 2, "learner.optimizer.warmup_steps": 1,
     },
-}
+}  # fmt: skip
 
 
 class Products(TorchDispatchMode):

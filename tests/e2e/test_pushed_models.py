@@ -3,12 +3,11 @@
 import base64
 import hashlib
 import json
-import os
-import subprocess
-import sys
+import shutil
 
 import pytest
 
+from e2e_runs import ramify
 from loopback import Reply, as_json, serve
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -27,25 +26,16 @@ class Hub:
             self.created.append(request.json())
             return as_json({"url": f"{self.url}/me/tiny", "id": "me/tiny"})
         if path.startswith("/api/models/me/tiny/preupload/"):
-            files = request.json()["files"]
-            kinds = {
-                file["path"]: "lfs" if file["path"].endswith(".safetensors") else "regular" for file in files
-            }
-            modes = [
-                {"path": name, "uploadMode": kind, "shouldIgnore": False} for name, kind in kinds.items()
-            ]
+            names = [file["path"] for file in request.json()["files"]]
+            kinds = {name: "lfs" if name.endswith(".safetensors") else "regular" for name in names}
+            modes = [{"path": n, "uploadMode": kind, "shouldIgnore": False} for n, kind in kinds.items()]
             return as_json({"files": modes})
         if path == "/me/tiny.git/info/lfs/objects/batch":
-            objects = request.json()["objects"]
-            upload = {
-                each["oid"]: {"upload": {"href": f"{self.url}/large/{each['oid']}"}} for each in objects
-            }
-            return as_json(
-                {
-                    "transfer": "basic",
-                    "objects": [{**each, "actions": upload[each["oid"]]} for each in objects],
-                }
-            )
+            objects = [
+                {**each, "actions": {"upload": {"href": f"{self.url}/large/{each['oid']}"}}}
+                for each in request.json()["objects"]
+            ]
+            return as_json({"transfer": "basic", "objects": objects})
         if path.startswith("/large/"):
             self.large[path.rpartition("/")[2]] = request.body
             return Reply(200)
@@ -56,18 +46,14 @@ class Hub:
                     self.files[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "lfsFile":
                     self.files[value["path"]] = self.large[value["oid"]]
-            return as_json(
-                {"commitUrl": f"{self.url}/me/tiny/commit/{SHA}", "commitOid": SHA, "commitMessage": "m"}
-            )
+            url = f"{self.url}/me/tiny/commit/{SHA}"
+            return as_json({"commitUrl": url, "commitOid": SHA, "commitMessage": "m"})
         return as_json({"error": "not here"}, 404)
 
 
 @pytest.fixture
 def checkpoint(tmp_path, model_folder):
-    folder = tmp_path / "run" / "checkpoints" / "step-000003"
-    folder.mkdir(parents=True)
-    for file in model_folder.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(model_folder, tmp_path / "run" / "checkpoints" / "step-000003")
     (folder / "state").mkdir()
     (folder / "state" / "optimizer.safetensors").write_bytes(b"large")
     (folder / "state.json").write_text("{}")
@@ -75,13 +61,9 @@ def checkpoint(tmp_path, model_folder):
 
 
 def push(*words, **environment):
-    """In a process of its own, since the library reads its settings when it is imported."""
-    return subprocess.run(
-        [sys.executable, "-m", "ramify", "model", "push", *map(str, words)],
-        env={**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+    """Status, output and errors in a process of its own, since the library reads its settings when it is imported."""
+    return ramify(
+        "model", "push", *words, HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_TELEMETRY="1", **environment
     )
 
 
@@ -89,21 +71,18 @@ def test_a_checkpoint_is_pushed_without_the_state_of_training(checkpoint):
     hub = Hub()
     with serve(hub) as server:
         hub.url = server.url
-        done = push(checkpoint, "me/tiny", HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
-    assert done.returncode == 0, done.stderr
-    assert f"model: {hub.url}/me/tiny/commit/{SHA}" in done.stdout
-    assert [hub.created[0][key] for key in ("name", "organization", "visibility")] == [
-        "tiny",
-        "me",
-        "private",
-    ]
+        status, out, err = push(checkpoint, "me/tiny", HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
+    assert status == 0, err
+    assert f"model: {hub.url}/me/tiny/commit/{SHA}" in out
+    created = [hub.created[0][key] for key in ("name", "organization", "visibility")]
+    assert created == ["tiny", "me", "private"]
     there = {file.name: file.read_bytes() for file in checkpoint.iterdir() if file.is_file()}
     del there["state.json"]
     assert {name: hub.files[name] for name in there} == there
     assert not [name for name in hub.files if name.startswith("state")]
     weights = there["model.safetensors"]
     assert hub.large[hashlib.sha256(weights).hexdigest()] == weights
-    assert "hf_secret" not in done.stdout + done.stderr
+    assert "hf_secret" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -119,11 +98,10 @@ def test_what_cannot_be_pushed_is_one_line(tmp_path, checkpoint, name, token, me
     with serve(hub) as server:
         hub.url = server.url
         settings = {"HF_ENDPOINT": server.url, "HF_TOKEN": token, "HF_HOME": str(tmp_path / "home")}
-        done = push(checkpoint, name, **settings)
-    assert done.returncode in (1, 2)
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-    assert "hf_secret" not in done.stderr
+        status, _, err = push(checkpoint, name, **settings)
+    assert (status in (1, 2), err.count("\n")) == (True, 1)
+    assert message in err
+    assert "hf_secret" not in err
     assert not hub.files
 
 
@@ -131,7 +109,7 @@ def test_a_folder_without_a_whole_model_asks_nobody(checkpoint):
     (checkpoint / "model.safetensors").unlink()
     hub = Hub()
     with serve(hub) as server:
-        done = push(checkpoint, "me/tiny", HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
-    assert (done.returncode, hub.tokens) == (2, set())
-    assert "model.path" not in done.stderr
-    assert str(checkpoint) in done.stderr
+        status, _, err = push(checkpoint, "me/tiny", HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
+    assert (status, hub.tokens) == (2, set())
+    assert "model.path" not in err
+    assert str(checkpoint) in err

@@ -59,14 +59,10 @@ def test_the_page_stands_alone(smoke_quickstart):
     ("schema", "name", "filled"),
     [
         (SftRecipe, "quickstart_sft", {"learner.optimizer.warmup_steps"}),
-        (
-            TrainRecipe,
-            "quickstart_rl",
-            {"learner.optimizer.warmup_steps", "preflight.enabled", "tools.search.corpus"},
-        ),
+        (TrainRecipe, "quickstart_rl", {"learner.optimizer.warmup_steps", "preflight.enabled", "tools.search.corpus"}),
         (EvalRecipe, "quickstart_eval", {"sampling.temperature", "tools.search.corpus"}),
     ],
-)
+)  # fmt: skip
 def test_the_recipes_that_ship_are_those_that_ran(smoke_quickstart, schema, name, filled):
     """But for folders, the seed, and what a smoke run and a greedy evaluation change."""
     kind = name.removeprefix("quickstart_")

@@ -50,12 +50,9 @@ def test_the_page_says_what_each_part_added(out):
 
 def test_every_stage_has_a_page_at_its_end_and_on_request(out):
     pages = {
-        "": "Gain of each stage",
-        "synth": "Rows for SFT",
-        "selfcritic": "RL: mean reward",
-        "selfcritic/cycle-01/rl": "Reinforcement learning",
-        "eval/dpo-sampled": "Problems",
-    }
+        "": "Gain of each stage", "synth": "Rows for SFT", "selfcritic": "RL: mean reward",
+        "selfcritic/cycle-01/rl": "Reinforcement learning", "eval/dpo-sampled": "Problems",
+    }  # fmt: skip
     for name, text in pages.items():
         path = out / name / "report.html"
         assert text in path.read_text(), name
@@ -78,14 +75,9 @@ def test_every_stage_has_a_page_at_its_end_and_on_request(out):
                 *("selfcritic.steps", "selfcritic.problems", "dpo.optimizer.warmup_steps"),
             },
         ),
-        (
-            EvalRecipe,
-            "eval",
-            "eval/dpo-sampled-all-three",
-            {"data.test", "sampling.max_tokens", "repair.helper.path"},
-        ),
+        (EvalRecipe, "eval", "eval/dpo-sampled-all-three", {"data.test", "sampling.max_tokens", "repair.helper.path"}),
     ],
-)
+)  # fmt: skip
 def test_the_recipes_that_ship_are_those_that_ran(out, schema, kind, folder, filled):
     """But for folders, the seed, and what a smoke run changes."""
     ran, ships = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import write_task
+from e2e_runs import overrides, write_task
 from ramify.algos.credit import Weighting, credit
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
@@ -56,8 +56,7 @@ def scripted_run(scripted, tmp_path_factory):
 
 
 def arguments(settings, run):
-    settings = settings | {"run.dir": run}
-    return [str(RECIPE), *itertools.chain(*(("-s", f"{key}={value}") for key, value in settings.items()))]
+    return [str(RECIPE), *overrides(settings | {"run.dir": run})]
 
 
 def check_group(tree):

@@ -55,30 +55,15 @@ def settings_of(path, task, model, run):
     """A recipe at the size of a test: paths, sizes, limits and rates; what makes it its own stays."""
     rollout, algorithm, tools = (read_toml(path)[table] for table in ("rollout", "algorithm", "tools"))
     small = {
-        "model.path": model,
-        "data.train": task / "problems.jsonl",
-        "data.instructions": "false",
-        "data.max_prompt_tokens": 200,
-        "data.epochs": 1,
-        "run.dir": run,
-        "run.threads": 1,
-        "run.save_every": 100,
-        "model.dtype": "float32",
-        "engine.name": "local",
-        "preflight.problems": 2,
-        "preflight.allow_zero_variance": "true",
-        "rollout.problems_per_step": 4,
-        "rollout.n": min(rollout["n"], 6),
-        "rollout.max_tokens": 64,
-        "rollout.max_calls": 2,
-        "engine.slots": 24,
-        "tools.cache": "",
-        "tools.python.timeout_seconds": 10,
-        "sandbox.min_level": 0,
-        "learner.problems_per_minibatch": 2,
-        "learner.optimizer.rate": 1e-3,
+        "model.path": model, "data.train": task / "problems.jsonl", "data.instructions": "false",
+        "data.max_prompt_tokens": 200, "data.epochs": 1, "run.dir": run, "run.threads": 1,
+        "run.save_every": 100, "model.dtype": "float32", "engine.name": "local", "preflight.problems": 1,
+        "preflight.allow_zero_variance": "true", "rollout.problems_per_step": 4,
+        "rollout.n": min(rollout["n"], 6), "rollout.max_tokens": 64, "rollout.max_calls": 2,
+        "engine.slots": 24, "tools.cache": "", "tools.python.timeout_seconds": 10, "sandbox.min_level": 0,
+        "learner.problems_per_minibatch": 2, "learner.token_budget": 8192, "learner.optimizer.rate": 1e-3,
         "learner.optimizer.warmup_steps": 1,
-    }
+    }  # fmt: skip
     if "search" in tools:
         small |= {
             "tools.search.provider": "local",
@@ -98,16 +83,26 @@ def settings_of(path, task, model, run):
     return overrides(small)
 
 
+@pytest.fixture(scope="module")
+def runs():
+    """Folders of runs, by the recipe at the size of a test."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=RECIPES)
-def trained(request, tmp_path_factory, task, caller):
-    """Two steps of a recipe: its name, its folder."""
+def trained(request, tmp_path_factory, task, caller, runs):
+    """Two steps of a recipe: its name, its folder. Recipes that do not differ at this size have the same one."""
     run = tmp_path_factory.mktemp("runs") / request.param
     path = RECIPES[request.param]
     settings = settings_of(path, task, caller, run)
     assert main(["train", str(path), "--dry-run", *settings]) == 0
     assert not run.exists()
-    assert main(["train", str(path), "--max-steps", "2", *settings]) == 0
-    return request.param, run
+    anywhere = settings_of(path, task, caller, "run")[1::2]
+    small = load_recipe(TrainRecipe, path, anywhere).model_dump_json()
+    if small not in runs:
+        assert main(["train", str(path), "--max-steps", "2", *settings]) == 0
+        runs[small] = run
+    return request.param, runs[small]
 
 
 def method_of(name):
@@ -217,13 +212,9 @@ def check_unbiased(rows, traced, learned):
     values = {key: value for key, value in rows[0].items() if key != "step"}
     assert guard.look(values) is None
     worse = {
-        "health/repetition": 0.9,
-        "health/written": 63.0,
-        "health/invalid_calls": 0.9,
-        "group/zero_variance": 1.0,
-        "health/entropy": 0.001,
-        "update/non_finite": 4.0,
-    }
+        "health/repetition": 0.9, "health/written": 63.0, "health/invalid_calls": 0.9,
+        "group/zero_variance": 1.0, "health/entropy": 0.001, "update/non_finite": 4.0,
+    }  # fmt: skip
     for metric, value in worse.items():
         assert guard.look({**values, metric: value}).metric == metric
     assert any(trajectory.stop.truncated for item in learned for trajectory in item.tree.trajectories)
@@ -246,16 +237,11 @@ def check_unbiased(rows, traced, learned):
 
 
 CHECKS = {
-    "grpo": check_penalty,
-    "grpo_tis": check_penalty,
-    "arpo_unbiased": check_unbiased,
-    "reinforce_pp": check_single_trajectories,
-    "dapo": check_refusals_and_length,
-    "cispo": check_refusals_and_length,
-    "gppo": check_refusals,
-    "aepo": check_entropies,
+    "grpo": check_penalty, "grpo_tis": check_penalty, "arpo_unbiased": check_unbiased,
+    "reinforce_pp": check_single_trajectories, "dapo": check_refusals_and_length,
+    "cispo": check_refusals_and_length, "gppo": check_refusals, "aepo": check_entropies,
     "aepo_paper": check_entropies,
-}
+}  # fmt: skip
 
 
 def test_a_recipe_of_eight_gpus_serves_a_small_model_on_a_cpu(tmp_path, task, caller):

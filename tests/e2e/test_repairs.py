@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import EVAL, TRAIN, overrides, write_task
+from e2e_runs import EVAL, TRAIN, overrides, read_lines, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics
@@ -68,20 +68,11 @@ def evaluate(task, run, *settings):
 
 def test_a_training_run_times_what_the_debugger_did(task):
     settings = (
-        *REPAIR,
-        *("engine={name='scripted', script='task/script.toml'}", "tools.python={timeout_seconds=5}"),
+        *(*REPAIR, "engine={name='scripted', script='task/script.toml'}", "tools.python={timeout_seconds=5}"),
+        *("sandbox.min_level=0", "rollout.max_tokens=400", "preflight.enabled=false", "run.dir='timed'"),
     )
-    settings += (
-        "sandbox.min_level=0",
-        "rollout.max_tokens=400",
-        "preflight.enabled=false",
-        "run.dir='timed'",
-    )
-    words = overrides(*settings)
-    assert main(["rollout", str(task / "recipe.toml"), *words]) == 0
-    events = [
-        json.loads(line) for path in Path("timed/timing").iterdir() for line in path.read_text().splitlines()
-    ]
+    assert main(["rollout", str(task / "recipe.toml"), *overrides(*settings)]) == 0
+    events = [event for path in Path("timed/timing").iterdir() for event in read_lines(path)]
     outcomes = {event["fields"].get("debugger") for event in events if event["kind"] == "tool/python"}
     assert outcomes == {"corrected"}
 
@@ -108,34 +99,27 @@ def test_the_debugger_in_an_evaluation(task):
     assert json.loads(Path("debugged/manifest.json").read_text())["scores"]["helper"] is not None
 
 
-def test_its_answers_are_recorded_and_replayed_without_the_helper(task):
-    cache = ("repair.cache={path='helper.cassette', mode='record'}",)
-    first = evaluate(task, "recorded", *REPAIR, *cache)
-    Path("away").touch()
-    replay = "repair.cache={path='helper.cassette', mode='replay_or_fail'}"
-    replayed = evaluate(task, "replayed", *REPAIR, replay)
-    assert replayed["repairs"] == first["repairs"]
-    assert (first["helper"]["answers"], replayed["helper"]["answers"]) == (1, 0)
-    assert [r.info["program"] for r in results("replayed")] == [
-        r.info["program"] for r in results("recorded")
-    ]
-
-
-@pytest.mark.parametrize("mode", ["replay", "replay_or_fail"])
-def test_an_edited_helper_is_another_one(task, capsys, mode):
-    """Its recorded answers are not replayed: they are asked again, or the run says that they are missing."""
-    evaluate(task, "recorded", *REPAIR, "repair.cache={path='helper.cassette', mode='record'}")
+def test_its_answers_are_recorded_and_replayed_without_the_helper(task, capsys):
+    """An edited helper is another one: its answers are asked for again, or the run says that they are missing."""
+    first = evaluate(task, "recorded", *REPAIR, "repair.cache={path='helper.cassette', mode='record'}")
+    replay, replay_or_fail = (
+        f"repair.cache={{path='helper.cassette', mode='{mode}'}}" for mode in ("replay", "replay_or_fail")
+    )
     Path("helper.py").write_text(HELPER.replace('return told["program"] + ")"', "return 'print(7)'"))
-    replay = f"repair.cache={{path='helper.cassette', mode='{mode}'}}"
-    if mode == "replay":
-        evaluate(task, "replayed", *REPAIR, replay)
-        assert [r.text for r in results("replayed")] == ["7", "7"]
-        return
     with pytest.raises(AssertionError):
-        evaluate(task, "replayed", *REPAIR, replay)
+        evaluate(task, "missing", *REPAIR, replay_or_fail)
     message = capsys.readouterr().err.splitlines()[-1]
     assert "helper.cassette" in message
     assert "debugger" in message
+    evaluate(task, "edited", *REPAIR, replay)
+    assert [result.text for result in results("edited")] == ["7", "7"]
+    Path("helper.py").write_text(HELPER)
+    Path("away").touch()
+    replayed = evaluate(task, "replayed", *REPAIR, replay_or_fail)
+    assert replayed["repairs"] == first["repairs"]
+    assert (first["helper"]["answers"], replayed["helper"]["answers"]) == (1, 0)
+    programs = [[result.info["program"] for result in results(run)] for run in ("replayed", "recorded")]
+    assert programs[0] == programs[1]
 
 
 def test_a_helper_that_breaks_is_counted_and_the_evaluation_goes_on(task):
@@ -161,29 +145,27 @@ def test_the_backtracer_and_the_refiner_in_an_evaluation(task):
 
 
 @pytest.mark.parametrize(
-    ("settings", "kinds"),
+    ("settings", "kind"),
     [
-        (["repair.debugger={}", "repair.backtracer={calls=2}"], "backtracer"),
-        (["repair.debugger={}", "repair.refiner={at_tokens=5}", "repair.max_tokens=8"], "rewriter/refiner"),
+        (("repair.backtracer={calls=2}",), "backtracer"),
+        (("repair.refiner={at_tokens=5}", "repair.max_tokens=8"), "rewriter/refiner"),
     ],
 )
-def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, kinds):
+def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, kind):
     """On the local engine; the untrained policy's calls fail, and its answers are no help."""
-    settings.append("data.max_prompt_tokens=2500")
+    common = ("repair.debugger={}", "data.max_prompt_tokens=2500", "engine.slots=24")
 
     def train(run):
-        words = overrides(*settings, f"run.dir='{run}'", "engine.slots=24")
+        words = overrides(*common, *settings, f"run.dir='{run}'")
         assert main(["train", str(task / "recipe.toml"), *words, "--max-steps", "2"]) == 0
-        paths = trace_files(Path(run) / "trees")
-        return [traced for path in paths for traced in read_trees(path)]
+        return [traced for path in trace_files(Path(run) / "trees") for traced in read_trees(path)]
 
     first = train("first")
     assert train("second") == first
     assert read_metrics(Path("first/metrics.jsonl"))[-1]["update/mismatch_max"] < 1e-4
-    rewritten = {node.rewriter for traced in first for node in traced.tree.nodes if node.rewriter}
-    lines = [line for path in Path("first/timing").iterdir() for line in path.read_text().splitlines()]
-    events = {json.loads(line)["kind"] for line in lines}
-    assert kinds in rewritten | events
+    rewritten = {node.rewriter for traced in first for node in traced.tree.nodes}
+    events = [event for path in Path("first/timing").iterdir() for event in read_lines(path)]
+    assert kind in rewritten | {event["kind"] for event in events}
 
 
 @pytest.mark.parametrize(
@@ -195,20 +177,13 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, kind
         (["repair.debugger={calls=0}"], "repair.debugger.calls"),
         (["repair.debuger={}"], "did you mean debugger"),
         ([*REPAIR, "tools.python={}", "repair.cache={path='none', mode='replay_or_fail'}"], "repair.cache.path"),
-        (
-            ["repair.debugger={}", "tools.python={}", "repair.cache={path='c.sqlite'}"],
-            "repair.cache: has no effect without helper",
-        ),
+        (["repair.debugger={}", "tools.python={}", "repair.cache={path='c.sqlite'}"], "has no effect without helper"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(task, capsys, settings, message):
-    words = overrides(*settings)
-    assert main(["train", str(task / "recipe.toml"), *words]) == 2
-    line = capsys.readouterr().err
-    assert message in line
-    assert len(line.splitlines()) == 1
+def test_mistakes_are_one_line(task, refused, settings, message):
+    assert message in refused("train", task / "recipe.toml", *overrides(*settings))
 
 
-def test_a_debugger_without_programs_is_refused(task, capsys):
-    assert main(["eval", str(task / "eval.toml"), "-s", "repair.debugger={}"]) == 2
-    assert "repair.debugger: corrects programs of [tools.python]" in capsys.readouterr().err
+def test_a_debugger_without_programs_is_refused(task, refused):
+    message = refused("eval", task / "eval.toml", "-s", "repair.debugger={}")
+    assert "repair.debugger: corrects programs of [tools.python]" in message

@@ -48,14 +48,10 @@ def test_every_run_of_a_quick_start_has_a_page_at_its_end(smoke_quickstart):
             ("sft-loss", "success-by-kind-of-question"),
         ),
         ("sft", ("Supervised training: sft", "Gradient norm"), ("loss", "learning-rate")),
-        (
-            "rl",
-            ("Reinforcement learning: rl", "Failures", "A tree of step"),
-            ("mean-reward", "success-in-training"),
-        ),
+        ("rl", ("Reinforcement learning: rl", "Failures", "A tree of step"), ("mean-reward", "success-in-training")),
         ("eval/rl-sampled", ("pass@1", "Problems", "Why attempts ended"), ("pass-1-by-kind",)),
     ],
-)
+)  # fmt: skip
 def test_a_page_and_figures_on_request(runs, name, texts, figures):
     (runs / name / "report.html").unlink()
     page = report(runs / name, "--figures")

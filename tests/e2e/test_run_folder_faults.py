@@ -18,6 +18,7 @@ from ramify.runs.checkpoint_files import write_record
 
 ORDINARY = ("run.threads=1", "run.deterministic=true", "run.save_every=1")
 COMMANDS = {"train": TRAIN, "sft": SFT, "dpo": DPO}
+LORA = ("model.lora.rank=2", "model.lora.alpha=4")
 
 
 def words(*settings):
@@ -29,7 +30,12 @@ def command(request):
     return request.param
 
 
-@pytest.mark.parametrize("lora", [(), ("model.lora.rank=2", "model.lora.alpha=4")], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    ("command", "lora"),
+    [("train", LORA), ("sft", ()), ("dpo", LORA)],
+    ids=["train, lora", "sft", "dpo, lora"],
+    indirect=["command"],
+)
 def test_defaults_of_generation_that_transformers_refuses_to_save(tmp_path, command, lora):
     """Many folders have a temperature and do not say that one is to be drawn with it."""
     model = write_model(tmp_path / "model")
@@ -208,25 +214,13 @@ def _manifest(run, outside):
 
 
 LINKS = (
-    ".lock",
-    "metrics.jsonl",
-    "metrics.jsonl.part",
-    "recipe.toml",
-    "manifest.json",
-    "trees",
-    "trees/000002.jsonl",
-    "checkpoints",
-    "checkpoints/.step-000003.partial",
-    "checkpoints/step-000002",
-    "checkpoints/step-000002/model.safetensors",
-    "checkpoints/step-000002/state",
-)
+    ".lock", "metrics.jsonl", "metrics.jsonl.part", "recipe.toml", "manifest.json", "trees",
+    "trees/000002.jsonl", "checkpoints", "checkpoints/.step-000003.partial", "checkpoints/step-000002",
+    "checkpoints/step-000002/model.safetensors", "checkpoints/step-000002/state",
+)  # fmt: skip
 HOSTILE = {
     "pickles": (_pickles, None),
-    "a folder of before": (
-        _of_before,
-        "a checkpoint of schema 3, expected 5: it was written by another version",
-    ),
+    "a folder of before": (_of_before, "schema 3, expected 5: it was written by another version"),
     "pickled weights only": (_only_pickled_weights, "step-000002"),
     "code of its own": (_own_code, None),
     "weights elsewhere": (_weights_elsewhere, "expected one of"),

@@ -195,11 +195,8 @@ def test_two_training_runs_are_compared_by_the_trees_of_their_last_steps(tmp_pat
     recipe = write_task(tmp_path / "task", model_folder, TRAIN)
     for name, rate in (("a", 1e-3), ("b", 2e-3)):
         settings = {
-            "run.dir": tmp_path / name,
-            "learner.optimizer.rate": rate,
-            "rollout.n": 2,
-            "rollout.m": 1,
-        }
+            "run.dir": tmp_path / name, "learner.optimizer.rate": rate, "rollout.n": 2, "rollout.m": 1,
+        }  # fmt: skip
         assert main(["train", str(recipe), "--max-steps", "2", *overrides(settings)]) == 0
     capsys.readouterr()
     assert main(["runs", "compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"]) == 0

@@ -1,11 +1,11 @@
 """The references' search cache, imported and replayed: a deep-search rollout on real questions, offline, twice the same."""
 
-import itertools
 import json
 from pathlib import Path
 
 import pytest
 
+from e2e_runs import overrides
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
@@ -61,13 +61,13 @@ def as_toml(turns):
     )
 
 
-def roll_out(run, shared_dir, model_folder, cassette, script, *more):
+def roll_out(run, shared_dir, model_folder, cassette, script):
     settings = {
         "model.path": model_folder,
         "data.train": shared_dir / "data" / "rl" / "hard_search_1k.parquet",
         "data.max_prompt_tokens": 4000,
         "run.dir": run,
-        "run.deterministic": True,
+        "run.deterministic": "true",
         "rollout.trajectory_seconds": "",
         "rollout.step_seconds": "",
         "engine.name": "scripted",
@@ -75,15 +75,8 @@ def roll_out(run, shared_dir, model_folder, cassette, script, *more):
         "tools.cache": f'{{path = "{cassette}", mode = "replay_or_fail"}}',
         "tools.python": "",
         "reward.name": "length",
-        **dict(more),
     }
-    words = itertools.chain(
-        *(
-            ("-s", f"{key}={str(value).lower() if value is True else value}")
-            for key, value in settings.items()
-        )
-    )
-    return main(["rollout", str(RECIPE), *words, "--problems", str(NUM_PROBLEMS)])
+    return main(["rollout", str(RECIPE), *overrides(settings), "--problems", str(NUM_PROBLEMS)])
 
 
 def test_twice_the_same_bytes_without_a_key_or_a_network(

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import tomllib
-from pathlib import Path
 
 import pytest
 import torch
@@ -39,6 +38,7 @@ def taught(tmp_path_factory, model_folder):
     return max((folder / "run" / "checkpoints").iterdir())
 
 
+ONE_STEP = ("selfcritic.cycles=1", "selfcritic.steps=1")
 PROBLEMS = [{"prompt": PROMPT, "answer": "42"} for _ in range(8)]
 
 
@@ -111,8 +111,8 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
 
 
 def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
-    settings = ("selfcritic.cycles=1", "selfcritic.pairs_per_question=1", "rollout.temperature=2.0")
-    words = ["selfcritic", str(task), *overrides(*settings)]
+    settings = overrides(*ONE_STEP, "selfcritic.pairs_per_question=1", "rollout.temperature=2.0")
+    words = ["selfcritic", str(task), *settings]
     assert main(words) == 0
     cycle = task.parent / "run" / "cycle-01"
     # Every other answer is right now; the pairs are made again, of the trees that are recorded.
@@ -131,22 +131,11 @@ def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
     assert json.loads((cycle / "done.json").read_text())["pairs"]["pairs"] == sum(map(bool, possible))
 
 
-def test_an_adapter_is_merged_before_the_next_cycle(task, capsys):
-    settings = ("dpo.lora={rank=2, alpha=4.0}", 'log.to=["tensorboard"]')
-    assert main(["selfcritic", str(task), *overrides(*settings)]) == 0
-    run = task.parent / "run"
-    first, second = cycles_of(run)
-    assert (first["model"], second["model"]) == ("model", "model")
-    from transformers import AutoModelForCausalLM
-
-    AutoModelForCausalLM.from_pretrained(run / "cycle-02" / "model")
-    assert (run / "cycle-01" / "dpo" / "checkpoints").is_dir()
-    # Each phase is a run of its own for loggers.
-    assert len(list(run.glob("cycle-0[12]/*/tensorboard/events*"))) == 4
-
-
 def test_rl_on_an_adapter_goes_on_with_it(task):
-    assert main(["selfcritic", str(task), "-s", "model.lora={rank=2, alpha=4.0}"]) == 0
+    assert (
+        main(["selfcritic", str(task), *overrides("model.lora={rank=2, alpha=4.0}", "selfcritic.steps=1")])
+        == 0
+    )
     _, second = cycles_of(task.parent / "run")
     model = task.parent / "run" / "cycle-02" / second["model"]
     assert (model / "adapter_config.json").is_file()
@@ -158,7 +147,7 @@ def test_servers_that_ramify_starts_sample_with_the_trained_policy(task, taught,
     path, log = install(tmp_path / "packages")
     monkeypatch.setenv("PYTHONPATH", path)
     engine = "engine={name='vllm', launch=true, dtype='float32', slots=4}"
-    settings = (engine, "run.deterministic=false", "selfcritic.cycles=1", "learner.optimizer.rate=1e-2")
+    settings = (engine, "run.deterministic=false", *ONE_STEP, "learner.optimizer.rate=1e-2")
     words = overrides(*settings, *lora)
     assert main(["selfcritic", str(task), *words]) == 0
     cycle = task.parent / "run" / "cycle-01"
@@ -188,8 +177,8 @@ def off_by(model, segment):
 
 def test_a_cycle_without_a_pair_has_no_dpo(task, capsys):
     write_lines(task.parent / "problems.jsonl", [{"prompt": PROMPT, "answer": "7"} for _ in range(8)])
-    assert main(["selfcritic", str(task)]) == 0
-    first, _ = cycles_of(task.parent / "run")
+    assert main(["selfcritic", str(task), *overrides(*ONE_STEP)]) == 0
+    first = json.loads((task.parent / "run" / "cycle-01" / "done.json").read_text())
     assert first["model"].startswith("rl/checkpoints/")
     assert first["pairs"]["questions"] == {"never right": 4}
     assert "no pair, so there is no DPO in it" in capsys.readouterr().out
@@ -217,13 +206,10 @@ def weights_and_files(run):
 def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(finished, task, tmp_path, forked):
     run = tmp_path / "killed"
     places = [
-        ("cycle-01/rl/checkpoints/step-000001", signal.SIGKILL),
-        ("cycle-01/trees.jsonl", signal.SIGKILL),
-        ("cycle-01/dpo/metrics.jsonl", signal.SIGINT),
-        ("cycle-02/rl/metrics.jsonl", signal.SIGTERM),
-        ("cycle-02/pairs.jsonl", signal.SIGKILL),
-        ("cycle-02/dpo/checkpoints/step-000001", signal.SIGKILL),
-    ]
+        ("cycle-01/rl/checkpoints/step-000001", signal.SIGKILL), ("cycle-01/trees.jsonl", signal.SIGKILL),
+        ("cycle-01/dpo/metrics.jsonl", signal.SIGINT), ("cycle-02/rl/metrics.jsonl", signal.SIGTERM),
+        ("cycle-02/pairs.jsonl", signal.SIGKILL), ("cycle-02/dpo/checkpoints/step-000001", signal.SIGKILL),
+    ]  # fmt: skip
     for number, (position, sign) in enumerate(places):
         resume = ["--resume"] if number else []
         forked("selfcritic", task, "-s", f"run.dir='{run}'", *resume, when=(f"{run / position}", 0, sign))
@@ -247,11 +233,8 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(finished, task, 
         (["selfcritic="], "a recipe for ramify train, expected one for ramify selfcritic"),
     ],
 )
-def test_mistakes_are_one_line(task, capsys, settings, message):
-    assert main(["selfcritic", str(task), *overrides(*settings)]) == 2
-    line = capsys.readouterr().err
-    assert message in line
-    assert len(line.splitlines()) == 1
+def test_mistakes_are_one_line(task, refused, settings, message):
+    assert message in refused("selfcritic", task, *overrides(*settings))
     assert not (task.parent / "run").exists()
 
 
@@ -277,16 +260,14 @@ def test_pairs_from_a_training_run_by_the_command(finished, tmp_path, capsys):
     assert len(message.splitlines()) == 1
 
 
-def test_help_and_dry_run(task, capsys):
+def test_a_dry_run_counts_the_steps(task, capsys):
     assert main(["selfcritic", str(task), "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "4 steps" in out
-    assert Path(task).exists()
+    assert "4 steps" in capsys.readouterr().out
 
 
 def test_the_recipe_that_ships_on_a_tiny_model_and_its_run_as_a_model(tmp_path, taught, capsys):
     folder = write_task(tmp_path / "task", taught).parent
-    write_lines(folder / "problems.jsonl", [{"prompt": PROMPT, "answer": "42"} for _ in range(8)])
+    write_lines(folder / "problems.jsonl", PROBLEMS)
     small = {
         # The folder of a run: its last checkpoint.
         "model.path": taught.parents[1],
@@ -307,23 +288,23 @@ def test_the_recipe_that_ships_on_a_tiny_model_and_its_run_as_a_model(tmp_path, 
         "selfcritic.steps": 1,
         "selfcritic.problems": 4,
         "dpo.optimizer.warmup_ratio": 0.5,
+        "log.to": '["tensorboard"]',
     }
     assert main(["selfcritic", str(shipped_recipes() / "toolstar_selfcritic.toml"), *overrides(small)]) == 0
-    first, second = cycles_of(folder / "run")
-    # DPO trains an adapter there, which is merged.
+    run = folder / "run"
+    first, second = cycles_of(run)
+    # DPO trains an adapter there, which is merged before the next cycle.
     assert (first["model"], second["model"]) == ("model", "model")
+    assert (run / "cycle-01" / "dpo" / "checkpoints").is_dir()
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(run / "cycle-02" / "model")
+    # Each phase is a run of its own for loggers.
+    assert len(list(run.glob("cycle-0[12]/*/tensorboard/events*"))) == 4
     assert first["dpo"]["steps"] >= 1
     assert f"from {taught}" in capsys.readouterr().out
-    words = [
-        "eval",
-        "--model",
-        str(folder / "run"),
-        "--dataset",
-        str(folder / "problems.jsonl"),
-        "--limit",
-        "2",
-    ]
+    words = ["eval", "--model", str(run), "--dataset", str(folder / "problems.jsonl"), "--limit", "2"]
     words += ["--out", str(folder / "eval"), "-s", "sandbox.min_level=0", "-s", "sampling.max_tokens=40"]
     assert main(words) == 0
     # A note names the model that the run's folder stands for.
-    assert f"{folder / 'run' / 'cycle-02' / 'model'} was trained on" in capsys.readouterr().out
+    assert f"{run / 'cycle-02' / 'model'} was trained on" in capsys.readouterr().out

@@ -93,8 +93,10 @@ def train(tmp_path, model_folder, environment, first, second, between=lambda: No
     settings = (
         f"environment={environment}",
         f"engine={{name='scripted', script='{tmp_path / 'script.toml'}'}}",
+        "rollout.n=4",
+        "rollout.m=2",
         "rollout.max_tokens=400",
-        "data.max_prompt_tokens=400",
+        "data.max_prompt_tokens=800",
         "algorithm.old='recompute'",
     )
     words = ["train", str(recipe), *overrides(*settings)]
@@ -122,44 +124,54 @@ def test_an_mcp_server_that_is_killed_costs_its_own_trajectory(tmp_path, model_f
     assert len({result.call_id.split(".")[0].split(":")[0] for result in failed}) == 1
 
 
+@contextlib.contextmanager
+def kept_running(start):
+    """The processes that `start` gives: another one takes the place of each that ends, until the block ends."""
+    running, stopped = [start()], threading.Event()
+
+    def start_again():
+        while not stopped.is_set():
+            if running[-1].poll() is not None:
+                running.append(start())
+            stopped.wait(0.05)
+
+    keeper = threading.Thread(target=start_again)
+    keeper.start()
+    try:
+        yield running
+    finally:
+        stopped.set()
+        keeper.join()
+        for process in running:
+            process.kill()
+            process.wait()
+
+
 def test_an_openenv_server_that_is_killed_and_comes_back_costs_its_open_sessions(tmp_path, model_folder):
     pytest.importorskip("websockets")
     once = tmp_path / "once"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    command = [sys.executable, Path(__file__).parents[1] / "openenv_server.py", str(port)]
-    running = [subprocess.Popen(command, env={**os.environ, "KILLED_ONCE": str(once)})]
-    stopped = threading.Event()
+    url = f"http://127.0.0.1:{port}/room"
 
-    def start_again():
-        while not stopped.is_set():
-            if running[-1].poll() is not None:
-                running.append(subprocess.Popen(command, env={**os.environ, "KILLED_ONCE": str(once)}))
-            stopped.wait(0.05)
-
-    keeper = threading.Thread(target=start_again)
+    def start():
+        command = [sys.executable, Path(__file__).parents[1] / "openenv_rooms.py", "stand-in", str(port)]
+        environment = {**os.environ, "KILLED_ONCE": str(once)}
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
 
     def wait_for_server():
         for _ in range(300):
             with contextlib.suppress(httpx.HTTPError):
-                httpx.get(f"http://127.0.0.1:{port}/schema", timeout=5).raise_for_status()
+                httpx.get(f"{url}/schema", timeout=5).raise_for_status()
                 return
             time.sleep(0.1)
 
-    try:
+    with kept_running(start) as running:
         wait_for_server()
-        keeper.start()
-        environment = f"{{type='openenv', url='http://127.0.0.1:{port}'}}"
-        acts = ('<act> {\\"amount\\": 907} </act>', '<act> {\\"amount\\": 1} </act>')
+        environment = f"{{type='openenv', url='{url}'}}"
+        acts = ('<act> {\\"say\\": \\"die\\"} </act>', '<act> {\\"say\\": \\"dig\\"} </act>')
         trees = train(tmp_path, model_folder, environment, *acts, between=wait_for_server)
-    finally:
-        stopped.set()
-        if keeper.ident is not None:
-            keeper.join()
-        for process in running:
-            process.kill()
-            process.wait()
     assert once.read_text() == "killed"
     assert len(running) == 2
     first, later = trees[:2], trees[2:]

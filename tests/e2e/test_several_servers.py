@@ -62,11 +62,10 @@ def task(tmp_path, model_folder):
     return recipe
 
 
-def evaluate(task, out, urls, *settings):
+def words_of(task, out, urls):
     engine = f'engine={{name="openai",api="chat",url={json.dumps(urls)},model="m",slots=6}}'
     limits = ("sampling.max_calls=3", "sampling.max_tokens=600", "data.max_prompt_tokens=600")
-    folder = f"run.dir={task.parent / out}"
-    return main(["eval", str(task), *overrides(engine, *limits, folder, *settings)])
+    return ["eval", str(task), *overrides(engine, *limits, f"run.dir={task.parent / out}")]
 
 
 def test_one_of_two_servers_is_killed_in_the_middle(task):
@@ -88,9 +87,9 @@ def test_one_of_two_servers_is_killed_in_the_middle(task):
         (first, url), (_, other) = (stack.enter_context(server_process()) for _ in range(2))
         killer = threading.Thread(target=kill, args=(first,))
         killer.start()
-        assert evaluate(task, "two", [f"{url}/v1", f"{other}/v1"]) == 0
+        assert main(words_of(task, "two", [f"{url}/v1", f"{other}/v1"])) == 0
         killer.join()
-        assert evaluate(task, "one", f"{other}/v1") == 0
+        assert main(words_of(task, "one", f"{other}/v1")) == 0
     records = read_records(task.parent / "two")
     (done,) = killed_at
     assert 4 <= done < len(records) == 2 * PROBLEMS
@@ -103,13 +102,11 @@ def test_one_of_two_servers_is_killed_in_the_middle(task):
     assert [note for note in summary["notes"] if f"{url}/v1 does not answer" in note]
 
 
-def test_a_server_of_another_model_is_refused_by_name_before_the_first_attempt(task, capsys):
+def test_a_server_of_another_model_is_refused_by_name_before_the_first_attempt(task, refused):
     with chat_service(write, models=("m",)) as right, chat_service(write, models=("other",)) as wrong:
-        assert evaluate(task, "run", [f"{right.url}/v1", f"{wrong.url}/v1"]) == 2
+        line = refused(*words_of(task, "run", [f"{right.url}/v1", f"{wrong.url}/v1"]))
         assert not [request for request in wrong.requests if request.method == "POST"]
-    error = capsys.readouterr().err
-    assert f"engine.model: {wrong.url}/v1 serves 'other', not 'm'" in error
-    assert error.count("\n") == 1
+    assert f"engine.model: {wrong.url}/v1 serves 'other', not 'm'" in line
 
 
 @pytest.mark.parametrize(
@@ -121,11 +118,8 @@ def test_a_server_of_another_model_is_refused_by_name_before_the_first_attempt(t
         (["http://a", 3], "entry 2 of the list: expected an address such as http://127.0.0.1:8000"),
     ],
 )
-def test_a_list_that_cannot_be_used_is_one_line(task, capsys, urls, message):
-    assert evaluate(task, "run", urls) == 2
-    error = capsys.readouterr().err
-    assert f"engine.url: {message}" in error
-    assert error.count("\n") == 1
+def test_a_list_that_cannot_be_used_is_one_line(task, refused, urls, message):
+    assert f"engine.url: {message}" in refused(*words_of(task, "run", urls))
 
 
 if __name__ == "__main__":

@@ -19,15 +19,10 @@ def test_trained_text_has_a_mark_of_its_own(tmp_path, model_folder, capsys):
     assert main(["sft", str(task), "--show-mask"]) == 0
     out = capsys.readouterr().out
     assert shown(out)[:8] == [
-        " | <|im_start|>user",
-        " | what is 12 plus 30 ?<|im_end|>",
-        " | <|im_start|>assistant",
-        "+| <python> print(42) </python>",
-        " >  <result>",
-        " | 42",
-        " | </result>",
+        " | <|im_start|>user", " | what is 12 plus 30 ?<|im_end|>", " | <|im_start|>assistant",
+        "+| <python> print(42) </python>", " >  <result>", " | 42", " | </result>",
         "+> <answer> \\boxed{ 42 } </answer><|im_end|>",
-    ]
+    ]  # fmt: skip
     lines = [line for line in out.splitlines() if line not in shown(out)]
     assert lines[0] == f"{task.parent}/demonstrations.jsonl row 1: 37 tokens, 16 trained (43%), 21 masked"
     assert len(lines) == 4
@@ -70,15 +65,12 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
     [
         (["--show-mask", "0"], "argument --show-mask: expected a whole number of at least 1, got '0'"),
         *[
-            (
-                ["--show-mask", *more],
-                "--show-mask trains nothing; leave out --dry-run, --rows, --resume, --json and --max-steps",
-            )
+            (["--show-mask", *more], "trains nothing; leave out --dry-run, --rows, --resume, --json and --max-steps")
             for more in (["--dry-run"], ["--resume"], ["--max-steps", "3"])
         ],
         (["--show-mask", "-s", "data.max_tokens=5"], "no example is left"),
     ],
-)
+)  # fmt: skip
 def test_mistakes(tmp_path, model_folder, capsys, words, message):
     task = write_task(tmp_path / "task", model_folder, SFT)
     assert main(["sft", str(task), *words]) == 2

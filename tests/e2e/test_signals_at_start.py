@@ -26,16 +26,12 @@ from ramify.cli import main
 sys.exit(main())
 """
 MOMENTS = {
-    "the parser": ("import", "argparse"),
-    "the command": ("import", "ramify.commands.check_files"),
-    "the schemas": ("import", "pydantic"),
-    "a library with C extensions": ("import", "torch.nn"),
-    "models": ("import", "transformers.models"),
-    "the search index": ("import", "tantivy"),
-    "the sandbox's folder": ("os.mkdir", "{tmp}/ramify-"),
-    "the sandbox's process": ("subprocess.Popen", "/"),
+    "the parser": ("import", "argparse"), "the command": ("import", "ramify.commands.check_files"),
+    "the schemas": ("import", "pydantic"), "a library with C extensions": ("import", "torch.nn"),
+    "models": ("import", "transformers.models"), "the search index": ("import", "tantivy"),
+    "the sandbox's folder": ("os.mkdir", "{tmp}/ramify-"), "the sandbox's process": ("subprocess.Popen", "/"),
     "the run's folder": ("os.mkdir", "{run}"),
-}
+}  # fmt: skip
 
 
 def stopped(tmp_path, number, event, named, *arguments):

@@ -77,12 +77,11 @@ def test_the_counts_of_the_summary_are_logged_at_the_end(task):
     }
 
 
-def test_another_recipe_does_not_go_on(task, capsys):
+def test_another_recipe_does_not_go_on(task, refused, capsys):
     assert main(["synth", str(task)]) == 0
-    assert main(["synth", str(task), "--resume", "-s", "sampling.tools=5"]) == 2
-    message = capsys.readouterr().err
+    capsys.readouterr()
+    message = refused("synth", task, "--resume", "-s", "sampling.tools=5")
     assert "sampling.tools = 4, now it is 5" in message
-    assert len(message.splitlines()) == 1
 
 
 def test_other_settings_of_quality_sort_the_same_answers_again(task, capsys):
@@ -141,12 +140,7 @@ kind = "verification"
 text = " so"
 """
 """Hints that have places in what an untrained model writes."""
-LOCAL = (
-    "engine={name='local', slots=24}",
-    "run.deterministic=true",
-    "sampling.max_tokens=60",
-    "hints.after='tools'",
-)
+LOCAL = ("engine={name='local', slots=24}", "run.deterministic=true", "sampling.max_tokens=60", "hints.after='tools'")  # fmt: skip
 
 
 def local(task, run, *more):
@@ -161,13 +155,9 @@ def content(run):
 
 
 STOPS = [
-    ("direct", 5, signal.SIGKILL),
-    ("direct", 9, signal.SIGINT),
-    ("tools", 9, signal.SIGINT),
-    ("tools", 14, signal.SIGKILL),
-    ("hints", 3, signal.SIGKILL),
-    ("hints", 6, signal.SIGINT),
-]
+    ("direct", 5, signal.SIGKILL), ("direct", 9, signal.SIGINT), ("tools", 9, signal.SIGINT),
+    ("tools", 14, signal.SIGKILL), ("hints", 3, signal.SIGKILL), ("hints", 6, signal.SIGINT),
+]  # fmt: skip
 """Stage, number of its lines, signal."""
 
 
@@ -189,6 +179,9 @@ def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, forked)
     assert content(run) == content(tmp_path / "quiet")
 
 
+CHAT = "engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -196,22 +189,13 @@ def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, forked)
         (["reward={name='length'}"], "tells right from wrong"),
         (["hints.afterwards=1"], "did you mean after"),
         (["quality.right_at=0"], "quality.right_at"),
-        (["engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}"], "a chat endpoint cannot go on"),
-        (
-            [
-                "engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}",
-                "repair={backtracer={calls=1}}",
-            ],
-            "repair.backtracer, hints: expected none",
-        ),
+        ([CHAT], "a chat endpoint cannot go on"),
+        ([CHAT, "repair={backtracer={calls=1}}"], "repair.backtracer, hints: expected none"),
         (["engine={name='openai', url='http://127.0.0.1:9', model='m'}", "run.deterministic=true"], "run.deterministic"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(task, capsys, settings, message):
-    assert main(["synth", str(task), *overrides(*settings)]) == 2
-    line = capsys.readouterr().err
-    assert message in line
-    assert len(line.splitlines()) == 1
+def test_mistakes_are_one_line(task, refused, settings, message):
+    assert message in refused("synth", task, *overrides(*settings))
     assert not (task.parent / "run").exists()
 
 
@@ -256,17 +240,11 @@ def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, model_folder):
     problems = [{"prompt": "what is 12 plus 30 ?", "answer": n} for n in (42, 41, 7)]
     folder = write_task(tmp_path / "task", model_folder, problems=problems, script=SCRIPT).parent
     small = {
-        "model.path": model_folder,
-        "model.device": "cpu",
-        "model.dtype": "float32",
-        "data.train": folder / "problems.jsonl",
-        "run.dir": folder / "run",
-        "engine.name": "scripted",
-        "engine.script": folder / "script.toml",
-        "tools.search.corpus": folder / "passages.jsonl",
-        "tools.python.timeout_seconds": 10,
-        "sandbox.min_level": 0,
-    }
+        "model.path": model_folder, "model.device": "cpu", "model.dtype": "float32",
+        "data.train": folder / "problems.jsonl", "run.dir": folder / "run", "engine.name": "scripted",
+        "engine.script": folder / "script.toml", "tools.search.corpus": folder / "passages.jsonl",
+        "tools.python.timeout_seconds": 10, "sandbox.min_level": 0,
+    }  # fmt: skip
     assert main(["synth", str(shipped_recipes() / "toolstar_synth.toml"), *overrides(small)]) == 0
     rows = read_lines(folder / "run" / "rl.jsonl")
     # The prompts of what RL gets hold the instructions, so its recipe needs none.

@@ -16,14 +16,7 @@ from ramify.obs.trace_index import index_path, read_index, read_tree, trace_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
 RECOMPUTED = 'loss = {{ name = "clip" }}\nold = "recompute"\ntruncated = "mask"\n'
-RARE = {
-    "nodes.messages",
-    "nodes.reward",
-    "nodes.context",
-    "nodes.rewriter",
-    "nodes.exact_ids",
-    "decisions.undecided",
-}
+RARE = {"nodes.messages", "nodes.reward", "nodes.context", "nodes.rewriter", "nodes.exact_ids", "decisions.undecided"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

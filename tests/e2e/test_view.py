@@ -150,13 +150,10 @@ def _answers(host, port):
         (["run", "--otlp", "run/trees/000001.jsonl"], "run/trees/000001.jsonl would be overwritten"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, words, expected):
+def test_mistakes_are_one_line(tmp_path, monkeypatch, refused, words, expected):
     monkeypatch.chdir(tmp_path)
     write_evaluation(tmp_path / "run", [one_path("p0", 0, "41", 1.0)])
     # A trace of another schema is left out of a page, and no page takes its place.
     (tmp_path / "run" / "trees").mkdir()
     (tmp_path / "run" / "trees" / "000001.jsonl").write_text('{"schema":5,"was":0}\n')
-    assert main(["view", *words]) == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert error.count("\n") == 1
+    assert expected in refused("view", *words)

@@ -97,13 +97,8 @@ def test_eval_takes_the_address_of_a_server(tmp_path, caller):
         words = ["eval", "--model", str(caller), "--dataset", str(recipe.parent / "problems.jsonl")]
         words += ["--engine", server.url, "--out", str(tmp_path / "out"), "-s", "engine.dtype=float32"]
         words += [
-            "-s",
-            "sampling.max_tokens=40",
-            "-s",
-            "data.max_prompt_tokens=200",
-            "-s",
-            "sandbox.min_level=0",
-        ]
+            "-s", "sampling.max_tokens=40", "-s", "data.max_prompt_tokens=200", "-s", "sandbox.min_level=0",
+        ]  # fmt: skip
         assert main(words) == 0
         assert sent(server, "/inference/v1/generate")
 

@@ -63,12 +63,9 @@ def launched_by(python, *flags):
 
 def engine_of(folder, *servers, **settings):
     section = {
-        "name": "vllm",
-        "urls": tuple(s.url for s in servers),
-        "dtype": "float32",
-        "start_seconds": 400.0,
+        "name": "vllm", "urls": tuple(s.url for s in servers), "dtype": "float32", "start_seconds": 400.0,
         "key_variable": KEY_VARIABLE,
-    }
+    }  # fmt: skip
     os.environ[KEY_VARIABLE] = KEY
     hands_over = settings.pop("hands_over", False)
     return build_vllm(

@@ -29,19 +29,11 @@ KILLS = int(os.environ.get("RAMIFY_KILLS", "2"))
 def words(quickstart, taught, vllm_python, run, *settings):
     """A training command on the quick start's recipe of RL, with an engine of vLLM."""
     ours = (
-        "engine.name=vllm",
-        "engine.launch=true",
-        f"engine.python={vllm_python}",
-        f"engine.flags={json.dumps(FLAGS)}",
-        "engine.dtype=float32",
-        f"model.path={taught}",
-        f"run.dir={run}",
-        "run.save_every=100",
-        "rollout.problems_per_step=4",
-        "learner.problems_per_minibatch=4",
-        "preflight.enabled=false",
-        *settings,
-    )
+        "engine.name=vllm", "engine.launch=true", f"engine.python={vllm_python}",
+        f"engine.flags={json.dumps(FLAGS)}", "engine.dtype=float32", f"model.path={taught}", f"run.dir={run}",
+        "run.save_every=100", "rollout.problems_per_step=4", "learner.problems_per_minibatch=4",
+        "preflight.enabled=false", *settings,
+    )  # fmt: skip
     return [str(quickstart / "rl" / "recipe.toml"), *(word for setting in ours for word in ("-s", setting))]
 
 

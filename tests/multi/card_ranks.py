@@ -12,15 +12,7 @@ from ramify.cli import main
 from ramify.learner.worker import Worker
 from ramify.train import row_memory
 
-COMPUTES = (
-    "forward",
-    "gradients",
-    "step",
-    "whole_parameters",
-    "begin_writing",
-    "write_state",
-    "load_weights",
-)
+COMPUTES = ("forward", "gradients", "step", "whole_parameters", "begin_writing", "write_state", "load_weights")  # fmt: skip
 
 
 def book_on(card):

@@ -32,9 +32,10 @@ def trained(tmp_path_factory):
     return WorkerPlan(str(folder / "trained"), reference=str(folder / "reference"))
 
 
-def two_steps(ranks, plan, name):
-    """Updates of a recipe's algorithm on two batches."""
-    return [updates.reinforced(ranks, plan, name, number) for number in (3, 4)]
+def four_steps(ranks, plan, name):
+    """Updates of a recipe's algorithm on two batches, of all weights and of an adapter."""
+    plans = (plan, replace(plan, lora=True))
+    return [updates.reinforced(ranks, each, name, number) for each in plans for number in (3, 4)]
 
 
 def cosine(ours, reference):
@@ -45,12 +46,14 @@ def cosine(ours, reference):
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.fixture(scope="module")
+def expected(trained):
+    return with_ranks(1, four_steps, None, trained, "grpo")
+
+
 @pytest.mark.parametrize("size", [1, 2])
-def test_gradients_point_where_those_of_float32_do(trained, size, lora, tmp_path):
-    wide = replace(trained, lora=lora)
-    expected = with_ranks(1, two_steps, None, wide, "grpo")
-    actual = with_ranks(size, two_steps, tmp_path, replace(wide, dtype=torch.bfloat16), "grpo")
+def test_gradients_point_where_those_of_float32_do(trained, expected, size, tmp_path):
+    actual = with_ranks(size, four_steps, tmp_path, replace(trained, dtype=torch.bfloat16), "grpo")
     for ours, theirs in zip(actual, expected, strict=True):
         assert LOWEST_COSINE <= cosine(theirs, ours) < 1 - 1e-7
         assert ours.report.loss == pytest.approx(theirs.report.loss, abs=0.01)

@@ -7,6 +7,8 @@ import updates
 from many_ranks import with_ranks
 from watched import write_tiny
 
+pytestmark = pytest.mark.timeout(600)
+
 BOUND = {torch.float32: 5e-6, torch.float64: 1e-9}
 MOVED = {torch.float32: 1e-5, torch.float64: 1e-9}
 """Of the weights after a step. The first one of AdamW follows signs, so that a gradient of almost zero may turn a weight around."""
@@ -21,15 +23,21 @@ def folders(tmp_path_factory):
     return {name: str(folder / name) for name in ("policy", "reference", "untied")}
 
 
-@pytest.fixture(scope="module", params=BOUND, ids=str)
-def alone(request, folders):
-    return request.param, with_ranks(1, updates.all_steps, None, folders, request.param)
+@pytest.fixture(scope="module")
+def alone(folders):
+    return with_ranks(1, updates.everything, None, folders, tuple(BOUND))
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_kind_of_step_is_that_of_one_process(folders, alone, size, tmp_path):
-    dtype, expected = alone
-    actual = with_ranks(size, updates.all_steps, tmp_path, folders, dtype)
+@pytest.fixture(scope="module", params=[2, 3])
+def together(request, folders, tmp_path_factory):
+    """Start so many ranks once, for all that they compute."""
+    scratch = tmp_path_factory.mktemp("ranks")
+    return with_ranks(request.param, updates.everything, scratch, folders, tuple(BOUND))
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_every_kind_of_step_is_that_of_one_process(alone, together, dtype):
+    expected, actual = alone[0][dtype], together[0][dtype]
     assert actual.keys() == expected.keys()
     errors = {name: updates.difference(expected[name].gradients, actual[name].gradients) for name in expected}
     worst = max(errors, key=errors.get)
@@ -44,11 +52,8 @@ def test_every_kind_of_step_is_that_of_one_process(folders, alone, size, tmp_pat
         assert moved <= MOVED[dtype], name
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_annotations_are_those_of_one_process(folders, size, tmp_path):
-    expected = with_ranks(1, updates.annotations, None, folders)
-    actual = with_ranks(size, updates.annotations, tmp_path, folders)
-    for ours, theirs in zip(actual, expected, strict=True):
+def test_annotations_are_those_of_one_process(alone, together):
+    for ours, theirs in zip(together[1], alone[1], strict=True):
         assert ours.keys() == theirs.keys()
         for name, note in theirs.items():
             for kind in ("old_logprobs", "entropies", "ref_logprobs"):

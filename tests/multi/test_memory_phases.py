@@ -54,12 +54,8 @@ def test_servers_and_learner_take_turns_from_the_start_and_after_a_crash(train):
         rank, server = f"rank-{number}", f"server-{number}"
         events = cards.events_of(booked, number)
         start = [
-            (rank, "built"),
-            (rank, "released"),
-            (server, "starts"),
-            (server, "awake"),
-            (server, "asleep"),
-        ]
+            (rank, "built"), (rank, "released"), (server, "starts"), (server, "awake"), (server, "asleep"),
+        ]  # fmt: skip
         assert events[:6] == [*start, (rank, "computes")]  # the dry step
         turns = [event for _, event in events[6:]]
         # The preflight and three steps; the last save is behind the last update.

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 
+from group_of_processes import on_ranks
 from ramify.assemble.worker import WorkerPlan
 from ramify.core.errors import DataError
 from ramify.core.rank import Rank
@@ -19,17 +19,16 @@ from watched import ADAMW, write_tiny
 IDS = torch.arange(1, 20)[None]
 
 
-def start(number, size, folder, scratch, results):
-    """Start a rank by layer, and compare its weights and what they compute with those of one process."""
+def start(number, folder):
+    """Start a rank by layer, and compare its weights and what they compute with those of one process; returns the error."""
     set_numerics(1, deterministic=False)
-    dist.init_process_group("gloo", init_method=f"file://{scratch}/meet", rank=number, world_size=size)
+    size = dist.get_world_size()
     section = TrainedModelConfig(path=folder, device="cpu")
     plan = WorkerPlan(section, folder, 20, 0, ADAMW, with_reference=True, layout=Layout("by_layer"))
     try:
         worker = plan(Rank(number, size, local=number, local_size=size))
     except DataError as error:
-        results[number] = str(error)
-        return
+        return str(error)
     with worker._reference() as frozen:
         assert not any(parameter.requires_grad for parameter in frozen.parameters())
         compare(frozen, folder)
@@ -39,7 +38,7 @@ def start(number, size, folder, scratch, results):
             parameter.zero_()
     worker.load_weights(folder)
     compare(worker.model, folder)
-    results[number] = ""
+    return ""
 
 
 def compare(model, folder):
@@ -53,28 +52,23 @@ def compare(model, folder):
         assert torch.equal(hidden, expected.base_model(input_ids=IDS).last_hidden_state)
 
 
-def started(size, folder, scratch):
-    with mp.Manager() as manager:
-        results = manager.dict()
-        arguments = (size, folder, scratch, results)
-        mp.start_processes(start, arguments, size, start_method="spawn")
-        return [results[number] for number in range(size)]
-
-
 @pytest.mark.parametrize(("size", "tied"), [(2, True), (3, False)])
 def test_every_bit_is_that_of_one_process(size, tied, tmp_path):
     write_tiny(tmp_path / "model", 3, tied=tied)
-    assert started(size, tmp_path / "model", tmp_path) == [""] * size
+    (tmp_path / "scratch").mkdir()
+    assert on_ranks(size, start, tmp_path / "scratch", tmp_path / "model") == [""] * size
 
 
 def test_damage_in_the_part_of_one_rank_is_told_by_all(tmp_path):
-    write_tiny(tmp_path, 3)
-    tensors = load_file(tmp_path / "model.safetensors")
+    model, scratch = tmp_path / "model", tmp_path / "scratch"
+    scratch.mkdir()
+    write_tiny(model, 3)
+    tensors = load_file(model / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][-1, 0] = torch.nan
     tensors["model.layers.0.self_attn.q_proj.weight"].zero_()
     tensors["model.layers.0.self_attn.v_proj.weight"][:4].zero_()
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    first, second = started(2, tmp_path, tmp_path)
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    first, second = on_ranks(2, start, scratch, model)
     assert first == second
     assert "up_proj.weight holds NaN or infinity" in first
     assert "q_proj.weight is all zeros" in first

@@ -1,6 +1,7 @@
 """Whole runs under torchrun: as on one process, resumed on other numbers of ranks, opened elsewhere."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -46,9 +47,7 @@ optimizer = {{ rate = 1e-3 }}
 """
 )
 FILE = f'{{{{ name = "file", path = "{own_parts.__file__}", function = "%s" }}}}'
-OWN_PARTS = COPY.replace('{{ name = "group" }}', FILE % "advantage").replace(
-    '{{ name = "clip" }}', FILE % "clip"
-)
+OWN_PARTS = COPY.replace('{{ name = "group" }}', FILE % "advantage").replace('{{ name = "clip" }}', FILE % "clip")  # fmt: skip
 KINDS = {"copy": COPY, "file": OWN_PARTS, "scripted": SCRIPTED, "sft": DEMONSTRATIONS, "dpo": PAIRS}
 
 
@@ -137,22 +136,22 @@ def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_fold
 
 
 def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, model_folder, forked):
-    expected = last_checkpoint(alone["copy"])
+    recipe = write_task(tmp_path / "task", model_folder, COPY)
+    status, output = forked_ramify(forked, 2, "train", recipe, "--max-steps", 2)
+    assert status == 0, output
+    saved = last_checkpoint(recipe.parent / "run")
+    files = {path.name for path in (saved / "state").iterdir()}
+    assert files == {f"optimizer-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    opens_elsewhere(saved)
     for size in (1, 3):
-        recipe = write_task(tmp_path / f"at_{size}", model_folder, COPY)
-        status, output = forked_ramify(forked, 2, "train", recipe, "--max-steps", 2)
-        assert status == 0, output
-        run = recipe.parent / "run"
-        saved = last_checkpoint(run)
-        files = {path.name for path in (saved / "state").iterdir()}
-        assert files == {f"optimizer-0000{number}-of-00002.safetensors" for number in (1, 2)}
+        run = shutil.copytree(recipe.parent / "run", tmp_path / f"at_{size}")
+        words = ("train", str(recipe), "-s", f"run.dir={run}", "--resume")
         if size == 1:
-            opens_elsewhere(saved)
-            assert main(["train", str(recipe), "--resume"]) == 0
+            assert main([*words]) == 0
         else:
-            status, output = forked_ramify(forked, 3, "train", recipe, "--resume")
+            status, output = forked_ramify(forked, size, *words)
             assert status == 0, output
-        assert apart(last_checkpoint(run), expected) <= 1e-5
+        assert apart(last_checkpoint(run), last_checkpoint(alone["copy"])) <= 1e-5
         assert trees(run) == trees(alone["copy"])
 
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from launched import finish, free_port, ours, ranks_of, start, start_by_hand, wait_until
+from launched import finish, forked_ramify, free_port, ours, ranks_of, start, start_by_hand, wait_until
 from test_runs import last_checkpoint, weights
 
 from e2e_runs import SFT, write_task
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, model_folder):
+def undisturbed(tmp_path_factory, model_folder, forked):
     """The weights of a run that nobody attacks."""
     recipe = write_task(tmp_path_factory.mktemp("undisturbed"), model_folder, RUN)
-    status, output = finish(start(2, "sft", recipe))
+    status, output = forked_ramify(forked, 2, "sft", recipe)
     assert status == 0, output
     return weights(last_checkpoint(recipe.parent / "run"))
 
@@ -84,13 +84,13 @@ def test_ranks_of_one_machine_trust_nothing_on_torchruns_port(attacked, undistur
     assert "read" not in words
 
 
+def launch_by_hand(recipe, port):
+    return [finish(process) for process in start_by_hand(recipe, port, 2, RAMIFY_SECRET=SECRET)]
+
+
 def test_ranks_with_a_shared_secret_do_not_mind_messages_that_lack_it(attacked, undisturbed):
     """A stranger who writes everything once, at the wrong time or too early, changes nothing."""
-
-    def launch(recipe, port):
-        return [finish(process) for process in start_by_hand(recipe, port, 2, RAMIFY_SECRET=SECRET)]
-
-    ((status, output), _), run, words = attacked(launch)
+    ((status, output), _), run, words = attacked(launch_by_hand)
     assert {"read", "wrote"} <= set(words)
     assert status == 0, output
     assert_equal_weights(run, undisturbed)
@@ -99,11 +99,7 @@ def test_ranks_with_a_shared_secret_do_not_mind_messages_that_lack_it(attacked, 
 
 def test_who_takes_every_message_away_ends_the_run_in_a_line(attacked, undisturbed):
     """A vandal on the port of several machines can end the run, and no more."""
-
-    def launch(recipe, port):
-        return [finish(process) for process in start_by_hand(recipe, port, 2, RAMIFY_SECRET=SECRET)]
-
-    done, run, words = attacked(launch, "persistent")
+    done, run, words = attacked(launch_by_hand, "persistent")
     assert {"read", "wrote"} <= set(words)
     texts = [output for _, output in done]
     assert "Traceback" not in "".join(texts)

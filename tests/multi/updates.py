@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate
@@ -21,15 +20,7 @@ from ramify.learner.learning import AnnotationRequest, annotate
 from ramify.learner.pack import tree_rows
 from ramify.learner.update import Learner
 from ramify.train.supervised import prefer
-from random_trees import (
-    credited,
-    node,
-    random_tree,
-    sampled,
-    some_rewards,
-    supervised_credit,
-    tree_of,
-)
+from random_trees import credited, node, random_tree, sampled, some_rewards, supervised_credit, tree_of
 from watched import MUON, WorkerPlan
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -47,6 +38,11 @@ class Step:
     report: object
     gradients: dict
     weights: dict
+
+
+def everything(ranks, folders, dtypes):
+    """The steps of each kind in each type, and annotations."""
+    return {dtype: all_steps(ranks, folders, dtype) for dtype in dtypes}, annotations(ranks, folders)
 
 
 def all_steps(ranks, folders, dtype):
@@ -181,13 +177,8 @@ def chain(number):
 def pair(number):
     rng = np.random.default_rng(number)
     chosen, rejected = rng.integers(2, 30, 4 + number), rng.integers(2, 30, 3)
-    return tree_of(
-        [
-            node((), Source.PROMPT, [3, 4]),
-            node((0,), Source.POLICY, chosen, leaf=True),
-            node((1,), Source.POLICY, rejected, leaf=True),
-        ]
-    )
+    sides = [node((i,), Source.POLICY, tokens, leaf=True) for i, tokens in enumerate((chosen, rejected))]
+    return tree_of([node((), Source.PROMPT, [3, 4]), *sides])
 
 
 def difference(step, reference):
@@ -196,8 +187,3 @@ def difference(step, reference):
     total = sum(float((value**2).sum()) for value in step.values())
     apart = sum(float(((value - reference[name]) ** 2).sum()) for name, value in step.items())
     return (apart / total) ** 0.5
-
-
-def close(report, reference, bound):
-    """True if all numbers of two reports agree."""
-    return torch.allclose(torch.tensor(report.loss), torch.tensor(reference.loss), rtol=bound, atol=bound)

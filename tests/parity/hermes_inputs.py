@@ -8,15 +8,11 @@ TOOLS = [
         "function": {
             "name": name,
             "description": about,
-            "parameters": {
-                "type": "object",
-                "properties": {"query": {"type": "string"}},
-                "required": ["query"],
-            },
+            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
         },
     }
     for name, about in (("search", "Looks things up."), ("price", "Says what an item costs, in \u20ac."))
-]
+]  # fmt: skip
 
 CONVERSATIONS = (
     {"question": "Which city is older?", "rounds": [], "answer": "Rome."},

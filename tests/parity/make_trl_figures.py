@@ -184,15 +184,10 @@ def generated(sampled: list[list[float]] | None) -> Callable[..., Any]:
         rows = answers()
         assert len(prompts) == len(rows)
         return (
-            [list(prompt) for prompt, _ in rows],
-            [answer.token_ids for _, answer in rows],
-            [answer.written for _, answer in rows],
-            [words(answer.token_ids) for _, answer in rows],
-            sampled,
-            {},
-            None,
-            None,
-        )
+            [list(prompt) for prompt, _ in rows], [answer.token_ids for _, answer in rows],
+            [answer.written for _, answer in rows], [words(answer.token_ids) for _, answer in rows], sampled,
+            {}, None, None,
+        )  # fmt: skip
 
     return generate
 
@@ -273,12 +268,9 @@ def dpo(beta: float) -> Figures:
 
 def versions() -> dict[str, str]:
     return {
-        "python": platform.python_version(),
-        "trl": trl.__version__,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
+        "python": platform.python_version(), "trl": trl.__version__, "transformers": transformers.__version__,
+        "torch": torch.__version__, "numpy": numpy.__version__,
+    }  # fmt: skip
 
 
 def main() -> None:

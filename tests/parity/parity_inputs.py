@@ -6,7 +6,7 @@ Read by the tests here and, in the peers' environment, by the script that makes 
 import hashlib
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -165,136 +165,54 @@ class GrpoCase:
     counts_kept_only: bool = False
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Pieces that the cases are made of."""
+_CLIP = {"name": "clip", "clip_low": 0.2, "clip_high": 0.2}
+_GSPO = {"name": "gspo", "clip_low": 0.01, "clip_high": 0.02}
+_STD, _MEAN = {"name": "group"}, {"name": "group", "scale": "none"}
+_PLAIN_KL = {"beta": 0.3, "use_bias_correction_kl": False}
+"""TRL's default is the correction, which is k3_ratio."""
+_SEQUENCES = {"importance_sampling_level": "sequence", "epsilon": 0.01, "epsilon_high": 0.02}
 
-    clip: dict[str, Any] = field(default_factory=lambda: {"name": "clip", "clip_low": 0.2, "clip_high": 0.2})
-    higher: dict[str, Any] = field(
-        default_factory=lambda: {"name": "clip", "clip_low": 0.2, "clip_high": 0.5}
-    )
-    std: dict[str, Any] = field(default_factory=lambda: {"name": "group"})
-    mean: dict[str, Any] = field(default_factory=lambda: {"name": "group", "scale": "none"})
+
+def _case(loss_type: str, aggregation: str, ours: dict[str, Any] | None = None, **trl: Any) -> GrpoCase:
+    """A case with TRL's own arguments `trl`; ours are a group's standard deviation and the plain clip unless `ours` differ."""
+    known = {"estimator": _STD, "loss": _CLIP, "aggregation": aggregation}
+    return GrpoCase({"loss_type": loss_type, **trl}, known | (ours or {}))
 
 
 def _corrected(mode: str, cap: float, floor: float | None = None) -> GrpoCase:
     level, kind = mode.split("_")
     section = {"level": level, "kind": kind, "cap": cap} | ({} if floor is None else {"floor": floor})
-    return GrpoCase(
-        trl={
-            "loss_type": "dapo",
-            "vllm_importance_sampling_correction": True,
-            "vllm_importance_sampling_mode": mode,
-            "vllm_importance_sampling_clip_max": cap,
-            "vllm_importance_sampling_clip_min": floor,
-        },
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "correction": section},
-    )
+    bounds = {"clip_max": cap, "clip_min": floor, "mode": mode}
+    trl = {
+        f"vllm_importance_sampling_{name}": value for name, value in {"correction": True, **bounds}.items()
+    }
+    return _case("dapo", "token_mean", {"correction": section}, **trl)
 
 
 def _kl(estimator: str) -> dict[str, Any]:
-    return {"place": "loss", "estimator": estimator, "coefficient": 0.3}
+    return {"kl": {"place": "loss", "estimator": estimator, "coefficient": 0.3}}
 
 
-_P = _Parts()
-_PLAIN_KL = {"beta": 0.3, "use_bias_correction_kl": False}
-"""TRL's default is the correction, which is k3_ratio."""
-_GSPO = {"name": "gspo", "clip_low": 0.01, "clip_high": 0.02}
 GRPO_CASES = {
-    "grpo": GrpoCase(
-        trl={"loss_type": "grpo"},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "sequence_mean"},
+    "grpo": _case("grpo", "sequence_mean"),
+    "grpo_kl": _case("grpo", "sequence_mean", _kl("k3"), **_PLAIN_KL),
+    "bnpo": _case("bnpo", "token_mean"),
+    "dapo": _case("dapo", "token_mean", {"loss": {**_CLIP, "clip_high": 0.5}}, epsilon_high=0.5),
+    "dapo_kl": _case("dapo", "token_mean", _kl("k3"), **_PLAIN_KL),
+    "dapo_kl_ratio": _case("dapo", "token_mean", _kl("k3_ratio"), beta=0.3, use_bias_correction_kl=True),
+    "dapo_dual_clip": _case("dapo", "token_mean", {"loss": {**_CLIP, "dual_clip": 1.3}}, delta=1.3),
+    "dapo_entropy_bonus": _case("dapo", "token_mean", {"entropy_bonus": 0.05}, entropy_coef=0.05),
+    "dapo_temperature": replace(_case("dapo", "token_mean"), temperature=0.7),
+    "dr_grpo": _case(
+        *("dr_grpo", "fixed_length", {"estimator": _MEAN, "fixed_length": MAX_COMPLETION}),
+        scale_rewards="none",
     ),
-    "grpo_kl": GrpoCase(
-        trl={"loss_type": "grpo", **_PLAIN_KL},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "sequence_mean", "kl": _kl("k3")},
-    ),
-    "bnpo": GrpoCase(
-        trl={"loss_type": "bnpo"},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean"},
-    ),
-    "dapo": GrpoCase(
-        trl={"loss_type": "dapo", "epsilon_high": 0.5},
-        ours={"estimator": _P.std, "loss": _P.higher, "aggregation": "token_mean"},
-    ),
-    "dapo_kl": GrpoCase(
-        trl={"loss_type": "dapo", **_PLAIN_KL},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "kl": _kl("k3")},
-    ),
-    "dapo_kl_ratio": GrpoCase(
-        trl={"loss_type": "dapo", "beta": 0.3, "use_bias_correction_kl": True},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "kl": _kl("k3_ratio")},
-    ),
-    "dapo_dual_clip": GrpoCase(
-        trl={"loss_type": "dapo", "delta": 1.3},
-        ours={
-            "estimator": _P.std,
-            "loss": {**_P.clip, "dual_clip": 1.3},
-            "aggregation": "token_mean",
-        },
-    ),
-    "dapo_entropy_bonus": GrpoCase(
-        trl={"loss_type": "dapo", "entropy_coef": 0.05},
-        ours={
-            "estimator": _P.std,
-            "loss": _P.clip,
-            "aggregation": "token_mean",
-            "entropy_bonus": 0.05,
-        },
-    ),
-    "dapo_temperature": GrpoCase(
-        trl={"loss_type": "dapo"},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean"},
-        temperature=0.7,
-    ),
-    "dr_grpo": GrpoCase(
-        trl={"loss_type": "dr_grpo", "scale_rewards": "none"},
-        ours={
-            "estimator": _P.mean,
-            "loss": _P.clip,
-            "aggregation": "fixed_length",
-            "fixed_length": MAX_COMPLETION,
-        },
-    ),
-    "cispo": GrpoCase(
-        trl={"loss_type": "cispo", "epsilon_high": 1.2},
-        ours={
-            "estimator": _P.std,
-            "loss": {"name": "cispo", "clip_high": 0.2},
-            "aggregation": "token_mean",
-        },
-    ),
-    "gspo": GrpoCase(
-        trl={
-            "loss_type": "grpo",
-            "importance_sampling_level": "sequence",
-            "epsilon": 0.01,
-            "epsilon_high": 0.02,
-        },
-        ours={"estimator": _P.std, "loss": _GSPO, "aggregation": "sequence_mean"},
-    ),
-    "gspo_kl": GrpoCase(
-        trl={
-            "loss_type": "grpo",
-            "importance_sampling_level": "sequence",
-            "epsilon": 0.01,
-            "epsilon_high": 0.02,
-            **_PLAIN_KL,
-        },
-        ours={"estimator": _P.std, "loss": _GSPO, "aggregation": "sequence_mean", "kl": _kl("k3")},
-    ),
-    "grpo_truncated": GrpoCase(
-        trl={"loss_type": "grpo", "mask_truncated_completions": True},
-        ours={
-            "estimator": _P.std,
-            "loss": _P.clip,
-            "aggregation": "sequence_mean",
-            "truncated": "mask",
-        },
-    ),
-    "bnpo_truncated": GrpoCase(
-        trl={"loss_type": "bnpo", "mask_truncated_completions": True},
-        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "truncated": "mask"},
+    "cispo": _case("cispo", "token_mean", {"loss": {"name": "cispo", "clip_high": 0.2}}, epsilon_high=1.2),
+    "gspo": _case("grpo", "sequence_mean", {"loss": _GSPO}, **_SEQUENCES),
+    "gspo_kl": _case("grpo", "sequence_mean", {"loss": _GSPO, **_kl("k3")}, **_SEQUENCES, **_PLAIN_KL),
+    "grpo_truncated": _case("grpo", "sequence_mean", {"truncated": "mask"}, mask_truncated_completions=True),
+    "bnpo_truncated": replace(
+        _case("bnpo", "token_mean", {"truncated": "mask"}, mask_truncated_completions=True),
         counts_kept_only=True,
     ),
     "token_truncate": _corrected("token_truncate", 1.1),
@@ -306,7 +224,7 @@ RLOO = GrpoCase(
     trl={"beta": 0.05},
     ours={
         "estimator": {"name": "group", "scale": "none", "baseline": "leave_subtree_out"},
-        "loss": _P.clip,
+        "loss": _CLIP,
         # TRL's ratio is the product over a completion: on policy its gradient is that of a plain sum over tokens.
         "aggregation": "fixed_length",
         "fixed_length": 1,

@@ -54,10 +54,7 @@ def test_a_context_that_grows_has_the_ids_of_a_whole_render(renderer, index):
 
 @pytest.mark.parametrize(
     ("dialect", "write", "conversations"),
-    [
-        ("llama3", write_llama3_tokenizer, SINGLE_CALLS),
-        ("qwen3_xml", write_qwen35_tokenizer, THOUGHTFUL),
-    ],
+    [("llama3", write_llama3_tokenizer, SINGLE_CALLS), ("qwen3_xml", write_qwen35_tokenizer, THOUGHTFUL)],
 )
 def test_calls_and_results_have_the_ids_of_a_whole_render(tmp_path, dialect, write, conversations):
     renderer = renderer_for(dialect, ChatTokenizer(write(tmp_path)))

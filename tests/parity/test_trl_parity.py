@@ -29,6 +29,7 @@ from parity_inputs import (
 from pydantic import TypeAdapter
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+import build
 from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.algos.ops import STD_FLOOR
@@ -38,10 +39,6 @@ from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.messages import Message, Problem
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
-from ramify.learner.configs import OptimizerConfig, ScheduleConfig
-from ramify.learner.learning import Learning
-from ramify.learner.parallel import single_process
-from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.train.supervised import prefer
 
@@ -62,15 +59,8 @@ def model_with(which):
 
 
 def learner_for(model, objective, temperature=1.0, budget=10_000):
-    return Learner(
-        single_process(model, OptimizerConfig(rate=1e-12, weight_decay=0.0), reference()),
-        schedule=ScheduleConfig(warmup_steps=2**31 - 1),
-        total_steps=1,
-        objective=objective,
-        temperature=temperature,
-        max_grad_norm=1e9,
-        token_budget=budget,
-    )
+    sizes = {"total_steps": 1, "temperature": temperature, "token_budget": budget}
+    return build.learner(model, objective, still=True, reference=reference(), **sizes)
 
 
 def tree_of(number, chosen, group=None):
@@ -110,17 +100,6 @@ def reference():
     return opened
 
 
-def caught_by(learner, update):
-    """A report, and the gradients that the optimizer stepped with."""
-    caught = {}
-    handle = learner.optimizers._optimizers[0].register_step_pre_hook(
-        lambda *_: caught.update({n: p.grad.clone() for n, p in learner.model.named_parameters()})
-    )
-    report = update()
-    handle.remove()
-    return report, caught
-
-
 def check(report, caught, expected, factor=1.0, of_loss=PRECISION):
     """`factor`: TRL's denominator over ramify's."""
     assert report.loss == pytest.approx(expected["loss"] * factor, rel=of_loss)
@@ -145,7 +124,7 @@ def test_sft(budget):
     """TRL: SFTTrainer with num_items_in_batch, tool results masked in the labels."""
     trees = [tree_of(g, [i]) for g, group in enumerate(groups()) for i in range(len(group.answers))]
     learner = learner_for(model_with(TRAINED), Objective(NegativeLogLikelihood()), budget=budget)
-    caught = caught_by(learner, lambda: learner.update([demonstrated(tree) for tree in trees]))
+    caught = build.collect_gradients(learner, lambda: learner.update([demonstrated(tree) for tree in trees]))
     check(*caught, TRL["sft"], of_loss=EXAMPLES_PRECISION)
 
 
@@ -155,30 +134,23 @@ def test_dpo(beta, budget):
     """TRL: DPOTrainer, loss_type sigmoid, tool results masked in completion_mask (which its collator does not do)."""
     trees = [pair(tree_of(g, [chosen]), tree_of(g, [rejected])) for g, chosen, rejected in DPO_PAIRS]
     learner = learner_for(model_with(TRAINED), Objective(DpoLoss(beta)), budget=budget)
-    report, caught = caught_by(learner, lambda: prefer(learner, trees))
+    report, caught = build.collect_gradients(learner, lambda: prefer(learner, trees))
     expected = TRL["dpo"][str(beta)]
     check(report, caught, expected, of_loss=EXAMPLES_PRECISION)
-    names = {
-        "accuracies": "accuracy",
-        "margins": "margin",
-        "chosen": "chosen_reward",
-        "rejected": "rejected_reward",
-    }
-    for theirs, ours in names.items():
+    names = {"accuracies": "accuracy", "margins": "margin"}
+    for theirs, ours in (names | {side: f"{side}_reward" for side in ("chosen", "rejected")}).items():
         assert report.metrics[ours] == pytest.approx(expected["metrics"][theirs], rel=PRECISION)
 
 
 def learning_for(learner, section, temperature):
-    return Learning(
-        learner=learner,
+    return build.learning(
+        learner,
         estimator=build_estimator(section),
         correction=section.correction,
         masks_truncated=section.truncated == "mask",
         request=annotation_request(section),
         problems_per_minibatch=len(groups()),
-        minibatches=1,
         temperature=temperature,
-        max_mismatch=None,
     )
 
 
@@ -208,7 +180,7 @@ def test_grpo_family(name):
     assert flat == pytest.approx(expected["advantages"], rel=PRECISION)
 
     set_weights(learner.model, TRAINED)
-    ((report,), caught) = caught_by(learner, lambda: learning.update(learned))
+    ((report,), caught) = build.collect_gradients(learner, lambda: learning.update(learned))
     # What carries no loss stays in ramify's denominator.
     factor = kept_share() if case.counts_kept_only else 1.0
     check(report, caught, expected, factor)
@@ -226,7 +198,7 @@ def test_rloo():
     learned = learning.credit([ScoredTree(*pair) for pair in zip(trees, rewards, strict=True)])
     flat_advantages = [float(a[0]) for tree in learned for a in tree.advantages]
     assert flat_advantages == pytest.approx(TRL["rloo"]["advantages"], rel=PRECISION)
-    _, caught = caught_by(learner, lambda: learning.update(learned))
+    _, caught = build.collect_gradients(learner, lambda: learning.update(learned))
     check_gradients(caught, TRL["rloo"])
 
 

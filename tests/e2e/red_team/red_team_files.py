@@ -122,10 +122,7 @@ ATTACKS = (
     Attack(
         "write files outside",
         _each(
-            *(
-                f"open('{path}', 'w').write('x')"
-                for path in ("$place/new", *(f"{w}/$mark" for w in WRITABLE))
-            ),
+            *(f"open('{path}', 'w').write('x')" for path in ("$place/new", *(f"{w}/$mark" for w in WRITABLE))),
             "open('$place/precious', 'a').write('x')",
             "os.mkdir('$place/folder')",
             "open('../other', 'w') and print('GOT')",
@@ -219,21 +216,9 @@ ATTACKS = (
         companion="x = '$secret_words'\n" * 50 + "print(x * 20)",
         alone=True,
     ),
-    Attack(
-        "environment of the trainer",
-        _each("print(open('/proc/$driver/environ', 'rb').read())"),
-        leaks("env"),
-    ),
-    Attack(
-        "environments of other programs",
-        _WALK.replace("FILE", "environ").replace("KIND", "other"),
-        leaks("other"),
-    ),
-    Attack(
-        "command lines of other processes",
-        _WALK.replace("FILE", "cmdline").replace("KIND", "args"),
-        leaks("args"),
-    ),
+    Attack("environment of the trainer", _each("print(open('/proc/$driver/environ', 'rb').read())"), leaks("env")),
+    Attack("environments of other programs", _WALK.replace("FILE", "environ").replace("KIND", "other"), leaks("other")),
+    Attack("command lines of other processes", _WALK.replace("FILE", "cmdline").replace("KIND", "args"), leaks("args")),
     Attack(
         "read the trainer's memory through /proc",
         "import os\nfile = os.open('/proc/$driver/mem', os.O_RDONLY)\nprint(os.pread(file, 60, $address))",
@@ -253,9 +238,5 @@ ATTACKS = (
     ),
     Attack("inherited descriptors", _DESCRIPTORS, claims),
     Attack("environment", _ENVIRONMENT, leaks("env")),
-    Attack(
-        "kernel settings",
-        "import os\nos.open('/proc/sys/kernel/core_pattern', os.O_WRONLY)\nprint('GOT')",
-        claims,
-    ),
-)
+    Attack("kernel settings", "import os\nos.open('/proc/sys/kernel/core_pattern', os.O_WRONLY)\nprint('GOT')", claims),
+)  # fmt: skip

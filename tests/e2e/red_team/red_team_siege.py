@@ -63,12 +63,9 @@ class Siege:
         }
         folders = [path.name for path in self._scene.tmp.glob("ramify-*")]
         return {
-            "outcomes": outcomes,
-            "said": outputs,
-            "unserved": self._unserved,
-            "left": len(left),
+            "outcomes": outcomes, "said": outputs, "unserved": self._unserved, "left": len(left),
             "folders": folders,
-        }
+        }  # fmt: skip
 
     async def _together(self, attack: Attack) -> None:
         async with self._places:

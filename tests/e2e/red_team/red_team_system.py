@@ -256,17 +256,10 @@ ATTACKS = (
     ),
     Attack("calls that tell of others or change what a process may", _CALLS, claims),
     Attack("capabilities, and programs that could get some", _RIGHTS, claims),
-    Attack(
-        "`ptrace`",
-        f"{_LIBC}if libc.ptrace(16, $victim, 0, 0) == 0: print('GOT')",
-        claims,
-        unsure=yama,
-    ),
+    Attack("`ptrace`", f"{_LIBC}if libc.ptrace(16, $victim, 0, 0) == 0: print('GOT')", claims, unsure=yama),
     Attack("`process_vm_readv` of the trainer", _READV, leaks("memory"), unsure=yama),
     Attack("`process_vm_writev` of the trainer", _WRITEV, rewards_itself, unsure=yama),
-    Attack(
-        "`unshare`", f"{_LIBC}if libc.unshare(0x10000000) == 0: print('GOT')", claims, unsure=_no_namespaces
-    ),
+    Attack("`unshare`", f"{_LIBC}if libc.unshare(0x10000000) == 0: print('GOT')", claims, unsure=_no_namespaces),
     Attack(
         "`mount`",
         f"{_LIBC}libc.unshare(0x10020000)\nif libc.mount(b'none', b'$place', b'tmpfs', 0, None) == 0: print('GOT')",
@@ -292,4 +285,4 @@ ATTACKS = (
     Attack("kill the sandbox's process", _TO_PARENT.format(name="SIGKILL"), damages, alone=True),
     Attack("stop the sandbox's process", _TO_PARENT.format(name="SIGSTOP"), damages, 0.5, alone=True),
     Attack("kill the sandbox's process and leave a child", _ORPHAN, _outlived, alone=True),
-)
+)  # fmt: skip
