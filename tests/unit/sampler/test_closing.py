@@ -6,7 +6,7 @@ from ramify.core.errors import EngineError
 from ramify.sampler.sampler import closed_on_error
 
 
-class Opened:
+class Resource:
     def __init__(self):
         self.closed = 0
 
@@ -15,10 +15,10 @@ class Opened:
 
 
 def test_it_is_closed_by_an_error_alone():
-    opened = Opened()
-    with closed_on_error(opened):
+    resource = Resource()
+    with closed_on_error(resource):
         pass
-    assert opened.closed == 0
-    with pytest.raises(EngineError, match="no probe"), closed_on_error(opened):
+    assert resource.closed == 0
+    with pytest.raises(EngineError, match="no probe"), closed_on_error(resource):
         raise EngineError("no probe")
-    assert opened.closed == 1
+    assert resource.closed == 1
