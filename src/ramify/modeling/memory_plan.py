@@ -139,7 +139,8 @@ def _head_bytes(config: Config, tokens: int, size: int, device_type: str, *, is_
 
 def mlp_width(config: Config) -> int:
     """Return the columns of the matrices between a layer's two norms that a token is multiplied with."""
-    if getattr(config, "num_experts", 0):
+    # transformers writes Qwen3-MoE's count under another name than the published files.
+    if getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0):
         routed: int = config.num_experts_per_tok * config.moe_intermediate_size
         return routed + int(getattr(config, "shared_expert_intermediate_size", 0))
     width: int = config.intermediate_size
