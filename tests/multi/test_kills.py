@@ -1,6 +1,4 @@
-"""Whatever rank is killed, whenever: torchrun starts the run again, it goes on, and ends as if nothing had been.
-
-RAMIFY_KILLS=10 kills twice as often."""
+"""Whatever rank is killed, whenever: torchrun starts the run again, it goes on, and ends as if nothing had been."""
 
 import os
 import random
@@ -14,7 +12,7 @@ from test_runs import last_checkpoint, trees, weights
 from e2e_runs import TRAIN, write_task
 from ramify.obs.metrics import read_metrics
 
-KILLS = int(os.environ.get("RAMIFY_KILLS", "5"))
+KILLS = 10
 COPY = TRAIN.replace("deterministic = true", f"deterministic = true\nsteps = {KILLS + 1}").replace(
     "slots = 12", 'slots = 12\nweights = "copy"'
 )
