@@ -276,7 +276,10 @@ def test_what_it_says_of_a_recipe_that_fits(doctor):
 
 REMARKS = {
     "servers on other GPUs": ((ARPO, *ON_EIGHT, "-s", "engine.sleep=false"), "need other GPUs than these"),
-    "an optimizer on the CPU": ((ARPO, "--gpu-memory", "80"), "the optimizer on the CPU come on top"),
+    "an optimizer on the CPU": (
+        (ARPO, "--gpu-memory", "80", "-s", 'engine.gpus=["0"]'),
+        "the optimizer on the CPU come on top",
+    ),
     "an evaluation's servers": (
         ("eval_reasoning", "--gpu-memory", "80", "-s", "engine.name=vllm", "-s", "engine.launch=true"),
         "of a server's weights, and keys and values of",
