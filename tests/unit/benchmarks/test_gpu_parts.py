@@ -91,8 +91,12 @@ def test_buckets_are_broadcast_as_they_are(learner):
     class Group:
         """A group of one, in which a broadcast changes nothing."""
 
-        def __init__(self, group, size):
+        def __init__(self, group, size, seconds):
             assert (group, size) == (b"id", 1)
+            assert seconds > 0
+
+        def join(self):
+            pass
 
         @staticmethod
         def new_id():

@@ -2,7 +2,7 @@ import io
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
 import build
 from ramify.algos.dpo import DpoLoss
@@ -58,19 +58,13 @@ def test_what_the_optimizer_will_take_is_no_room_for_rows(monkeypatch):
 
 
 def test_rows_of_single_trajectories_are_announced(tmp_path):
-    config = Qwen2Config(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        use_sliding_window=True,
-        sliding_window=8,
-        max_window_layers=0,
-    )
-    save_model(Qwen2ForCausalLM(config), tmp_path)
+    config = Qwen3NextConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=128, layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    )  # fmt: skip
+    save_model(Qwen3NextForCausalLM(config), tmp_path)
     assert "each context of a trajectory is computed as a row of its own" in notes_of(
         load_model(tmp_path), 100
     )
