@@ -211,7 +211,7 @@ def test_both_sides_of_an_effect_have_the_recipe_s_reward_whatever_was_recorded(
     rows = [{**row, "score": 100 * row["score"] + 7} for row in read_lines(source)]
     write_lines(source, rows)
     with serve(Model()) as server:
-        summary, _ = audit(capsys, source, recipe, server.url, folder / "audit")
+        summary = audit(capsys, source, recipe, server.url, folder / "audit")
         page = (folder / "audit" / "AUDIT.html").read_text()
         scored = (folder / "audit" / "ends-1.jsonl").read_bytes()
         audit(capsys, source, recipe, server.url, folder / "audit")
@@ -278,7 +278,7 @@ def test_a_problem_whose_rewards_are_all_equal_says_so(task, capsys):
     with serve(
         lambda request: as_json({"choices": [{"message": {"content": "1"}, "finish_reason": "stop"}]})
     ) as server:
-        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
+        summary = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
     first, second = summary["warnings"]
     assert first == "All rewards are 0: no effect can be seen, and the intervals of width 0 say nothing."
     assert second.startswith("The decisions are of 1 problems")
