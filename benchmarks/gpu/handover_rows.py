@@ -73,9 +73,9 @@ def over_nccl(learner: Learner, sizes: ModelSizes, communicator: type[Communicat
     """Broadcast all buckets in a group of this process alone."""
     sums = _sums(learner)
     weights, wire = LearnerBuckets(learner, "bfloat16"), NcclWire(communicator)
-    wire.meet(weights, [], 1)
-    wire.join()
     try:
+        wire.meet(weights, [], 1)
+        wire.join()
         wire.announce(weights, "figure")
         wire.send(weights)  # NCCL opens its channels at the first broadcast
         started = time.perf_counter()

@@ -20,8 +20,8 @@ def outputs_and_gradients(attend, inputs, context):
     return output, *torch.autograd.grad(output, (query, key, value), grad_output)
 
 
-def dense(segments, context):
-    mask = dense_mask(segments)[context:].to(CUDA)
+def dense(segments, context, window=None):
+    mask = dense_mask(segments, window)[context:].to(CUDA)
 
     def attend(query, key, value):
         output = torch.nn.functional.scaled_dot_product_attention(
@@ -32,9 +32,9 @@ def dense(segments, context):
     return attend
 
 
-def flex(segments):
+def flex(segments, window=None):
     plan = FlexTreeAttention(segments, CUDA)
-    return lambda *inputs: plan(0, *inputs, 0.1)
+    return lambda *inputs: plan(0, *inputs, 0.1, window)
 
 
 # Each number of heads, head size and type is compiled apart, so there are few.
@@ -46,6 +46,17 @@ def test_float32_equals_a_dense_mask(kv_heads, head_dim):
         for context in (0, segments[-1].start):
             ours = outputs_and_gradients(flex(segments), inputs, context)
             wanted = outputs_and_gradients(dense(segments, context), inputs, context)
+            for a, b in zip(ours, wanted, strict=True):
+                torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("window", [1, 50, 200])
+def test_a_window_hides_keys_along_each_path_and_in_rows_without_forks(window):
+    for segments in (random_spans(300, 40, 1), chain(200, 60)):
+        inputs = states(segments[-1].stop, 4, head_dim=64, device=CUDA)
+        for context in (0, segments[-1].start):
+            ours = outputs_and_gradients(flex(segments, window), inputs, context)
+            wanted = outputs_and_gradients(dense(segments, context, window), inputs, context)
             for a, b in zip(ours, wanted, strict=True):
                 torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 

@@ -101,8 +101,9 @@ def _multipliable(matrix: torch.Tensor) -> torch.Tensor:
     """Return the same numbers in float32 if they are in 16 bits on a CPU without fast products of such numbers."""
     if matrix.device.type != "cpu" or matrix.dtype.itemsize > 2:
         return matrix
-    fast = matrix.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return matrix if fast else matrix.float()
+    # Builds without oneDNN have no such operator.
+    has_products = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return matrix if has_products and matrix.dtype == torch.bfloat16 else matrix.float()
 
 
 def _part_tokens(weight: torch.Tensor, chunk_tokens: int) -> int:

@@ -57,9 +57,8 @@ def row_bytes(
 ) -> RowBytes:
     """Estimate the most that one row takes.
 
-    Without recomputation. It counts the activations that each layer of a dense decoder saves (attention saves no
-    scores), the copies of keys and queries that a packed tree makes, and the head. For linear attention and routed
-    experts it is a guess.
+    Without recomputation. It counts the activations that each layer of a decoder saves (attention saves no
+    scores), the copies of keys and queries that a packed tree makes, and the head. For linear attention it is a guess.
 
     Args:
         config: The model's configuration.
@@ -71,6 +70,10 @@ def row_bytes(
     last_norm = config.hidden_size * (max(size, _FLOAT) + 2 * size)
     # In the backward pass of a layer, an adapter's scaled copies of gradients, and a second gradient of each input.
     copies = size * (4 * mlp_width(config) + 2 * config.hidden_size) * adapter
+    # In the backward pass of a layer, three copies of a token's states for each of its experts.
+    copies += 3 * size * _routed_states(config)
+    # Gemma 4's embedding of each layer: looked up, and projected with a norm.
+    copies += 2 * (max(size, _FLOAT) + size) * config.num_hidden_layers * _layer_embedding(config)
     stored = config.num_hidden_layers * _layer(config, size) + last_norm + copies
     inputs = config.num_hidden_layers * size * config.hidden_size
     again = inputs + _layer(config, size, recomputed=True) + last_norm + copies
@@ -113,15 +116,36 @@ def _layer(config: Config, size: int, *, recomputed: bool = False) -> int:
     # `recompute` the input alone.
     recomputes = config.model_type in _RECOMPUTED_FAMILIES and not recomputed
     norm = config.hidden_size * (max(size, _FLOAT) + 2 * size)
+    if config.model_type in _NORMS:
+        # Gemma scales them in float32 too.
+        norm = config.hidden_size * (2 * max(size, _FLOAT) + size)
     norms = 2 * size * config.hidden_size if recomputes else _NORMS.get(config.model_type, 2) * norm
     # Queries, output, and output in the row's order; keys and values, and their copies gathered with the ancestors'.
     attention = size * (3 * queries + 6 * keys)
     if config.model_type in ("qwen3", "qwen3_moe", "qwen3_next", "olmo3", "gemma3_text", "gemma4_text"):
         attention += (size if recomputes else max(size, _FLOAT) + size) * (queries + keys)
-    # What `recompute` keeps, and for other activations what autograd does.
-    is_silu = getattr(config, "hidden_act", None) == "silu"
-    mlp = (2 if is_silu and not recomputed else 4) * size * mlp_width(config)
+    # What `recompute` keeps, and for other activations and routed experts what autograd does.
+    keeps_less = (
+        getattr(config, "hidden_act", None) == "silu" and not recomputed and not _routed_states(config)
+    )
+    mlp = (2 if keeps_less else 4) * size * mlp_width(config)
+    # A token's states go to each of its experts, and each has an output of its own.
+    mlp += 2 * size * _routed_states(config)
+    if own := _layer_embedding(config):
+        mlp += 3 * size * own + norm
     return int(norms + attention + mlp)
+
+
+def _routed_states(config: Config) -> int:
+    """Return the numbers in a token's states for all experts that it goes to; 0 without routed experts."""
+    # transformers writes Qwen3-MoE's count under another name than the published files.
+    has_experts = getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0)
+    return int(config.num_experts_per_tok * config.hidden_size) if has_experts else 0
+
+
+def _layer_embedding(config: Config) -> int:
+    """Return the width of the embedding that each layer has of its own; 0 if they have none."""
+    return int(getattr(config, "hidden_size_per_layer_input", 0) or 0)
 
 
 def _head_bytes(config: Config, tokens: int, size: int, device_type: str, *, is_trained: bool) -> int:
@@ -138,13 +162,14 @@ def _head_bytes(config: Config, tokens: int, size: int, device_type: str, *, is_
 
 
 def mlp_width(config: Config) -> int:
-    """Return the columns of the matrices between a layer's two norms that a token is multiplied with."""
-    # transformers writes Qwen3-MoE's count under another name than the published files.
-    if getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0):
+    """Return the columns of the matrices between a layer's two norms that a token is multiplied with; where layers differ, the most."""
+    if _routed_states(config):
         routed: int = config.num_experts_per_tok * config.moe_intermediate_size
         return routed + int(getattr(config, "shared_expert_intermediate_size", 0))
+    # Layers of Gemma 4 that read the keys of others have twice the columns.
+    is_double = getattr(config, "use_double_wide_mlp", False) and getattr(config, "num_kv_shared_layers", 0)
     width: int = config.intermediate_size
-    return width
+    return 2 * width if is_double else width
 
 
 Gather: TypeAlias = Literal["once", "by_layer"]

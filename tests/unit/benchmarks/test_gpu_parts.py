@@ -92,17 +92,18 @@ def test_buckets_are_broadcast_as_they_are(learner):
         """A group of one, in which a broadcast changes nothing."""
 
         def __init__(self, group, size, seconds):
-            assert (group, size) == (b"id", 1)
-            assert seconds > 0
-
-        def join(self):
-            pass
+            assert (group, size, seconds > 0) == (b"id", 1, True)
+            self.has_joined = False
 
         @staticmethod
         def new_id():
             return b"id"
 
+        def join(self):
+            self.has_joined = True
+
         def broadcast(self, tensor):
+            assert self.has_joined
             assert tensor.dtype == torch.uint8
 
         def abort(self):

@@ -127,6 +127,16 @@ def test_sixteen_bits_give_float32_logprobs_and_a_weight_gradient_in_float32():
     assert torch.allclose(by_weight, exact[2], atol=1e-5)
 
 
+def test_bfloat16_is_multiplied_in_float32_where_torch_has_no_products_of_it(monkeypatch):
+    # Such as on Apple's machines, whose build has not the operators of oneDNN either.
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops, "mkldnn", None)
+    (logprobs, grad, by_weight), exact, _ = in_low_precision(torch.bfloat16)
+    assert torch.allclose(logprobs, exact[0], atol=1e-5)
+    assert torch.allclose(grad.float(), exact[1], atol=1e-2, rtol=1e-2)
+    assert torch.allclose(by_weight, exact[2], atol=1e-5)
+
+
 def test_bfloat16_is_as_near_to_float32_as_its_products_can_be():
     ours, exact, plain = in_low_precision(torch.bfloat16)
     for value, reference, rounded in zip(ours, exact, plain, strict=True):

@@ -123,8 +123,9 @@ class CudaLibrary:
 
     def start_sum(self, handle: ctypes.c_void_p) -> None:
         """As there."""
-        number = torch.zeros(1, device="cuda")
-        ends = _pointers(number)
+        # It must outlive this call, which may return before NCCL has queued its work.
+        self._number = torch.zeros(1, device="cuda")
+        ends = _pointers(self._number)
         self._check(
             self._nccl.ncclAllReduce(*ends, ctypes.c_size_t(1), _FLOAT32, _SUM, handle, self._stream())
         )
