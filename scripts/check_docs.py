@@ -1,4 +1,4 @@
-"""Checks what the documents name: relative links, files, `ramify` commands with their options, `make` targets; and that their shell blocks can be pasted."""
+"""Checks what the documents name: relative links, files, tests, `ramify` commands with their options, `make` targets; and that their shell blocks can be pasted."""
 
 import argparse
 import re
@@ -15,6 +15,8 @@ from ramify.commands.parser import UsageError, make_parser, module_of
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 NAMED_FILE = re.compile(r"(?<![\w/.-])(?:src|docs|tests|recipes|scripts|benchmarks)/[\w./-]*")
+TEST = re.compile(r"([\w/]*\btest_\w+\.py)?(?:::(test_\w+))?")
+"""A file of tests, a test in it, or with nothing before its colons a test in the file that was named last."""
 CODE = re.compile(r"`([^`\n]+)`|^    (.+)$", re.MULTILINE)
 RAMIFY = re.compile(r"\bramify ([a-z][\w-]*)(.*)")
 MAKE = re.compile(r"\bmake ([a-z-]+)\b(?! *=)")
@@ -39,6 +41,7 @@ def mistakes(document: Path, targets: set[str]) -> Iterator[str]:
         path = match[0].rstrip(".")
         if "NAME" not in path and not (ROOT / path).exists():  # NAME stands for the name of something new
             yield f"file {path}"
+    yield from unknown_tests(text)
     yield from shell_mistakes(text)
     for match in CODE.finditer(text):
         code = match[1] or match[2]
@@ -46,6 +49,18 @@ def mistakes(document: Path, targets: set[str]) -> Iterator[str]:
             yield from unknown_options(command[1], command[2])
         if (target := MAKE.match(code)) is not None and target[1] not in targets:
             yield f"make {target[1]}"
+
+
+def unknown_tests(text: str) -> Iterator[str]:
+    """Yield the tests that a text names and that are not there."""
+    file = None
+    for path, name in TEST.findall(text):
+        if path:
+            file = next((each for each in (ROOT / "tests").rglob(Path(path).name) if each.match(path)), None)
+        if path and file is None:
+            yield f"test {path}"
+        elif name and (file is None or f"def {name}(" not in file.read_text(encoding="utf-8")):
+            yield f"test {name} in {file and file.relative_to(ROOT)}"
 
 
 def shell_mistakes(text: str) -> Iterator[str]:

@@ -15,11 +15,10 @@ from typing import Any
 from ramify.chat.arguments import read_object
 from ramify.chat.conversation import AssistantTurn, Line
 from ramify.core.errors import DataError, RowError
-from ramify.core.json_types import FieldError, number, whole
+from ramify.core.json_types import FieldError, Reader, T, each, mapping, number, optional, part, whole
 from ramify.core.messages import Calls, Final, Message, Problem, Say, ToolCall, ToolResult
 from ramify.core.records import Reward
 from ramify.core.tree import Node, NodePath, Source, StopReason, TreeKey, make_tree, node_id
-from ramify.data.row_columns import as_record
 from ramify.data.row_messages import read_lines
 from ramify.data.row_tools import read_tools
 from ramify.files.durable import parse_line
@@ -101,14 +100,12 @@ def read_conversations(path: Path) -> ForeignRun:
             continue
         for record in _traces(parse_line(path, row, line)):
             try:
-                conversation = _conversation(record)
+                conversation = _conversation(part()(record))
                 groups.setdefault(conversation.problem, []).append(conversation)
             except RowError as error:
                 left_out[error.reason] += 1
             except FieldError as error:
-                raise DataError(f"{path} row {row}: not a conversation: {error}") from None
-            except (LookupError, TypeError, AttributeError) as error:
-                raise DataError(f"{path} row {row}: not a conversation: {error!r:.200}") from None
+                raise DataError(f"{path} row {row}: not a conversation: {error}. Correct the row.") from None
     if not groups:
         reasons = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
         raise DataError(
@@ -118,7 +115,7 @@ def read_conversations(path: Path) -> ForeignRun:
     return ForeignRun(trees, tuple(group[0].tools for group in groups.values()), dict(left_out))
 
 
-def _traces(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _traces(record: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the conversations of a line: an episode of verifiers has several."""
     traces = record.get("traces")
     if isinstance(traces, list):
@@ -135,11 +132,12 @@ def _conversation(record: Mapping[str, Any]) -> Conversation:
         *_messages(record, "completion", "assistant"),
         *_messages(record, "messages"),
     ]
-    reward = next((record[key] for key in _REWARDS if record.get(key) is not None), None)
+    key = next((key for key in _REWARDS if record.get(key) is not None), "")
+    reward = _field(record, key, optional(number), None)
     others = {
-        key: value
-        for key, value in record.items()
-        if key not in ("messages", "completion", "prompt", "tools", "answer", *_REWARDS)
+        name: value
+        for name, value in record.items()
+        if name not in ("messages", "completion", "prompt", "tools", "answer", *_REWARDS)
     }
     begins = [message.get("role") == "assistant" for message in messages]
     return _read(messages, begins, reward, record.get("answer"), others, record.get("tools"))
@@ -157,7 +155,7 @@ def _messages(record: Mapping[str, Any], key: str, role: str = "") -> list[Mappi
 
 def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
     """Read a trace of verifiers: the path to its last message; side branches, as of a context that was cut, are not followed."""
-    nodes = record["nodes"]
+    nodes = _field(record, "nodes", each(part(message=part())), [])
     if not nodes:
         raise RowError("it has no messages")
     path, index = [], len(nodes) - 1
@@ -169,13 +167,14 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
         if len(path) > len(nodes):
             raise RowError("its messages make a circle")
     path.reverse()
-    rewards = record.get("rewards") or {}
-    if not rewards or any(each is None for each in rewards.values()):
+    rewards = _field(record, "rewards", mapping(optional(part(score=number))), {})
+    scores = [reward for reward in rewards.values() if reward is not None]
+    if len(scores) < len(rewards) or not scores:
         raise RowError("it has no reward")
-    reward = sum(number(each["score"]) * number(each.get("weight", 1.0)) for each in rewards.values())
-    if (record.get("agent") or {}).get("trainable") is False:
+    reward = sum(score["score"] * _field(score, "weight", number, 1.0) for score in scores)
+    if _field(record, "agent", part(), {}).get("trainable") is False:
         raise RowError("its agent is not trained")
-    row = (record.get("task") or {}).get("data") or {}
+    row = _field(_field(record, "task", part(), {}), "data", part(), {})
     data = {key: value for key, value in row.items() if key not in ("prompt", "system_prompt")}
     messages = [node["message"] for node in path]
     begins = [bool(node.get("sampled")) for node in path]
@@ -183,10 +182,18 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
     return _read(messages, begins, reward, data.pop("answer", None), data, tools)
 
 
+def _field(record: Mapping[str, Any], key: str, read: Reader[T], absent: object) -> T:
+    """Return a field; what is missing or null is read as `absent`."""
+    try:
+        return read(absent if record.get(key) is None else record[key])
+    except FieldError as error:
+        raise error.at(key) from None
+
+
 def _read(
     messages: Sequence[Any],
     begins: Sequence[bool],
-    reward: object,
+    reward: float | None,
     answer: object,
     info: Mapping[str, Any],
     tools: object,
@@ -198,7 +205,7 @@ def _read(
         raise RowError("it has no turn of the model")
     listed = read_tools(tools)
     first = begins.index(True)
-    plain = [_message(as_record(each)) for each in messages]
+    plain = [_message(message) for message in messages]
     prompt = read_lines(plain[:first], "messages", listed) if first else []
     if not prompt or not all(isinstance(line, Message) for line in prompt):
         raise RowError("its prompt holds turns or calls, or nothing")
@@ -209,7 +216,7 @@ def _read(
     return Conversation(
         tuple(line for line in prompt if isinstance(line, Message)),
         tuple(lines),
-        number(reward),
+        reward,
         tuple(map(str, golds)),
         info,
         listed,
