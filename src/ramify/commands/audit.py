@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
     console = open_console(options)
     make_folder("--out", out)
     with locked_folder("--out", out):
-        settings.take_up(out)
+        settings.begin_or_continue(out)
         audit = _audit(settings, out, console)
         audit.write(out)
         write_page(out / PAGE, audit_page(audit, settings, out))
