@@ -212,7 +212,9 @@ class Audit:
 
     def write(self, folder: Path) -> None:
         """Write effects.jsonl and audit.json."""
-        replace_lines(folder / EFFECTS, [dump_line(effect.record(*self.reward_bounds)) for effect in self.effects])
+        replace_lines(
+            folder / EFFECTS, [dump_line(effect.record(*self.reward_bounds)) for effect in self.effects]
+        )
         replace_file(folder / SUMMARY, f"{dump_line(self.record())}\n".encode())
 
 
