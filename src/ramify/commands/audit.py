@@ -17,7 +17,7 @@ _VERIFIERS = "traces.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "sources", type=Path, nargs="+", metavar="RUN|TRACES", help="run folders, or files of trees"
     )
