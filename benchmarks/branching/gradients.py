@@ -129,7 +129,7 @@ class _Policy:
         """Return the gradient of an optimizer step, which is not taken. [P]"""
         learner, objective = self.learning.learner, build_objective(self.recipe.algorithm)
         trees = self.learning.credit(batch)
-        shares = learner.share_out([objective.credit(tree) for tree in trees], objective.keeps_dead)
+        shares = learner.pack_and_deal([objective.credit(tree) for tree in trees], objective.keeps_dead)
         if shares.passes:
             settings, losses = (
                 PassSettings(self.recipe.rollout.temperature, 1024),

@@ -51,7 +51,7 @@ def _train(config: dict[str, Any], tokens: int, rank: int, reference: bool, reco
     learner.update([_learned(_SHORT)])
     long = _learned(tokens)
     if reference:
-        shares = learner.share_out([Objective(ClippedSurrogate(0.2, 0.2, None)).credit(long)])
+        shares = learner.pack_and_deal([Objective(ClippedSurrogate(0.2, 0.2, None)).credit(long)])
         learner.forward(shares, PassSettings(1.0, 1024, with_entropy=False), of_reference=True)
     report = learner.update([_learned(_SHORT), long])
     if report.outcome != "stepped":

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], command: str | None) -> tuple[int, str]:
-    """The exit status and the message for the user, which may be empty."""
+    """Return the exit status and the message for the user, which may be empty."""
     from ramify.commands.parser import UsageError, make_parser, module_of
     from ramify.core.rank import SECRET_VARIABLE
     from ramify.net.secrets import take_secret

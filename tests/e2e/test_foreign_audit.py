@@ -231,7 +231,7 @@ def test_a_file_that_has_changed_since_is_no_part_of_the_same_audit(task, capsys
         source.write_text(source.read_text() + "\n")
         words = ["--recipe", recipe, "--url", server.url, "--model", "m", "--samples", 12]
         message = refused("audit", source, "--out", folder / "audit", *words)
-    assert f"holds an audit of another content of {source}" in message
+    assert f"{source} has changed since the audit" in message
 
 
 def plain(*messages, **row):
@@ -280,8 +280,8 @@ def test_a_problem_whose_rewards_are_all_equal_says_so(task, capsys):
     ) as server:
         summary = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
     first, second = summary["warnings"]
-    assert first == "All rewards are 0: no effect can be seen, and the intervals of width 0 say nothing."
-    assert second.startswith("The decisions are of 1 problems")
+    assert first == "All rewards are 0: no effect can be measured, and the intervals of width 0 mean nothing."
+    assert second.startswith("The decisions come from 1 problems")
     assert [ranking["spearman"] for ranking in summary["estimators"]] == [None] * len(summary["estimators"])
     line, _ = read_lines(folder / "audit" / "effects.jsonl")
     assert (line["effect"], line["low"], line["high"]) == (0.0, None, None)

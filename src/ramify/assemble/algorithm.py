@@ -22,7 +22,7 @@ MISMATCH_KL = 0.015
 
 
 def build_estimator(section: AlgorithmSection) -> Estimator:
-    """The advantage estimator, wrapped in what changes its rewards (KL) and advantages (entropy)."""
+    """Build the advantage estimator, wrapped in what changes its rewards (KL) and advantages (entropy)."""
     from ramify.algos.aepo import EntropyAwareAdvantage
 
     kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
@@ -34,7 +34,7 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
 
 
 def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
-    """The reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
+    """Build the reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
     from ramify.rewards.trajectory_rewards import OverlongReward
 
     if section.overlong_margin is None:
@@ -83,7 +83,7 @@ def annotation_request(section: AlgorithmSection) -> "AnnotationRequest":
 
 
 def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
-    """The algorithm of a recipe, applied to a learner."""
+    """Build the algorithm of a recipe, applied to a learner."""
     return apply_algorithm(
         recipe.algorithm,
         learner,

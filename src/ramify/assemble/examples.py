@@ -127,7 +127,7 @@ def run_examples(
         for note in (*tools.notes, *dialect_notes(recipe.model)) if dev is None else ():
             console.note(note)
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
-        folder.take_up(setup.recipe, manifest, console.note)
+        folder.check_manifest(setup.recipe, manifest, console.note)
         rows, reader = open_examples(recipe, tools, console.note)
         size = sum(path.stat().st_size for path in data_files(recipe.data.train))
         if size >= _LARGE_FILE:

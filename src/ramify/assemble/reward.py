@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> BuiltReward:
-    """The reward; if it scores answers, it also reports the scores `reported`, in addition to those of the recipe.
+    """Build the reward; if it scores answers, it also reports the scores `reported`, in addition to those of the recipe.
 
     Raises:
         ConfigError: A file of the user's own cannot be used.

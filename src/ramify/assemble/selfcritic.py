@@ -51,7 +51,7 @@ def run_selfcritic(
     record = record_of(recipe)
     with claim_run_folder(recipe.run.dir, record, resume) as folder:
         manifest = _manifest(recipe, console)
-        folder.take_up(record, manifest, console.note)
+        folder.check_manifest(record, manifest, console.note)
         folder.begin(record, manifest)
         begin_session(folder.root, recipe.selfcritic.cycles)
         loop = SelfCritic(

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def http_client(name: str, config: HttpConfig, key: str | None = None, **settings: int) -> "HttpClient":
-    """A client for one service; `key` is kept out of all messages, `settings` are others of `HttpSettings`."""
+    """Return a client for one service; `key` is kept out of all messages, `settings` are others of `HttpSettings`."""
     from ramify.net.client import HttpClient, HttpSettings
 
     return HttpClient(name, HttpSettings(**config.values(), **settings), secrets=[key] if key else [])
@@ -37,7 +37,7 @@ def http_client(name: str, config: HttpConfig, key: str | None = None, **setting
 def build_provider(
     config: SearchSection, offline: bool, note: Callable[[str], None] = lambda _: None
 ) -> SearchProvider:
-    """The search provider.
+    """Build the search provider.
 
     Args:
         config: The recipe's search section.
@@ -86,7 +86,7 @@ def chat_model(
     extra: Mapping[str, Json] = MappingProxyType({}),
     **settings: int,
 ) -> ChatModel:
-    """A chat model; `name` is its service's name in messages, `settings` are as for `http_client`.
+    """Return a chat model; `name` is its service's name in messages, `settings` are as for `http_client`.
 
     With `whole` an answer that its most tokens cut is a failed request. `extra` goes with each request.
 
@@ -113,7 +113,7 @@ def chat_model(
 
 
 def page_source(config: BrowserConfig) -> "PageSource":
-    """The source that fetches pages; the caller closes it."""
+    """Return the source that fetches pages; the caller closes it."""
     from ramify.net.secrets import read_optional_key
     from ramify.tools.pages import GuardedPages, JinaPages
 

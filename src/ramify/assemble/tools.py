@@ -87,7 +87,7 @@ def build_tools(
 
 
 def _build_environment(section: EnvironmentSection) -> Toolbox:
-    """The environment of the recipe; of a server the tools are asked for now."""
+    """Build the environment of the recipe; of a server the tools are asked for now."""
     if isinstance(section, OwnEnvironmentConfig):
         from ramify.tools.class_environment import load_environment
 
@@ -114,7 +114,7 @@ def _build_environments(sections: Mapping[str, EnvironmentSection]) -> Toolbox:
 
 
 def _served(environment: Environment, server: str) -> Toolbox:
-    """The environment of a server; what it lists is part of what a run is made from."""
+    """Return the environment of a server; what it lists is part of what a run is made from."""
     notes = [
         f"environment: {shown(server)}, tools {', '.join(environment.tools)}",
         *(

@@ -1,4 +1,4 @@
-"""Builds training runs from recipes and runs them: RL, and the trees of its first step."""
+"""Builds RL runs from recipes and runs them: `ramify train`, and `ramify rollout`, which grows the trees of the first step."""
 
 import math
 from pathlib import Path
@@ -50,9 +50,10 @@ def run_rl(
     """Train to the end of the recipe on `ranks`; returns the last checkpoint.
 
     Raises:
-        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem of a new run worked.
+        UserError: The recipe, the data, the machine or the run folder is wrong, or every problem of a new run's first step
+            failed.
         RunInterruptedError: Ctrl-C or SIGTERM; the state was saved.
-        TrainingError: Training cannot go on; the message says why.
+        TrainingError: Training cannot continue; the message says why.
     """
     with claim_run_folder(recipe.run.dir, record_of(recipe), resume) as folder:
         run, state = build_rl(recipe, console, folder, ranks, layout)
@@ -63,29 +64,29 @@ def run_rl(
 def run_rollout(
     recipe: TrainRecipe, console: RunConsole, num_problems: int | None = None, start: Place | None = None
 ) -> dict[str, float]:
-    """Grow the trees of a run's first step and write `trees/` and `timing/`; returns their metrics.
+    """Grow the trees of a run's first step and write `trees/` and `timing/`, without training; returns their metrics.
 
-    If `num_problems` is None, it is `rollout.problems_per_step`. With `start`, one tree is grown that goes on from there.
-    Nothing is trained.
+    If `num_problems` is None, it is `rollout.problems_per_step`. With `start`, a single tree is grown, which continues from
+    that recorded node.
 
     Raises:
-        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem worked.
+        UserError: The recipe, the data, the machine or the run folder is wrong, or every problem failed.
         RunInterruptedError: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     with ROLLOUT.claim(recipe.run.dir, resume=False):
         task = build_task(recipe, console)
         with closed_on_error(task):
-            # First what may be wrong: the engine may start servers.
+            # The requests before the sampler: a mistake in `start` is reported before the engine starts servers.
             if start is None:
                 count = num_problems or recipe.rollout.problems_per_step
-                planned = first_step(task.problems, recipe.run.seed, count)
+                requests = first_step(task.problems, recipe.run.seed, count)
             else:
-                planned = (recorded_start(start, task.renderer.decode),)
+                requests = (recorded_start(start, task.renderer.decode),)
             sampler = build_sampler(
                 recipe, task, lambda: build_model(recipe.model, task.context_tokens), console
             )
-        return grow_rollout(sampler, planned, RunFolder(recipe.run.dir), record_of(recipe), console)
+        return grow_rollout(sampler, requests, RunFolder(recipe.run.dir), record_of(recipe), console)
 
 
 def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
@@ -94,15 +95,14 @@ def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
 
 
 def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, Any]:
-    """Return the manifest of a training run; `tokenizer` is the fingerprint of the model's.
-
-    The sandbox level is noted, not compared: a run may continue on another machine.
+    """Return the manifest of a training run; `tokenizer` is the fingerprint of the model's tokenizer.
 
     Raises:
-        ConfigError: A function of the user's own cannot be loaded.
+        ConfigError: A user-defined function cannot be loaded.
         DataError: A file cannot be read.
     """
     tools = dict(task.toolbox.identities)
+    # The sandbox level goes into `made_with`, which `--resume` does not compare: a run may continue on another machine.
     level = {"sandbox": tools.pop("python")} if "python" in tools else {}
     own = {
         **task_identity(task),
@@ -117,6 +117,7 @@ def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, An
 
 
 def _stage_of(recipe: TrainRecipe, task: Task) -> TrainingStage:
+    """Return what trained_prompts.json will say about this run: the prompts and the tools that the model was trained with."""
     names = tool_names(task.toolbox.shown.environments or {"": task.toolbox.specs})
     return training_stage(recipe.command, recipe.model.dialect, names, task.problems, recipe.model.folder)
 
@@ -137,10 +138,10 @@ def build_rl(
     start = starting_point(folder, training_setup(recipe), console)
     task = build_task(recipe, console)
     with closed_on_error(task):
-        return _build_on(task, recipe, console, folder, ranks, layout, start)
+        return _build_run(task, recipe, console, folder, ranks, layout, start)
 
 
-def _build_on(
+def _build_run(
     task: Task,
     recipe: TrainRecipe,
     console: RunConsole,
@@ -149,6 +150,7 @@ def _build_on(
     layout: Layout,
     start: Start,
 ) -> tuple[RlRun, LoopState]:
+    """Build the rest of the run on its task: checks and notes, learner, engine, saver, publisher, evaluation."""
     setup = training_setup(recipe)
     manifest = manifest_of(recipe, task, start.tokenizer)
     dev: tuple[Problem, ...] = ()
@@ -157,14 +159,14 @@ def _build_on(
         for note in notes:
             console.note(note)
         manifest["made_from"]["eval.test"] = problems_sha256(dev)
-    folder.take_up(setup.recipe, manifest, console.note)
+    folder.check_manifest(setup.recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
     steps = num_steps(recipe.run, recipe.data.epochs, len(task.problems), rollout.problems_per_step)
     guard = Guard(recipe.guard, rollout.max_tokens) if recipe.guard.enabled else None
-    looks_at_non_finite = guard is not None and recipe.guard.max_non_finite is not None
+    guard_counts_non_finite = guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
-    idle = recipe.algorithm.note_idle(
+    idle_settings = recipe.algorithm.note_idle(
         rollout.problems_per_step,
         recipe.learner.problems_per_minibatch,
         recipe.engine.computes_here,
@@ -173,7 +175,11 @@ def _build_on(
         f"{key}: {part.function} of {part.path}, sha256 {manifest['made_from']['functions'][key][:16]}"
         for key, part in recipe.functions.items()
     )
-    for note in (*functions, *idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
+    for note in (
+        *functions,
+        *idle_settings,
+        *note_long_warmup(recipe.learner.optimizer, steps * minibatches),
+    ):
         console.note(note)
 
     optimizer = recipe.learner.optimizer
@@ -191,6 +197,7 @@ def _build_on(
     )
 
     def make_learner() -> Learner:
+        # Every rank loads the model here, and keeps its shard.
         ranks.build(plan)
         return Learner(
             ranks,
@@ -200,10 +207,12 @@ def _build_on(
             temperature=rollout.temperature,
             max_grad_norm=optimizer.max_grad_norm,
             token_budget=recipe.learner.token_budget,
-            max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
+            # Where the guard counts non-finite steps, it decides when the run ends.
+            max_skipped_in_a_row=None if guard_counts_non_finite else MAX_SKIPPED_IN_A_ROW,
         )
 
     learner, state = restore(start, make_learner)
+    # After the learner, whose weights a local engine reads in place.
     engine_model = build_engine_model(recipe.engine, learner.model, plan.engine_model)
     sampler = build_sampler(recipe, task, lambda: engine_model, console, hands_over=True)
     with closed_on_error(sampler.agent.engine):

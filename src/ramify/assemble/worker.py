@@ -100,7 +100,7 @@ class WorkerPlan:
         return cls(**description)
 
     def engine_model(self) -> "PreTrainedModel":
-        """The model again, whole and frozen, in the type that it computes in."""
+        """Return the model again, whole and frozen, in the type that it computes in."""
         section = replace(self.model, path=self.source)
         return build_model(section, self.context_tokens, self.seed).requires_grad_(False)
 
@@ -188,7 +188,7 @@ def _keeps_its_base(section: TrainedModelConfig) -> bool:
 
 
 def _in_float32(model: "PreTrainedModel") -> "PreTrainedModel":
-    """The model with what is trained in float32."""
+    """Return the model with what is trained in float32."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -198,7 +198,7 @@ def _in_float32(model: "PreTrainedModel") -> "PreTrainedModel":
 def build_engine_model(
     engine: EngineConfig, model: "PreTrainedModel", again: "Callable[[], PreTrainedModel]"
 ) -> "PreTrainedModel":
-    """The model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
+    """Build the model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
 
     In a copy, tied weights are tied, and an adapter lies beside its base.
 

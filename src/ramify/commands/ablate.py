@@ -22,7 +22,7 @@ _SEEDS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "recipe",
         type=recipe_file,

@@ -17,7 +17,7 @@ _VERIFIERS = "traces.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "sources", type=Path, nargs="+", metavar="RUN|TRACES", help="run folders, or files of trees"
     )
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
     console = open_console(options)
     make_folder("--out", out)
     with locked_folder("--out", out):
-        settings.take_up(out)
+        settings.begin_or_continue(out)
         audit = _audit(settings, out, console)
         audit.write(out)
         write_page(out / PAGE, audit_page(audit, settings, out))

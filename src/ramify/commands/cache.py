@@ -14,7 +14,7 @@ _LAST_SECOND = 253_402_300_799.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
 
     coming = commands.add_parser("import", help="import a JSON cache of the papers' code")

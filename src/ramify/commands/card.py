@@ -26,7 +26,7 @@ _SCORES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "folder", type=Path, metavar="RUN", help="the folder of a finished evaluation, or of a training run"
     )

@@ -8,7 +8,7 @@ from ramify.core.errors import CaseError, ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "places",
         type=Path,

@@ -58,7 +58,7 @@ complete -c ramify -f -a '(__ramify)'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("shell", choices=tuple(_SCRIPTS), help="print the script of this shell")
     parser.add_argument(
         "words",

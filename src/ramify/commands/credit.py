@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("source", type=Path, metavar="RUN|TRACE", help="a run folder, or a file of trees")
     add_step(parser)
     add_tree(parser, "show each trajectory and node of this tree")

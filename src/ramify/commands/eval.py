@@ -26,7 +26,7 @@ _TEMPERATURE = 0.6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="what to run")
     add_override(parser)
     add_dry_run(parser)
@@ -136,7 +136,7 @@ def _default_evaluation(
     ks: tuple[int, ...],
     engine: dict[str, Any],
 ) -> dict[str, Any]:
-    """The recipe as a table: Python as the only tool, scored answers, token limits within the model's.
+    """Return the recipe as a table: Python as the only tool, scored answers, token limits within the model's.
 
     The dialect is that of the run that made the model, or tags.
 
@@ -176,7 +176,7 @@ def _default_evaluation(
 
 
 def _engine(named: str) -> dict[str, Any]:
-    """The table of an engine, by its name or the address of a vLLM server."""
+    """Return the table of an engine, by its name or the address of a vLLM server."""
     if named.startswith(("http://", "https://")):
         return {"name": "vllm", "urls": [named]}
     return {"name": "vllm", "launch": True} if named == "vllm" else {"name": named}

@@ -12,7 +12,7 @@ _SHOWN = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands' arguments."""
+    """Add the commands' arguments."""
     train.add_arguments(parser)
     parser.add_argument(
         "--show-mask",

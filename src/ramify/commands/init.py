@@ -18,7 +18,7 @@ _CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("dir", type=Path, metavar="DIR", help="a new or empty folder")
     parser.add_argument(
         "--notebook",

@@ -21,7 +21,7 @@ RECORD = "conversion.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
     verl = commands.add_parser("verl", help="a checkpoint of verl's FSDP backend")
     verl.add_argument(

@@ -10,7 +10,7 @@ from ramify.commands.parser import add_quiet, open_console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
     fetch = commands.add_parser("fetch", help="download a model into a folder")
     fetch.add_argument(

@@ -58,7 +58,7 @@ def write_output(option: str, path: Path, content: bytes) -> None:
 
 
 def _target(path: Path) -> Path:
-    """The file that links lead to, which is replaced instead of the link."""
+    """Return the file that links lead to, which is replaced instead of the link."""
     return Path(os.path.realpath(path))
 
 
@@ -73,7 +73,7 @@ def _are_one(first: Path, other: Path) -> bool:
 
 @contextmanager
 def new_output_folder(option: str, path: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes `path` when the block ends; if the block fails, nothing is left.
+    """Yield a folder to write to, which becomes `path` when the block ends; if the block fails, nothing is left.
 
     It lies beside `path`, so that it is renamed on one disk; all files in it are flushed before.
 

@@ -20,7 +20,7 @@ _MAX_TOKENS = 8192
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "places",
         nargs="+",
@@ -122,7 +122,7 @@ def _trees(files: list[Path], phase: "Phase") -> "Iterator[tuple[str, ScoredTree
 
 
 def _model_of(run: Path) -> Path:
-    """The tokenizer in a run's folder, or, of runs made before there was one, the model of its recipe.
+    """Return the tokenizer in a run's folder, or, of runs made before there was one, the model of its recipe.
 
     Raises:
         ConfigError: There is neither.

@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.ArgumentParser:
-    """The parser of `commands` (help texts by name); only `command` gets its arguments."""
+    """Build the parser of `commands` (help texts by name); only `command` gets its arguments."""
     parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -61,7 +61,7 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of a command; one module has the two that learn from examples."""
+    """Return the module of a command; one module has the two that learn from examples."""
     name = "examples" if command in ("sft", "dpo") else command.replace("-", "_")
     return importlib.import_module(f"ramify.commands.{name}")
 
@@ -122,7 +122,7 @@ def add_tree(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def recipe_file(text: str) -> Path:
-    """The recipe file `text`; if there is none, the shipped recipe of that name (`recipes/`, `.toml` are optional)."""
+    """Return the recipe file `text`; if there is none, the shipped recipe of that name (`recipes/`, `.toml` are optional)."""
     path = Path(text)
     shipped = shipped_recipes() / f"{path.name.removesuffix('.toml')}.toml"
     is_name = path.parent in (Path(), Path("recipes"))

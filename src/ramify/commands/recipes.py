@@ -21,7 +21,7 @@ _GPUS = re.compile(r"\b(one|\d+) GPUs? of (\d+) GB")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="print this recipe, to be copied and changed")
     add_output(parser)
 

@@ -13,7 +13,7 @@ _MOST_NAMED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "folder",
         type=Path,

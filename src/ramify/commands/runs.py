@@ -34,7 +34,7 @@ _LONGEST_REASON = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "words",
         nargs="*",

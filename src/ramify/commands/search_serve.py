@@ -20,7 +20,7 @@ _MAX_PORT = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument("corpus", type=Path, metavar="CORPUS.jsonl", help='one {"text": ...} a line')
     parser.add_argument(
         "--index",

@@ -7,7 +7,7 @@ from ramify.commands.parser import add_output, add_recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     add_recipe(parser)
     parser.add_argument("--resume", action="store_true", help="go on where run.dir was left, in any phase")
     add_output(parser)

@@ -8,7 +8,7 @@ from ramify.commands.parser import add_output, add_recipe, notes_of, open_consol
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     add_recipe(parser)
     parser.add_argument("--resume", action="store_true", help="make the answers that run.dir still lacks")
     add_output(parser)

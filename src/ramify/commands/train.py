@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands' arguments."""
+    """Add the commands' arguments."""
     add_recipe(parser)
     parser.add_argument("--max-steps", type=at_least_one, metavar="N", help="stop after step N of the run")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in run.dir")

@@ -19,7 +19,7 @@ _TOKEN_BYTES = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="the folder of a run, or one that holds several"
     )

@@ -77,7 +77,7 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
 
 
 def command_of(table: Mapping[str, Any]) -> str | None:
-    """The command that a recipe is for, by a key that only recipes for it have; None without such a key."""
+    """Return the command that a recipe is for, by a key that only recipes for it have; None without such a key."""
     return next(iter(_commands_of(table)), None)
 
 

@@ -135,7 +135,7 @@ _MOST_NAMESAKES = 3
 
 
 def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
-    """One line for each wrong key: unknown keys first, then in the order of the schema."""
+    """Return one line for each wrong key: unknown keys first, then in the order of the schema."""
     lines_by_key: dict[str, list[str]] = {}
     meant: set[str] = set()
     keys = frozenset(dotted_keys(schema))
@@ -180,7 +180,7 @@ def _described(schemas: Schemas, path: Sequence[str], mistake: ErrorDetails) -> 
 
 
 def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
-    """The key as a user writes it for pydantic's location, and the possible schemas there.
+    """Return the key as a user writes it for pydantic's location, and the possible schemas there.
 
     For a table with several forms, pydantic's location contains the form's name as well.
     """
@@ -201,7 +201,7 @@ def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schem
 
 
 def form_of(schema: Schema) -> tuple[str, tuple[str, ...]]:
-    """The key that selects the form of a table, and its values for this form."""
+    """Return the key that selects the form of a table, and its values for this form."""
     for key in FORM_KEYS:
         annotation = annotations_of(schema).get(key)
         if get_origin(annotation) is Literal:
@@ -310,14 +310,14 @@ def dotted_keys(schema: Schema, prefix: str = "") -> Iterator[str]:
 
 
 def schemas_in(annotation: Any) -> list[Schema]:  # noqa: ANN401 - any annotation
-    """The schemas of tables in a field's annotation."""
+    """Return the schemas of tables in a field's annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | Config):
         return [annotation]
     return [schema for option in get_args(annotation) for schema in schemas_in(option)]
 
 
 def annotations_of(schema: Schema) -> dict[str, Any]:
-    """The types of a table's keys."""
+    """Return the types of a table's keys."""
     if issubclass(schema, BaseModel):
         return {name: field.annotation for name, field in schema.model_fields.items()}
     return {field.name: field.type for field in fields(schema)}

@@ -85,7 +85,7 @@ def _set_keys(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def read_rate(run_dir: Path) -> float:
-    """The rate at which `random` branches as often as the rule of a training run did.
+    """Return the rate at which `random` branches as often as the rule of a training run did.
 
     Raises:
         ConfigError: The folder is not that of a run.
@@ -106,7 +106,7 @@ def read_rate(run_dir: Path) -> float:
 
 
 def paired_traces(run_dir: Path) -> tuple[Path, ...]:
-    """The traces of a training run, in the order of its steps.
+    """Return the traces of a training run, in the order of its steps.
 
     Raises:
         ConfigError: The folder is not that of a run with traces.
@@ -122,7 +122,7 @@ def paired_traces(run_dir: Path) -> tuple[Path, ...]:
 
 
 def read_paired_run(run_dir: Path) -> PairedRun:
-    """The branching decisions of a training run.
+    """Return the branching decisions of a training run.
 
     Raises:
         ConfigError: The folder is not that of a run with traces.
@@ -199,7 +199,7 @@ def trained_dialect(model: Path) -> str | None:
 
 
 def dialect_notes(model: ModelConfig) -> tuple[str, ...]:
-    """A note if the run that made the model taught it another dialect than the recipe's."""
+    """Return a note if the run that made the model taught it another dialect than the recipe's."""
     trained = trained_dialect(model.folder)
     if trained in (None, model.dialect):
         return ()
@@ -221,7 +221,7 @@ def _training_data(recipe: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[st
 
 
 def _recipe_of_run(model: Path) -> Mapping[str, Any]:
-    """The recipe of the run whose folder `model` is in, as a table; empty if it is in none, or the file is damaged."""
+    """Return the recipe of the run whose folder `model` is in, as a table; empty if it is in none, or the file is damaged."""
     for folder in (model, *model.parents[:_MAX_PARENTS]):
         recipe = folder / "recipe.toml"
         # A recipe without a manifest beside it is the user's own file, not a run's.

@@ -173,7 +173,7 @@ class AlgorithmSection(Section):
     def note_idle(
         self, problems_per_step: int, problems_per_minibatch: int, is_local: bool
     ) -> tuple[str, ...]:
-        """A note that names settings without effect when there is one optimizer step per rollout; none if all have one.
+        """Return a note that names settings without effect when there is one optimizer step per rollout; none if all have one.
 
         This is not an error: papers report such settings, and recipes of papers have them too when tried at a small
         size. `is_local`: the engine samples from the learner's weights, so the ratio is 1 up to rounding. With another

@@ -47,7 +47,7 @@ def refuse_large_steps(key: str, per_step: int, available: int) -> None:
 
 
 def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str, ...]:
-    """A note if the learning rate does not reach its peak within the run's `total_steps` optimizer steps."""
+    """Return a note if the learning rate does not reach its peak within the run's `total_steps` optimizer steps."""
     if optimizer.warmup(total_steps) <= total_steps:
         return ()
     return (
@@ -57,7 +57,7 @@ def note_long_warmup(optimizer: OptimizerConfig, total_steps: int) -> tuple[str,
 
 
 def note_idle_turn_limit(turn: int | None, whole: int) -> tuple[str, ...]:
-    """A note if the limit of a turn (`max_turn_tokens`) is not below that of its trajectory (`max_tokens`)."""
+    """Return a note if the limit of a turn (`max_turn_tokens`) is not below that of its trajectory (`max_tokens`)."""
     if turn is None or turn < whole:
         return ()
     return (

@@ -491,7 +491,7 @@ class Event:
 
 
 class EventSink(Protocol):
-    """Where events go."""
+    """Receives the events of a run, such as tool calls and grants."""
 
     def emit(self, event: Event) -> None:
         """Record one event; must be cheap."""

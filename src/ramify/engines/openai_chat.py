@@ -252,7 +252,7 @@ def _content(answer: Answer, content: Json) -> str | None:
     parts = content if isinstance(content, list) else [None]
     texts = [part.get("text", "") if isinstance(part, Mapping) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise answer.malformed("expected a message with a text")
+        raise answer.malformed("expected a message with text")
     return "".join(map(str, texts))
 
 

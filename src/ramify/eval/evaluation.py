@@ -1,6 +1,6 @@
-"""Scores of an evaluation: pass@k, mean@k, majority@k and parts of the reward, each with an interval over problems.
+"""Scores of an evaluation (pass@k, mean@k, majority@k, parts of the reward) and the contents of summary.json and times.json.
 
-And its files with numbers: summary.json and times.json.
+Each score has a confidence interval over problems.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
-    """All attempts at one problem, in order."""
+    """All attempts at one problem, in order; `groups` has the problem's values in the columns of `GROUPS`."""
 
     id: str
     groups: Mapping[str, str]
@@ -45,7 +45,7 @@ class ProblemResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results in the order of the problems, with the same number of attempts at each; `seed` is for the intervals."""
+    """Results in the order of the problems, with the same number of attempts at each; `seed` is that of the intervals' bootstrap."""
 
     results: tuple[ProblemResult, ...]
     seed: int
@@ -86,7 +86,7 @@ class Evaluation:
         return tuple(sorted({name for attempt in self.attempts for name in attempt.parts}))
 
     def values(self, column: str) -> tuple[str, ...]:
-        """Return the distinct values of a column, sorted."""
+        """Return the distinct values that problems have in a column of `GROUPS`, sorted."""
         return tuple(sorted({r.groups[column] for r in self.results if column in r.groups}))
 
     @property
@@ -100,13 +100,13 @@ class Evaluation:
 
     @property
     def calls_per_attempt(self) -> float:
-        """Mean number of tool calls that got a result: all calls but those over the limit."""
+        """Mean number of tool calls that got a result, so without calls over the limit."""
         counts = [sum(call.status != "over_limit" for call in attempt.calls) for attempt in self.attempts]
         return sum(counts) / len(counts)
 
     @property
     def by_verdict(self) -> "Evaluation":
-        """The evaluation in which the judge says what is right; an attempt without a verdict is not right."""
+        """The same attempts, correct if the judge's verdict says so; an attempt without a verdict is not correct."""
         results = (
             replace(
                 result,
@@ -126,7 +126,7 @@ class Evaluation:
 def make_evaluation(
     records: Sequence[AttemptRecord], problem_ids: Sequence[str], attempts: int, seed: int
 ) -> Evaluation:
-    """Group attempts by problem.
+    """Return the evaluation that these records are all attempts of: `attempts` at each problem.
 
     Raises:
         DataError: An attempt is missing, or belongs to none of these problems.
@@ -137,12 +137,12 @@ def make_evaluation(
     unknown = by_key.keys() - set(expected)
     if missing or unknown:
         problem, number = missing[0] if missing else min(unknown)
-        what = (
+        mismatch = (
             f"{len(missing)} are missing" if missing else f"{len(unknown)} belong to no problem of the data"
         )
         raise DataError(
-            f"the results are not the {len(expected)} attempts of this evaluation: {what}, the first is attempt "
-            f"{number} at problem {problem!r}"
+            f"the results are not the {len(expected)} attempts of this evaluation: {mismatch}, the first is attempt "
+            f"{number} at problem {problem!r}. Finish it with --resume, or evaluate in a new run.dir"
         )
     results = []
     for problem in problem_ids:
@@ -161,12 +161,13 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
     voters = [attempt for attempt in attempts if attempt.answer.strip()]
     if not voters:
         return False
-    groups: dict[str, str] = {}
+    # Each spelling of an answer votes for the first spelling that the scores treat as equal to it.
+    vote_of: dict[str, str] = {}
     for answer in dict.fromkeys(attempt.answer for attempt in voters):
-        groups[answer] = next((first for first in groups.values() if same_answer(answer, first)), answer)
+        vote_of[answer] = next((first for first in vote_of.values() if same_answer(answer, first)), answer)
     # most_common keeps equally frequent answers in order of first appearance.
-    winner = Counter(groups[attempt.answer] for attempt in voters).most_common(1)[0][0]
-    return any(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
+    winner = Counter(vote_of[attempt.answer] for attempt in voters).most_common(1)[0][0]
+    return any(attempt.correct for attempt in voters if vote_of[attempt.answer] == winner)
 
 
 def summarise(
@@ -179,17 +180,18 @@ def summarise(
     null: Mapping[str, Interval] = MappingProxyType({}),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
+    """Return the content of summary.json.
 
-    Intervals are {value, low, high, n}: a mean over n problems with the bounds of its 95 % interval.
+    It has no times, so that two runs with a deterministic engine give the same content. An interval is {value, low, high,
+    n}: a mean over n problems with the bounds of its 95 % interval.
 
     Args:
         evaluation: All attempts.
         ks: Values of k.
-        price: Price of tokens; None: no cost is given.
-        judged: Whether the recipe has a judge.
-        helper: What the helper of the repair tools was used in this session; None: nobody is asked.
-        null: The scores of agents that know nothing, by their names.
+        price: Price of tokens; None: leave out the cost.
+        judged: Show the judge's section even if no answer has a verdict yet, because the recipe has a judge.
+        helper: Tokens that the helper model of the repair tools used in this session; None: there is none.
+        null: Scores of the null agents (`eval.null_agents`), by their names.
         notes: Notes about the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
@@ -225,19 +227,19 @@ def summarise(
 
 
 def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """Return for each tool the calls by outcome, the attempts with and without it, and how many of either were correct.
+    """Return for each tool its calls by outcome, the attempts that used it or did not, and how many of each were correct.
 
     Every call is executed, failed (it raised or timed out) or refused without running (unreadable, unknown tool, over
-    the limit). `repeated` counts calls, of any outcome, that the same attempt had made before.
+    the limit). `repeated` counts calls, of any outcome, that the same attempt had made before. An attempt used a tool if
+    a call of it was executed.
     """
     attempts = evaluation.attempts
     names = sorted({call.tool for attempt in attempts for call in attempt.calls})
-    return {name: _tool(name, attempts) for name in names}
+    return {name: _tool_row(name, attempts) for name in names}
 
 
 def repair_table(evaluation: Evaluation) -> dict[str, dict[str, int]]:
-    """Return for each repair (a rewriter by name, or an outcome of the debugger) how often, in how many attempts, and how many of
-    these were correct."""
+    """Return for each repair (a rewriter, or an outcome of the debugger) its number, its attempts and how many of these are correct."""
     attempts = evaluation.attempts
     names = sorted({name for attempt in attempts for name in attempt.repairs})
     table = {}
@@ -251,12 +253,12 @@ def repair_table(evaluation: Evaluation) -> dict[str, dict[str, int]]:
     return table
 
 
-def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dict[str, Any]:
+def summarise_times(times: Sequence[AttemptTimes], lag: EventLoopLag) -> dict[str, Any]:
     """Return the content of times.json: seconds of attempts, of each tool's calls (running, queued), of a blocked event loop.
 
     Args:
         times: Lines of times.jsonl.
-        held_up: How long the event loop was blocked since the evaluation was started or resumed.
+        lag: Time that the event loop was blocked since the evaluation was started or resumed.
     """
     calls: dict[str, list[TimedCall]] = {}
     for line in times:
@@ -271,29 +273,31 @@ def summarise_times(times: Sequence[AttemptTimes], held_up: EventLoopLag) -> dic
             }
             for tool, tool_calls in sorted(calls.items())
         },
-        "event_loop": {"held_up": held_up.seconds, "longest": held_up.longest},
+        "event_loop": {"held_up": lag.seconds, "longest": lag.longest},
     }
 
 
 def summarise_services(times: Sequence[AttemptTimes]) -> dict[str, Any]:
-    """Return what summary.json says of the services behind tool calls: `services`, or nothing if no call had any."""
+    """Return the key `services` of summary.json, the counts of the services behind tool calls; nothing if there were none."""
     counts: Counter[str] = Counter()
-    for call in (call for line in times for call in line.calls):
-        counts.update(call.services)
+    for line in times:
+        for call in line.calls:
+            counts.update(call.services)
     table = service_table(counts)
     return {"services": table} if table else {}
 
 
 def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+    """Return the scores by k, and the means of the reward's parts."""
     parts = {name: evaluation.part(name) for name in evaluation.part_names}
     return {
-        **_shares(evaluation, ks),
+        **_scores_by_k(evaluation, ks),
         "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
     }
 
 
 def _calibration(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the calibration error over the attempts that state how sure they are; nothing if none does."""
+    """Return the calibration error over the attempts that state a confidence; nothing if none does."""
     stated = [attempt for attempt in evaluation.attempts if "confidence" in attempt.parts]
     if not stated:
         return {}
@@ -301,7 +305,7 @@ def _calibration(evaluation: Evaluation) -> dict[str, Any]:
     return {"calibration": {"n": len(stated), "error": error}}
 
 
-def _shares(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+def _scores_by_k(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     return {
         "pass_at": {str(k): asdict(evaluation.pass_at(k)) for k in ks},
         "mean_at": {str(k): asdict(evaluation.mean_at(k)) for k in ks},
@@ -310,15 +314,14 @@ def _shares(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
 
 
 def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
-    """Return the number of answers that count as wrong because they could not be read, or because comparing them took too long."""
+    """Return the numbers of answers counted as wrong without a comparison: `unread` cannot be parsed, `timeout` took too long."""
     return {
         name: sum(attempt.parts.get(name, 0.0) > 0 for attempt in attempts) for name in ("unread", "timeout")
     }
 
 
 def _judge(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
-    """Return the counts of verdicts, their agreement with the other scores of the same answers, and the shares of right answers by
-    verdict."""
+    """Return the counts of verdicts, their agreement with the other scores, and the scores by k if verdicts decide."""
     parts = [attempt.parts for attempt in evaluation.attempts]
     verdicts = [scores["judge"] for scores in parts if "judge" in scores]
     return {
@@ -326,25 +329,25 @@ def _judge(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
         "right": sum(verdict >= 1.0 for verdict in verdicts),
         "without_verdict": len(parts) - len(verdicts),
         "agreement": judge_agreement(parts),
-        **_shares(evaluation.by_verdict, ks),
+        **_scores_by_k(evaluation.by_verdict, ks),
     }
 
 
-def _tool(name: str, attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
+def _tool_row(name: str, attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
     calls = [call for attempt in attempts for call in attempt.calls if call.tool == name]
     outcomes = Counter(call.outcome for call in calls)
     used = [any(c.tool == name and c.outcome == "executed" for c in attempt.calls) for attempt in attempts]
-    with_it = [attempt.correct for attempt, was in zip(attempts, used, strict=True) if was]
-    without = [attempt.correct for attempt, was in zip(attempts, used, strict=True) if not was]
+    correct_with = [attempt.correct for attempt, did in zip(attempts, used, strict=True) if did]
+    correct_without = [attempt.correct for attempt, did in zip(attempts, used, strict=True) if not did]
     return {
         "calls": len(calls),
         **{outcome: outcomes[outcome] for outcome in _OUTCOMES},
         "repeated": sum(call.repeated for call in calls),
         "statuses": dict(sorted(Counter(call.status for call in calls).items())),
-        "attempts_with": len(with_it),
-        "correct_with": sum(with_it),
-        "attempts_without": len(without),
-        "correct_without": sum(without),
+        "attempts_with": len(correct_with),
+        "correct_with": sum(correct_with),
+        "attempts_without": len(correct_without),
+        "correct_without": sum(correct_without),
     }
 
 

@@ -1,4 +1,4 @@
-"""Evaluations: of a live sampler, without files, and of a recipe, whose attempts are saved when they end and whose summary is a page."""
+"""Runs evaluations: `evaluate` of a sampler, in memory; `evaluate_plan` of a recipe, with a folder that can be resumed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,21 +57,21 @@ DECIDES: Mapping[Literal["score", "judge"], str] = {"score": "correct", "judge":
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """All that an evaluation is made from.
+    """Everything that an evaluation with a folder needs.
 
     Attributes:
-        folder: Where its results go.
-        recipe: The recipe, for the folder.
-        manifest: What the scores depend on.
+        folder: Folder of the results.
+        recipe: The recipe, to be written into the folder.
+        manifest: Fingerprints of everything that the scores depend on.
         task: Problems, tools and reward.
         open_sampler: Makes the agent; its argument receives notes of the engine about its service.
         attempts: Independent attempts at each problem.
-        k: The k of the pass@k that are reported.
-        right_by: What makes an attempt right: the reward's own score, or the judge's verdict.
+        k: Values of k for which scores are reported.
+        right_by: What decides whether an attempt is correct: the reward's own score, or the judge's verdict.
         seed: Seed of the run.
-        price: Price of a million tokens; None: no cost is given.
-        group_size: Attempts that must be made together; None: each can be made alone.
-        null_scores: Scores agents that know nothing (`eval.null_agents`); None: nobody asked for them.
+        price: Price of a million tokens; None: leave out the cost.
+        group_size: Number of attempts that a deterministic engine must make together; None: each can be made alone.
+        null_scores: Scores the null agents (`eval.null_agents`); None: leave them out.
     """
 
     folder: Path
@@ -92,28 +92,31 @@ def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) 
     """Make the attempts of a plan and write the results into its folder; `resume` continues an evaluation there.
 
     Raises:
-        UserError: The folder is of another evaluation, or damaged; no problem worked; the judge gave no verdict.
+        UserError: The folder is of another evaluation, or damaged; every problem failed; the judge gave no verdict.
         RunInterruptedError: Ctrl-C or SIGTERM; finished attempts are saved.
     """
-    run = _Run.opened(plan, console, resume)
-    held_up, null = run.attempt_all()
-    if held_up.is_noticeable:
-        console.note(f"the event loop was blocked for up to {held_up.longest:.2f} s at a time (times.json)")
+    session = _Session.begin_or_resume(plan, console, resume)
+    lag, null = session.make_attempts()
+    if lag.is_noticeable:
+        console.note(f"the event loop was blocked for up to {lag.longest:.2f} s at a time (times.json)")
     problems = [problem.id for problem in plan.task.problems]
+    # From the file and not from memory: it also has the attempts of earlier sessions.
     evaluation = make_evaluation(read_records(plan.folder), problems, plan.attempts, plan.seed)
-    run.note_missing_verdicts(evaluation)
+    session.note_missing_verdicts(evaluation)
     counts = not_compared(evaluation.attempts)
     if any(counts.values()):
         console.note(
             f"answers that count as wrong: {counts['unread']} could not be read as mathematics, the comparison of "
             f"{counts['timeout']} ran out of CPU time"
         )
-    run.write(evaluation, held_up, null)
+    session.write(evaluation, lag, null)
     return evaluation
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Session:
+    """One session of an evaluation: makes the attempts that earlier sessions have not finished."""
+
     plan: EvalPlan
     console: RunConsole
     groups: tuple[tuple[TreeRequest, ...], ...]
@@ -135,8 +138,8 @@ class _Run:
         return self.plan.task
 
     @classmethod
-    def opened(cls, plan: EvalPlan, console: RunConsole, resume: bool) -> "_Run":
-        """Read the attempts of earlier sessions, and make the folder one of this evaluation."""
+    def begin_or_resume(cls, plan: EvalPlan, console: RunConsole, resume: bool) -> "_Session":
+        """Write recipe, tokenizer and manifest into the folder, and read the attempts of earlier sessions there."""
         folder, task = plan.folder, plan.task
         groups = tuple(in_groups(planned_attempts(task.problems, plan.attempts), plan.group_size))
         records: tuple[AttemptRecord, ...] = ()
@@ -153,15 +156,17 @@ class _Run:
                 f"restore {MANIFEST}."
             )
         else:
-            records = _take_up(plan, groups, console)
+            records = _resume_attempts(plan, groups, console)
             unjudged = frozenset(
                 (record.problem, record.attempt)
                 for record in records
                 if task.reward.judge is not None and "judge" not in record.parts
             )
-            again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
+            to_judge = (
+                f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
+            )
             total = sum(map(len, groups))
-            console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
+            console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{to_judge}")
         done = frozenset((record.problem, record.attempt) for record in records)
         replace_file(folder / RECIPE, plan.recipe.text.encode())
         copy_tokenizer(task.renderer.tokenizer, folder)
@@ -170,25 +175,26 @@ class _Run:
         begin_session(folder, sum(map(len, groups)))
         return cls(plan, console, groups, done, unjudged)
 
-    def attempt_all(self) -> tuple[EventLoopLag, Mapping[str, Interval]]:
-        """Make all attempts that are not done; returns how long the event loop was blocked, and what agents that know nothing score.
+    def make_attempts(self) -> tuple[EventLoopLag, Mapping[str, Interval]]:
+        """Make all attempts that are not done; returns the time that the event loop was blocked, and the null agents' scores.
 
         Raises:
             RunInterruptedError: Ctrl-C or SIGTERM.
         """
         groups = [
-            left
+            missing
             for group in self.groups
-            if (left := [request for request in group if attempt_key(request) not in self.done])
+            if (missing := [request for request in group if attempt_key(request) not in self.done])
         ]
 
+        # With nothing left to sample, no engine is started: the task is enough to judge and to score null agents.
         def open_sampler() -> Sampler | Task:
             return self.plan.open_sampler(self._note_of_engine) if groups else self.task
 
         after = f"the attempts that have ended are in {self.folder}, go on with --resume"
         with sampling(self.task, open_sampler, after) as session:
             sampler = session.sampler if isinstance(session.sampler, Sampler) else None
-            session.stop.run(self._attempt(sampler, groups))
+            session.stop.run(self._make_groups(sampler, groups))
             null = session.stop.run(self._null_scores())
             return session.loop.delays.take(), null
 
@@ -198,7 +204,7 @@ class _Run:
         with self.console.phase("agents that know nothing", 3 * len(self.task.problems)) as phase:
             return await self.plan.null_scores(phase)
 
-    async def _attempt(self, sampler: Sampler | None, groups: Sequence[Sequence[TreeRequest]]) -> None:
+    async def _make_groups(self, sampler: Sampler | None, groups: Sequence[Sequence[TreeRequest]]) -> None:
         if self.unjudged:
             await self._judge_again()
         if sampler is not None:
@@ -207,6 +213,7 @@ class _Run:
                 await grow_in_groups(sampler, groups, self._recorder(sampler, phase), phase, whole=whole)
             for note in sampler.timing.failure_notes():
                 self.console.note(note)
+            # With attempts of earlier sessions there is a result even if all of this session failed.
             if not self.done:
                 sampler.scoring.require_success()
         if self.task.reward.judge is not None:
@@ -228,16 +235,18 @@ class _Run:
                     "events": events,
                 }
             )
+            # Last: an attempt with a line in the results is done.
             results.append(record.to_json())
             phase.advance(1)
 
-        async def keep(scored: ScoredTree, seconds: float) -> None:
+        async def save(scored: ScoredTree, seconds: float) -> None:
             key = scored.tree.key
             events = sampler.timing.take((key.step, key.slot))
+            # In a thread, because the event loop must not wait for the disk; one at a time, so that lines do not mix.
             async with recording:
                 await asyncio.to_thread(write, scored, seconds, events)
 
-        return keep
+        return save
 
     async def _judge_again(self) -> None:
         """Score the attempts without a verdict again, from their saved trees."""
@@ -285,7 +294,7 @@ class _Run:
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
-    def write(self, evaluation: Evaluation, held_up: EventLoopLag, null: Mapping[str, Interval]) -> None:
+    def write(self, evaluation: Evaluation, lag: EventLoopLag, null: Mapping[str, Interval]) -> None:
         """Sort the results by problem, and write the table, the page and, last, summary.json.
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
@@ -306,7 +315,7 @@ class _Run:
         for lines in attempt_lines(self.folder):
             lines.sort(keys)
         write_index(tree_lines(self.folder).path)
-        times = summarise_times(measured, held_up)
+        times = summarise_times(measured, lag)
         if self.task.reward.judge is not None:
             times["judge"] = self.task.reward.judge.counts.as_json()
         write_record(self.folder / "times.json", times)
@@ -315,13 +324,13 @@ class _Run:
         write_record(self.folder / "summary.json", summary)
 
 
-def _take_up(
+def _resume_attempts(
     plan: EvalPlan, groups: Sequence[Sequence[TreeRequest]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
-    """Return the attempts of earlier sessions that count as done; drops all other lines from the files.
+    """Drop the lines of unfinished attempts from the files; returns the attempts of earlier sessions that are done.
 
-    Dropped are lines that a crash cut off and lines of unfinished attempts; in a deterministic evaluation also all
-    lines of a group in which an attempt is missing.
+    A line that a crash cut off is unfinished. In a deterministic evaluation so are all attempts of a group in which one
+    is missing.
 
     Raises:
         ConfigError: The attempts were made with other settings.
@@ -340,17 +349,17 @@ def _take_up(
         )
     whole = plan.group_size is not None
     done = frozenset(chain.from_iterable(done_in(group, records.keys(), whole=whole) for group in keys))
-    # Until the end it would be that of other lines.
+    # It is written again at the end; until then it would not fit the lines.
     index_path(tree_lines(folder).path).unlink(missing_ok=True)
     for lines in attempt_lines(folder):
         lines.keep(done)
     if len(done) < len(records):
         console.note(
-            f"{len(records) - len(done)} finished attempts belong to groups with unfinished ones; run.deterministic "
-            "makes such groups again as a whole"
+            f"{len(records) - len(done)} finished attempts are in groups with unfinished ones; run.deterministic repeats such "
+            "groups as a whole"
         )
-    if traced := len(done - tree_lines(folder).keys()):
-        console.note(f"warning: {tree_lines(folder).path} lacks {traced} attempts that are done")
+    if untraced := len(done - tree_lines(folder).keys()):
+        console.note(f"warning: {tree_lines(folder).path} lacks {untraced} attempts that are done")
     if done:
         note_session(folder, before, plan.manifest["made_with"][-1], console.note)
     return tuple(record for key, record in records.items() if key in done)
@@ -386,17 +395,17 @@ async def evaluate(
         problems: The problems.
         attempts: Independent attempts at each.
         phase: Shows the progress, and what the rollout is waiting for.
-        decides: Part of the reward that says whether an attempt is right.
-        group_size: Attempts that must be made together; None: each can be made alone.
+        decides: Part of the reward that decides whether an attempt is correct.
+        group_size: Number of attempts that a deterministic engine must make together; None: each can be made alone.
 
     Raises:
-        DataError: Problem after problem failed, and none worked.
+        DataError: Every problem failed.
         EngineError: The engine broke its contract.
     """
     trees: dict[TreeKey, ScoredTree] = {}
     records: list[AttemptRecord] = []
 
-    async def keep(scored: ScoredTree, seconds: float) -> None:
+    async def collect(scored: ScoredTree, seconds: float) -> None:
         del seconds
         (reward,) = scored.rewards
         trees[scored.tree.key] = scored
@@ -405,7 +414,7 @@ async def evaluate(
 
     planned = planned_attempts(problems, attempts)
     groups = in_groups(planned, group_size)
-    await grow_in_groups(sampler, groups, keep, phase, whole=group_size is not None)
+    await grow_in_groups(sampler, groups, collect, phase, whole=group_size is not None)
     ids = [problem.id for problem in problems]
     evaluation = make_evaluation(records, ids, attempts, sampler.agent.run_seed)
     return evaluation, tuple(trees[each.key] for each in planned)

@@ -125,7 +125,7 @@ class PassSettings:
 def forward_row(
     model: PreTrainedModel, row: PackedRow, settings: PassSettings
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logprobs, and entropies on request, of the written tokens of a row, without gradient. Nats, [W] each
+    """Return logprobs, and entropies on request, of the written tokens of a row, without gradient. Nats, [W] each
 
     Args:
         model: Loaded by `ramify.modeling`.

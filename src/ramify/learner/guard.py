@@ -100,13 +100,13 @@ _ENOUGH, _LEAST_BEST = 0.6, 0.1
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """What the guard remembers.
+    """The guard's memory of earlier steps.
 
     Attributes:
         in_a_row: Number of consecutive steps, up to now, that violated a threshold.
         fallbacks: How often the run fell back to an earlier checkpoint.
-        is_clean: Whether no step since the last checkpoint violated a threshold.
-        keeps: Whether good checkpoints are kept.
+        is_clean: True if no step since the last checkpoint violated a threshold.
+        keeps: True if good checkpoints are kept.
         passed: Settings whose thresholds some step was within.
         candidate: Step of a clean checkpoint whose weights no later step has tested yet.
         last_good: Step of the latest good checkpoint: it was clean, and the step after it passed too.
@@ -157,7 +157,7 @@ class GuardState:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Pure decisions on metrics.
+    """Decides from each step's metrics whether the policy has collapsed, and what to do; its memory is a `GuardState`.
 
     Attributes:
         config: The thresholds.
@@ -168,7 +168,7 @@ class Guard:
     max_tokens: int
 
     def start(self) -> GuardState:
-        """Before the first step."""
+        """Return the state before the first step."""
         return GuardState(keeps=self.config.keep_good)
 
     def look(

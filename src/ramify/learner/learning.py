@@ -72,7 +72,7 @@ def annotate(
     if request == AnnotationRequest():
         return tuple(AnnotatedTree(s.tree, s.rewards, behavior_annotations(s.tree)) for s in trees)
     # Each unique token once, however often the algorithm counts it: an annotation belongs to a token, not to a path.
-    shares = learner.share_out([counted_once(scored.tree) for scored in trees])
+    shares = learner.pack_and_deal([counted_once(scored.tree) for scored in trees])
     rows = shares.all_rows
     computed: list[_NodeValues] = [{} for _ in trees]
     if request.old == "recompute" or request.entropies:

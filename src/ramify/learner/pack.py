@@ -1,10 +1,10 @@
 """Packs trees into rows of unique tokens, for one forward pass each.
 
-A row holds a whole tree, or one context of one path if a model cannot share prefixes. Its tokens are depth-first in the
-forest of contexts: what goes on from a node's end comes behind it, then what goes on from inside it, the latest place first.
-So everything between a token and the end of its segment's subtree has that segment in its context, and a node's own tokens
-lie together. A run of tokens without a fork is one segment. A fresh context starts at position 0 without ancestors. The
-first token of a branch is predicted by the last token before it in its context, wherever that is in the row.
+A row holds a whole tree, or one context of one trajectory if a model cannot share prefixes. Its tokens are in depth-first
+order of the context forest: behind a node come the nodes that continue from its end, then those that continue from inside
+it, the latest cut first. So the tokens of a node lie together, and a segment (a run of tokens without a fork) is followed
+by exactly the tokens that have it in their context. A fresh context starts at position 0 without ancestors. The first token
+of a branch is predicted by the last token before it in its context, wherever that is in the row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -29,11 +29,11 @@ from ramify.core.tree import Cut, Node, Source, Tree
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of a tree's contexts, each from its first token on.
+    """The part of a tree that becomes one row: some of its contexts, each from its first token on.
 
     Attributes:
-        sizes: How many of its first tokens each node has in the piece, by node id; with a node there is all that stands
-            before it in its context.
+        sizes: For each node in the piece, how many of its first tokens are in it, by node id. All that stands before a
+            node in its context is in the piece too.
         trained: Ids of the nodes that are trained in this piece; the others are context that an earlier piece trains.
         paths: Indices, in the whole tree, of the trajectories through each node, by node id. [d] each
     """
@@ -43,41 +43,43 @@ class Piece:
     paths: Mapping[str, Ints]
 
 
-def whole(tree: Tree) -> Piece:
-    """Return the piece that is the whole tree."""
-    return next(_pieces(tree, [{node.id: len(node.token_ids) for node in tree.nodes}]))
+def whole_tree(tree: Tree) -> Piece:
+    """Return the whole tree as one piece."""
+    return next(_make_pieces(tree, [{node.id: len(node.token_ids) for node in tree.nodes}]))
 
 
-def one_context_each(tree: Tree) -> Iterator[Piece]:
+def cut_into_contexts(tree: Tree) -> Iterator[Piece]:
     """Return a piece for each context of each trajectory; a context that several trajectories share comes once for each."""
     segments = [segment for trajectory in tree.trajectories for segment in trajectory.segments]
-    return _pieces(tree, [{node.id: size for node, size in segment.parts} for segment in segments])
+    return _make_pieces(tree, [{node.id: size for node, size in segment.parts} for segment in segments])
 
 
-def _pieces(tree: Tree, runs: Sequence[Mapping[str, int]]) -> Iterator[Piece]:
+def _make_pieces(tree: Tree, sizes_of_pieces: Sequence[Mapping[str, int]]) -> Iterator[Piece]:
     paths = leaves_below(tree)
-    owned: set[str] = set()
-    for sizes in runs:
-        yield Piece(sizes, frozenset(sizes) - owned, paths)
-        owned |= sizes.keys()
+    trained: set[str] = set()
+    for sizes in sizes_of_pieces:
+        # A node is trained in the first piece that has it, and only there.
+        yield Piece(sizes, frozenset(sizes) - trained, paths)
+        trained |= sizes.keys()
 
 
 def cut_at_branches(tree: Tree, most_tokens: int) -> Iterator[Piece]:
-    """Return pieces of consecutive contexts, as many as have `most_tokens` unique tokens together; a longer context comes alone.
+    """Return pieces of at most `most_tokens` unique tokens, each of as many consecutive contexts as fit.
 
-    What two pieces share is computed in both and trained in the first (`PackedRow.num_repeated`).
+    A context that is longer is a piece of its own. What two pieces share is computed in both and trained in the first
+    (`PackedRow.num_repeated`).
     """
-    runs: list[dict[str, int]] = []
+    sizes_of_pieces: list[dict[str, int]] = []
     for trajectory in tree.trajectories:
         for segment in trajectory.segments:
             own = {node.id: size for node, size in segment.parts}
-            before = runs[-1] if runs else {}
-            union = {name: max(own.get(name, 0), before.get(name, 0)) for name in {**before, **own}}
-            if runs and sum(union.values()) <= most_tokens:
-                runs[-1] = union
+            last = sizes_of_pieces[-1] if sizes_of_pieces else {}
+            union = {name: max(own.get(name, 0), last.get(name, 0)) for name in {**last, **own}}
+            if sizes_of_pieces and sum(union.values()) <= most_tokens:
+                sizes_of_pieces[-1] = union
             else:
-                runs.append(own)
-    return _pieces(tree, runs)
+                sizes_of_pieces.append(own)
+    return _make_pieces(tree, sizes_of_pieces)
 
 
 def pack(
@@ -113,11 +115,13 @@ def tree_rows(
     share_prefixes: bool,
     most_tokens: int | None = None,
 ) -> tuple[PackedRow, ...]:
-    """Return one row for each tree that has credit; trees without any count in the denominator only.
+    """Return one row for each tree that has credit, or several if the tree is cut.
+
+    Trees without credit count in the denominator only.
 
     Args:
         trees: Trees of one optimizer step.
-        token_budget: Number of tokens computed at a time.
+        token_budget: Maximum number of tokens in one forward pass.
         keep_dead: Keep nodes with weight but without advantage, because a KL term or an entropy bonus acts on them too.
         share_prefixes: False gives each context of each trajectory a row of its own, for models with layers that fold
             the context into a state (linear attention).
@@ -125,37 +129,38 @@ def tree_rows(
 
     Raises:
         ValueError: Credit and tree do not match, or a context starts with a written token.
-        DataError: An advantage or a logprob is not a finite number; or a tree's tokens need not be the sampled ones.
+        DataError: An advantage or a logprob is not a finite number; or a tree's tokens may differ from the sampled ones.
     """
     rows: list[PackedRow] = []
     first_path = 0
     for number, credited in enumerate(trees):
         tree, credit = credited.tree, credited.credit
         if credit.keys() != {node.id for node in tree.nodes if node.source is Source.POLICY}:
-            raise ValueError(f"tree {number}: credit belongs on policy nodes and on all of them")
+            raise ValueError(f"tree {number}: expected credit for each policy node and for no other node")
         if not all(node.exact_ids for node in tree.nodes):
             raise DataError(
-                f"problem {tree.problem.id!r}: its tokens were made from an engine's text and need not be those that were "
-                "sampled. Train on trees of an engine that returns token ids"
+                f"problem {tree.problem.id!r}: its tokens were encoded again from an engine's text and may differ from the "
+                "sampled ones. Train on trees of an engine that returns token ids"
             )
         if not is_dead(credit.values(), keep_dead):
-            pieces = _cut(tree, share_prefixes, most_tokens)
+            pieces = _cut_tree(tree, share_prefixes, most_tokens)
+            # Of a tree that is cut, pieces without credit of their own need not be computed.
             live = (
                 p for p in pieces if not is_dead((credit[n] for n in p.trained if n in credit), keep_dead)
             )
             rows.extend(
-                _flatten(credited, piece, _Layout(number, first_path, piece.trained, token_budget))
+                _fill_row(credited, piece, _RowBuilder(number, first_path, piece.trained, token_budget))
                 for piece in live
             )
         first_path += len(tree.trajectories)
     return tuple(rows)
 
 
-def _cut(tree: Tree, share_prefixes: bool, most_tokens: int | None) -> Iterable[Piece]:
+def _cut_tree(tree: Tree, share_prefixes: bool, most_tokens: int | None) -> Iterable[Piece]:
     if not share_prefixes:
-        return one_context_each(tree)
+        return cut_into_contexts(tree)
     if most_tokens is None or sum(len(node.token_ids) for node in tree.nodes) <= most_tokens:
-        return (whole(tree),)
+        return (whole_tree(tree),)
     return cut_at_branches(tree, most_tokens)
 
 
@@ -177,67 +182,77 @@ def join(rows: Sequence[PackedRow], token_budget: int) -> tuple[PackedRow, ...]:
             room = token_budget
         groups[-1].append(row)
         room -= size
-    return tuple(_joined(group) for group in groups)
+    return tuple(_join_group(group) for group in groups)
 
 
-def _flatten(credited: CreditedTree, piece: Piece, layout: "_Layout") -> PackedRow:
+def _fill_row(credited: CreditedTree, piece: Piece, row: "_RowBuilder") -> PackedRow:
+    """Add the nodes of a piece to an empty row, depth-first in its context forest."""
     tree, credit = credited.tree, credited.credit
-    forest = _Forest.of(tree, piece)
+    forest = _ContextForest.of(tree, piece)
     ends: dict[tuple[str, int], _End] = {}
-    waiting = list(reversed(forest.roots))
-    while waiting:
-        node = waiting.pop()
-        origin = forest.places.get(node.id)
+    # The top of the stack comes next in the row, hence the reversals.
+    stack = list(reversed(forest.roots))
+    while stack:
+        node = stack.pop()
+        origin = forest.origins.get(node.id)
         before = _START if origin is None else ends[origin]
-        ends.update(layout.add(node, before, forest.behind[node.id]))
+        ends.update(row.add(node, before, forest.continuations[node.id]))
         if node.id in credit and node.id in piece.trained and node.token_ids:
-            layout.write(
+            row.mark_written(
                 node, before.last, credit[node.id], credited.annotations[node.id], piece.paths[node.id]
             )
-        for _, behind in sorted(forest.behind[node.id].items()):
-            waiting.extend(reversed(behind))
-    return layout.row()
+        # By ascending offset, so that what continues from the node's end is on top.
+        for _, children in sorted(forest.continuations[node.id].items()):
+            stack.extend(reversed(children))
+    return row.finish()
 
 
 @dataclass(frozen=True, slots=True)
-class _Forest:
-    """The contexts of a piece: where each node goes on from.
+class _ContextForest:
+    """The contexts of a piece as a forest: the node that each node continues from.
 
     Attributes:
-        roots: The nodes before which nothing stands.
-        places: For each other node the id of the node that it goes on from, and after how many of its tokens.
-        behind: For each node those that go on from it, by the number of its tokens before them; the whole node is there
-            always.
+        roots: The nodes that begin a context.
+        origins: For each other node, the id of the node that it continues from, and the number of that node's tokens
+            before it.
+        continuations: For each node, the nodes that continue from it, by the number of its tokens before them. Its size
+            in the piece is always a key, with an empty list if nothing continues from its end.
     """
 
     roots: tuple[Node, ...]
-    places: Mapping[str, tuple[str, int]]
-    behind: Mapping[str, Mapping[int, Sequence[Node]]]
+    origins: Mapping[str, tuple[str, int]]
+    continuations: Mapping[str, Mapping[int, Sequence[Node]]]
 
     @classmethod
-    def of(cls, tree: Tree, piece: Piece) -> "_Forest":
-        """Read the contexts of the piece's nodes; those of one place are in the order of their paths."""
+    def of(cls, tree: Tree, piece: Piece) -> "_ContextForest":
+        """Read the contexts of the piece's nodes; nodes that continue from the same token are in the order of their paths."""
         inside = [node for node in tree.nodes if node.id in piece.sizes]
-        behind: dict[str, dict[int, list[Node]]] = {node.id: {piece.sizes[node.id]: []} for node in inside}
-        places: dict[str, tuple[str, int]] = {}
+        continuations: dict[str, dict[int, list[Node]]] = {
+            node.id: {piece.sizes[node.id]: []} for node in inside
+        }
+        origins: dict[str, tuple[str, int]] = {}
         roots = []
         for node in inside:
             if node.parent is None or node.context == "fresh":
                 roots.append(node)
                 continue
-            above, size = node.parent, piece.sizes.get(node.parent, 0)
+            origin, size = node.parent, piece.sizes.get(node.parent, 0)
             if isinstance(node.context, Cut):
-                above, size = node.context.node, node.context.tokens
-            places[node.id] = above, size
-            behind[above].setdefault(size, []).append(node)
-        return cls(tuple(roots), places, behind)
+                origin, size = node.context.node, node.context.tokens
+            origins[node.id] = origin, size
+            continuations[origin].setdefault(size, []).append(node)
+        return cls(tuple(roots), origins, continuations)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a context after a node: its segment, its last token in the row, its length.
+    """The end of a context within a row.
 
-    `forks` says that more than one node continues from here, so none of them may extend the segment.
+    Attributes:
+        segment: Index of its last segment; -1: it is empty.
+        last: Index of its last token in the row; -1: it is empty.
+        depth: Its number of tokens, which is the position of the next one.
+        forks: True if what comes next must begin a segment of its own, because more than one node continues from here.
     """
 
     segment: int
@@ -250,8 +265,8 @@ _START = _End(segment=-1, last=-1, depth=0, forks=True)
 
 
 @dataclass(slots=True)
-class _Layout:
-    """A row under construction."""
+class _RowBuilder:
+    """A row under construction: first each node's tokens (`add`), then, if they are trained, their credit (`mark_written`)."""
 
     tree: int
     first_path: int
@@ -271,31 +286,35 @@ class _Layout:
     num_repeated: int = 0
 
     def add(
-        self, node: Node, before: _End, behind: Mapping[int, Sequence[Node]]
+        self, node: Node, before: _End, continuations: Mapping[int, Sequence[Node]]
     ) -> dict[tuple[str, int], _End]:
-        """Append a node's tokens, which continue from `before`, up to the last place that others go on from.
+        """Append the tokens of a node that the piece has; they continue from `before`.
 
-        Returns the ends at all these places (`_Forest.behind`).
+        Returns:
+            By node id and number of its tokens, the end of the context wherever nodes continue from this one.
         """
-        size = max(behind)
+        size = max(continuations)
         ends: dict[tuple[str, int], _End] = {}
         start, done = len(self.tokens), 0
         self.tokens.extend(node.token_ids[:size])
         self.positions.append(np.arange(before.depth, before.depth + size))
         if node.id not in self.trained:
             self.num_repeated += size
-        for offset, others in sorted(behind.items()):
-            forks = len(others) + (offset < size) != 1
+        # One segment up to each offset that nodes continue from.
+        for offset, children in sorted(continuations.items()):
+            # Inside the node, its own remaining tokens are one more continuation.
+            forks = len(children) + (offset < size) != 1
             if offset == done:
                 before = replace(before, forks=before.forks or forks)
             else:
-                segment = self._segment(before, start + done, offset - done)
+                segment = self._add_segment(before, start + done, offset - done)
                 before = _End(segment, start + offset - 1, before.depth + offset - done, forks)
             ends[node.id, offset] = before
             done = offset
         return ends
 
-    def _segment(self, before: _End, start: int, size: int) -> int:
+    def _add_segment(self, before: _End, start: int, size: int) -> int:
+        """Extend the segment of `before`, or begin a new one if the context forks there; returns its index."""
         if before.forks:
             self.segments.append(SegmentSpan(before.segment, start, start + size))
             return len(self.segments) - 1
@@ -303,30 +322,39 @@ class _Layout:
         self.segments[before.segment] = SegmentSpan(span.parent, span.start, start + size)
         return before.segment
 
-    def write(self, node: Node, before: int, credit: NodeCredit, notes: NodeAnnotations, paths: Ints) -> None:
+    def mark_written(
+        self, node: Node, before: int, credit: NodeCredit, annotations: NodeAnnotations, paths: Ints
+    ) -> None:
         """Mark the last added node as written by the policy; the token at row index `before` predicts its first token."""
         size = len(node.token_ids)
         if before < 0:
             raise ValueError(
-                f"node {node.id!r}: its context starts with a written token, which nothing predicts"
+                f"node {node.id!r}: its context starts with a response token, so no token predicts it"
             )
-        behavior, old = np.array(node.behavior_logprobs), notes.old_logprobs
+        behavior, old = np.array(node.behavior_logprobs), annotations.old_logprobs
         parts = (credit.s_plus, credit.s_minus, credit.weight, credit.num_paths, behavior, old)
         if any(len(part) != size for part in parts):
             raise ValueError(
-                f"node {node.id!r}: {size} tokens, credit and logprobs of {[len(p) for p in parts]}"
+                f"node {node.id!r}: credit and logprobs of {', '.join(f'{len(p)}' for p in parts)} tokens, expected {size}"
             )
-        names = ("an advantage", "an advantage", "a weight", "a path", "a sampled logprob", "a logprob")
+        names = (
+            "an advantage",
+            "an advantage",
+            "a weight",
+            "num_paths",
+            "a sampled logprob",
+            "an old logprob",
+        )
         for name, part in zip(names, parts, strict=True):
             if not np.isfinite(part).all():
                 raise DataError(
-                    f"node {node.id!r} of tree {self.tree}: {name} is not a finite number; nothing was trained on it"
+                    f"node {node.id!r} of tree {self.tree}: {name} is not a finite number, so this step is not taken"
                 )
-        index = np.arange(len(self.tokens) - size, len(self.tokens))
-        previous = index - 1
-        previous[0] = before
-        self.written.append(index)
-        self.predictor.append(previous)
+        written = np.arange(len(self.tokens) - size, len(self.tokens))
+        predictor = written - 1
+        predictor[0] = before
+        self.written.append(written)
+        self.predictor.append(predictor)
         span = WrittenSpan(
             self.tree, node.id, self.num_written, self.num_written + size, paths + self.first_path
         )
@@ -335,56 +363,58 @@ class _Layout:
         self.credits.append(credit)
         self.behavior.append(behavior)
         self.old.append(old)
-        if notes.ref_logprobs is not None:
-            self.ref.append(notes.ref_logprobs)
+        if annotations.ref_logprobs is not None:
+            self.ref.append(annotations.ref_logprobs)
 
-    def row(self) -> PackedRow:
+    def finish(self) -> PackedRow:
         """Return the finished row."""
         return PackedRow(
             token_ids=np.array(self.tokens, dtype=np.int64),
-            positions=_whole(self.positions),
+            positions=_concatenate_ints(self.positions),
             segments=tuple(self.segments),
-            written=_whole(self.written),
-            predictor=_whole(self.predictor),
+            written=_concatenate_ints(self.written),
+            predictor=_concatenate_ints(self.predictor),
             spans=tuple(self.spans),
-            s_plus=_reals([c.s_plus for c in self.credits]),
-            s_minus=_reals([c.s_minus for c in self.credits]),
-            weight=_reals([c.weight for c in self.credits]),
-            num_paths=_reals([c.num_paths for c in self.credits]),
-            behavior_logprobs=_reals(self.behavior),
-            old_logprobs=_reals(self.old),
-            ref_logprobs=_reals(self.ref) if self.ref else None,
+            s_plus=_concatenate_floats([c.s_plus for c in self.credits]),
+            s_minus=_concatenate_floats([c.s_minus for c in self.credits]),
+            weight=_concatenate_floats([c.weight for c in self.credits]),
+            num_paths=_concatenate_floats([c.num_paths for c in self.credits]),
+            behavior_logprobs=_concatenate_floats(self.behavior),
+            old_logprobs=_concatenate_floats(self.old),
+            ref_logprobs=_concatenate_floats(self.ref) if self.ref else None,
             num_repeated=self.num_repeated,
             token_budget=self.token_budget,
         )
 
 
-def _joined(rows: Sequence[PackedRow]) -> PackedRow:
+def _join_group(rows: Sequence[PackedRow]) -> PackedRow:
     if len(rows) == 1:
         return rows[0]
     offsets = np.cumsum([0, *(len(row.token_ids) for row in rows)])[:-1]
     return PackedRow(
-        token_ids=_whole([row.token_ids for row in rows]),
-        positions=_whole([row.positions for row in rows]),
-        segments=_shifted([row.segments for row in rows], offsets),
-        written=_whole([row.written + offset for row, offset in zip(rows, offsets, strict=True)]),
-        predictor=_whole([row.predictor + offset for row, offset in zip(rows, offsets, strict=True)]),
-        spans=_spans_shifted(rows),
-        s_plus=_reals([row.s_plus for row in rows]),
-        s_minus=_reals([row.s_minus for row in rows]),
-        weight=_reals([row.weight for row in rows]),
-        num_paths=_reals([row.num_paths for row in rows]),
-        behavior_logprobs=_reals([row.behavior_logprobs for row in rows]),
-        old_logprobs=_reals([row.old_logprobs for row in rows]),
+        token_ids=_concatenate_ints([row.token_ids for row in rows]),
+        positions=_concatenate_ints([row.positions for row in rows]),
+        segments=_shift_segments([row.segments for row in rows], offsets),
+        written=_concatenate_ints([row.written + offset for row, offset in zip(rows, offsets, strict=True)]),
+        predictor=_concatenate_ints(
+            [row.predictor + offset for row, offset in zip(rows, offsets, strict=True)]
+        ),
+        spans=_shift_spans(rows),
+        s_plus=_concatenate_floats([row.s_plus for row in rows]),
+        s_minus=_concatenate_floats([row.s_minus for row in rows]),
+        weight=_concatenate_floats([row.weight for row in rows]),
+        num_paths=_concatenate_floats([row.num_paths for row in rows]),
+        behavior_logprobs=_concatenate_floats([row.behavior_logprobs for row in rows]),
+        old_logprobs=_concatenate_floats([row.old_logprobs for row in rows]),
         ref_logprobs=None
         if rows[0].ref_logprobs is None
-        else _reals([row.ref_logprobs for row in rows if row.ref_logprobs is not None]),
+        else _concatenate_floats([row.ref_logprobs for row in rows if row.ref_logprobs is not None]),
         num_repeated=sum(row.num_repeated for row in rows),
         token_budget=rows[0].token_budget,
     )
 
 
-def _spans_shifted(rows: Sequence[PackedRow]) -> tuple[WrittenSpan, ...]:
+def _shift_spans(rows: Sequence[PackedRow]) -> tuple[WrittenSpan, ...]:
     offsets = np.cumsum([0, *(len(row.written) for row in rows)]).tolist()
     return tuple(
         replace(span, start=span.start + offset, stop=span.stop + offset)
@@ -393,7 +423,7 @@ def _spans_shifted(rows: Sequence[PackedRow]) -> tuple[WrittenSpan, ...]:
     )
 
 
-def _shifted(groups: Sequence[Sequence[SegmentSpan]], offsets: Ints) -> tuple[SegmentSpan, ...]:
+def _shift_segments(groups: Sequence[Sequence[SegmentSpan]], offsets: Ints) -> tuple[SegmentSpan, ...]:
     spans: list[SegmentSpan] = []
     for group, offset in zip(groups, offsets.tolist(), strict=True):
         first = len(spans)
@@ -403,9 +433,9 @@ def _shifted(groups: Sequence[Sequence[SegmentSpan]], offsets: Ints) -> tuple[Se
     return tuple(spans)
 
 
-def _whole(parts: Sequence[Ints]) -> Ints:
+def _concatenate_ints(parts: Sequence[Ints]) -> Ints:
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def _reals(parts: Sequence[Floats]) -> Floats:
+def _concatenate_floats(parts: Sequence[Floats]) -> Floats:
     return np.concatenate([np.empty(0), *parts])

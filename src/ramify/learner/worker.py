@@ -53,16 +53,16 @@ class RowGradients:
         rows: Its rows.
         settings: How they are computed.
         losses: Terms of the loss on tokens.
-        linear: For each row the coefficient of each written token's logprob in a further term, which is how a loss on whole
-            trajectories acts on them ([W] each); None: there is none.
+        sequence_gradients: For each row the gradient of the sequence loss with respect to each written token's logprob
+            ([W] each); None: there is no sequence loss.
         denominator: Divides the loss.
-        passes: How many rows the rank with the most has.
+        passes: Number of rows of the rank that has most; a rank with fewer makes up empty passes.
     """
 
     rows: tuple[PackedRow, ...]
     settings: PassSettings
     losses: tuple[TokenLoss, ...]
-    linear: tuple[Floats, ...] | None
+    sequence_gradients: tuple[Floats, ...] | None
     denominator: float
     passes: int
 
@@ -102,7 +102,7 @@ class Worker:
     def forward(
         self, rows: Sequence[PackedRow], settings: PassSettings, of_reference: bool, passes: int
     ) -> list[RowValues]:
-        """Logprobs, and entropies on request, of this rank's rows."""
+        """Return logprobs, and entropies on request, of this rank's rows."""
         with self._opened(of_reference) as model, gathered(model):
             values = [_as_arrays(forward_row(model, row, settings)) for row in rows]
             with torch.no_grad():
@@ -123,8 +123,10 @@ class Worker:
             head.grad = buffer
         with reduced(self.model):
             for number, row in enumerate(work.rows):
-                linear = None if work.linear is None else work.linear[number]
-                _accumulate(self.model, row, work, linear, buffer, totals)
+                sequence_gradients = (
+                    None if work.sequence_gradients is None else work.sequence_gradients[number]
+                )
+                _accumulate(self.model, row, work, sequence_gradients, buffer, totals)
             _make_up(self.model, work.passes - len(work.rows))
         if buffer is not None and not is_direct:
             add_reduced(self._head(), buffer)
@@ -269,7 +271,7 @@ def _accumulate(
     model: PreTrainedModel,
     row: PackedRow,
     work: RowGradients,
-    linear: Floats | None,
+    sequence_gradients: Floats | None,
     head_grad: torch.Tensor | None,
     totals: Totals,
 ) -> None:
@@ -294,8 +296,8 @@ def _accumulate(
         for output in outputs:
             totals.add_token_loss(output)
         terms = [output.loss for output in outputs]
-        if linear is not None:
-            terms.append((tensor(linear[chunk]) * logprobs).sum())
+        if sequence_gradients is not None:
+            terms.append((tensor(sequence_gradients[chunk]) * logprobs).sum())
         return sum(terms, logprobs.new_zeros(())) / work.denominator
 
     logprobs, entropies = backward_row(model, row, work.settings, loss, head_grad)

@@ -122,7 +122,8 @@ class VerlShards:
             parts = sum(rank[name].local.numel() for rank in self._ranks)
             if math.prod(piece.layout.shape) > parts:
                 raise DataError(
-                    f"{self._files[0]}: {name} is {list(piece.layout.shape)}, the ranks have {parts:,} of its numbers"
+                    f"{self._files[0]}: {name} has shape {list(piece.layout.shape)}, but the shards have only {parts:,} of its "
+                    "values. Restore the shards of all ranks"
                 )
         return {name: piece.layout for name, piece in first.items()}
 

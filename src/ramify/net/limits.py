@@ -187,7 +187,9 @@ def _decompress(decoder: _Decoder, chunk: bytes, room: int, where: str) -> bytes
     try:
         plain = decoder.decompress(chunk, room)
     except zlib.error:
-        raise RequestFailedError(FailureKind.MALFORMED, f"{where}: the compressed body is broken") from None
+        raise RequestFailedError(
+            FailureKind.MALFORMED, f"{where}: the compressed body cannot be decompressed"
+        ) from None
     # zlib would buffer whatever follows the end of the compressed data, without limit.
     if decoder.unused_data:
         raise RequestFailedError(FailureKind.MALFORMED, f"{where}: more data follows the compressed body")

@@ -66,15 +66,17 @@ class Branching:
         self._start_root = start_root
         self._start_branch = start_branch
         self._decisions: dict[str, BranchDecision] = {}
-        self._places: dict[str, tuple[BranchKey, int]] = {}
+        self._positions: dict[str, tuple[BranchKey, int]] = {}
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
         brancher = parts.brancher
-        # A rule that never wants a child is not asked: in the metrics it would look like a rule that is stuck.
-        self.asks = brancher.max_children > 0 and parts.environment.branches != "never"
-        if self.asks and brancher.probe_tokens < 1:
+        # A rule that never wants a branch decides nothing: in the metrics its decisions would look like those of a stuck rule.
+        self.is_active = brancher.max_children > 0 and parts.environment.branches != "never"
+        if self.is_active and brancher.probe_tokens < 1:
             raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
         self._budget = self._make_budget()
-        self._first = self._count(brancher.first_roots(parts.limits.n), max(1, brancher.num_monitor))
+        self._first_roots = self._check_roots(
+            brancher.first_roots(parts.limits.n), max(1, brancher.num_monitor)
+        )
         self._ranks = self._root_ranks()
         self._monitored: dict[int, Trajectory] = {}
         self._next_root = 0
@@ -82,15 +84,15 @@ class Branching:
     def _make_budget(self) -> BranchBudget:
         parts, key, name = self._parts, self._key, self._problem.id
         most = parts.limits.max_calls + parts.environment.max_observations
-        quota = parts.brancher.quota(key, name) if self.asks else None
+        quota = parts.brancher.quota(key, name) if self.is_active else None
         if quota is None:
-            return BranchBudget(most, parts.brancher.max_children if self.asks else 0)
+            return BranchBudget(most, parts.brancher.max_children if self.is_active else 0)
         rounding = uniform(stream(parts.run_seed, key.step, key.slot, key.attempt, name, "quota"))
         return QuotaBudget(most, parts.brancher.max_children, quota=quota, rounding=rounding)
 
     def start(self) -> None:
         """Start the first roots."""
-        self._add_roots(self._first)
+        self._add_roots(self._first_roots)
         if not self._parts.brancher.num_monitor:
             self._open_budget()
 
@@ -102,14 +104,14 @@ class Branching:
         if len(self._monitored) == self._parts.brancher.num_monitor:
             self._open_budget()
 
-    def ended(self, key: BranchKey | None) -> None:
+    def trajectory_ended(self, key: BranchKey | None) -> None:
         """Note that a trajectory has ended and can claim no more budget."""
         if key is not None:
             self._budget.finish(key)
             self._allocate()
 
     async def decide(self, state: TrajectoryState, turns: tuple[Entropy, ...]) -> BranchDecision:
-        """Ask the rule about the tool result before `state`'s turn, and fork the sessions before the parent's next call.
+        """Let the rule decide on the tool result before `state`'s turn, and fork the sessions before the parent's next call.
 
         Args:
             state: Where a branch would continue; its path is that of the node at which the branch would start.
@@ -137,9 +139,9 @@ class Branching:
             draw=candidate.draw,
         )
         self._decisions[decision.node] = decision
-        self._places[decision.node] = state.key, state.depth
+        self._positions[decision.node] = state.key, state.depth
         if proposal.children and not self._budget.spent:
-            # Before the grant is known: the parent goes on at once, and its state with it.
+            # Fork before the grant is known: the parent goes on at once and changes its session.
             forks = [await self._fork(state, index) for index in range(1, proposal.children + 1)]
             branch = replace(state.after_turn(None, decision), own_from=len(state.turns))
             now = asyncio.get_running_loop().time()
@@ -150,13 +152,13 @@ class Branching:
 
     def finished_decisions(self) -> list[BranchDecision]:
         """Return all decisions with the budget that was left for them; call it when every trajectory has ended."""
-        return [self._finished(decision) for decision in self._decisions.values()]
+        return [self._with_budget_left(decision) for decision in self._decisions.values()]
 
-    def _finished(self, decision: BranchDecision) -> BranchDecision:
-        key, depth = self._places[decision.node]
+    def _with_budget_left(self, decision: BranchDecision) -> BranchDecision:
+        key, depth = self._positions[decision.node]
         decision = replace(decision, budget_left=self._budget.left_for(key, depth))
         chance = self._budget.chance(key, depth)
-        # The rule wants every branch of a quota, and the budget says which.
+        # Under a quota the rule wants every branch, and the budget draws which it gets.
         return decision if chance is None else replace(decision, probability=chance, planned=decision.taken)
 
     async def _fork(self, state: TrajectoryState, index: int) -> EnvironmentSession | Failure | None:
@@ -169,18 +171,18 @@ class Branching:
         )
         return await self._keeper.fork(state.session, seed)
 
-    def dropped(self, state: TrajectoryState) -> None:
-        """Note that a granted branch could not get its state; a fresh trajectory from the prompt takes its place."""
+    def replace_branch(self, state: TrajectoryState) -> None:
+        """Start a fresh trajectory from the prompt in place of a granted branch that got no session."""
         assert state.key is not None
         node = node_id(state.path[:-1])
         self._decisions[node] = replace(self._decisions[node], taken=self._decisions[node].taken - 1)
         # Without a place in the order of grants, so that it can claim nothing that was granted to others.
         self._start_root(self._next_root, None)
         self._next_root += 1
-        self.ended(state.key)
+        self.trajectory_ended(state.key)
 
     def skip(self, state: TrajectoryState) -> None:
-        """Decide against a branch after this result, because its turn ended within the shared tokens."""
+        """Record that nothing branches after this result, without a decision of the rule, because no probe follows it."""
         assert state.key is not None
         self._budget.resolve(state.key, state.depth, 0)
         self._allocate()
@@ -190,14 +192,14 @@ class Branching:
         proposal = rule.propose(candidate, state.history)
         if not 0 <= proposal.children <= rule.max_children:
             raise ConfigError(f"branching: {proposal.children} children, expected 0 to {rule.max_children}")
-        # An engine that knows an entropy within bounds only (vLLM's top K): does the decision depend on what it does not know?
+        # An engine that returns only the top K logprobs bounds the entropy: does the decision differ between the bounds?
         ends = candidate.extremes
         if ends is None:
             return proposal, False
         least, greatest = (rule.propose(end, state.history).children for end in ends)
         return proposal, least != greatest
 
-    def _count(self, roots: int, least: int) -> int:
+    def _check_roots(self, roots: int, least: int) -> int:
         n = self._parts.limits.n
         if not least <= roots <= n:
             raise ConfigError(f"branching: {roots} roots, expected {least} to n = {n}")
@@ -206,8 +208,8 @@ class Branching:
     def _open_budget(self) -> None:
         n = self._parts.limits.n
         monitor = [self._monitored[root] for root in sorted(self._monitored)]
-        roots = self._count(self._parts.brancher.num_roots(n, monitor), self._first)
-        # First, since what the new roots can claim must be known before anything is granted.
+        roots = self._check_roots(self._parts.brancher.num_roots(n, monitor), self._first_roots)
+        # Roots first: what they can claim must be known before anything is granted.
         self._add_roots(roots)
         self._budget.open(n - roots)
         self._allocate()
@@ -216,7 +218,7 @@ class Branching:
         n, key = self._parts.limits.n, self._key
         if self._parts.brancher.keeps_slot_order:
             return tuple(range(n))
-        # Drawn, because a scarce budget goes to the first in the order: root 0 would get more of it in every tree.
+        # In random order: a scarce budget goes to the first, and root 0 would get more of it in every tree.
         name = stream(self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, "roots")
         return tuple(permutation(name, n).tolist())
 

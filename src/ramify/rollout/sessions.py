@@ -1,4 +1,4 @@
-"""The sessions of one tree: opened, forked, replayed, asked and closed, so that none is left open whatever fails; their replies."""
+"""The environment's sessions of one tree, opened, forked, replayed and closed so that none is left open; replies to turns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class SessionKeeper:
-    """Holds the sessions of one tree; an environment that fails, or takes too long, gives a `Failure`."""
+    """Opens, forks and closes the sessions of one tree. If the environment fails or is late, it returns a `Failure`."""
 
     environment: Environment
     problem: Problem
@@ -42,7 +42,7 @@ class SessionKeeper:
         async def fork() -> EnvironmentSession:
             copy = await session.fork(seed)
             if copy is session:
-                raise TypeError("fork gave the session itself")
+                raise TypeError("fork returned the session itself, expected a copy")
             return copy
 
         return await self._take(fork)
@@ -64,7 +64,7 @@ class SessionKeeper:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def ask(self, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
-        """Return what a method of the environment gives within its deadline.
+        """Await a method of the environment, for at most the environment's deadline; a `Failure` if it fails or is late.
 
         Raises:
             RamifyError: An error of the run.
@@ -74,23 +74,23 @@ class SessionKeeper:
             try:
                 return await first_good((task,), seconds)
             except asyncio.CancelledError:
-                # It frees what it had begun, within a deadline that starts now.
+                # Leave it one more deadline, from now, to free what it had begun.
                 self._ending.append(asyncio.create_task(asyncio.wait((task.task,), timeout=seconds)))
                 raise
         try:
             await asyncio.wait((task.task,))
         except asyncio.CancelledError:
-            # It frees what it had begun, each part within a deadline of its own.
+            # It frees what it had begun; its parts have deadlines of their own.
             abandon(task.task)
             self._ending.append(task.task)
             raise
         return task.task.result()
 
     async def _take(self, give: Callable[[], Awaitable[EnvironmentSession]]) -> EnvironmentSession | Failure:
-        """Hold the session that `give` returns; a session that comes too late is closed."""
+        """Hold the session that `give` returns, to close it later; one that comes too late is closed at once."""
         is_late = False
 
-        async def taken() -> EnvironmentSession:
+        async def take() -> EnvironmentSession:
             session = await give()
             if is_late or self._is_over:
                 await session.close()
@@ -99,7 +99,7 @@ class SessionKeeper:
             return session
 
         try:
-            answer = await self.ask(taken)
+            answer = await self.ask(take)
         except BaseException:
             is_late = True
             raise
@@ -114,9 +114,9 @@ async def _close(session: EnvironmentSession) -> None:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What one tree asks of its environment besides calls; each failure is an event with its reason.
+    """Everything that one tree needs of its environment besides tool calls; each failure is emitted as an event.
 
-    `failures` collects why trajectories failed, in order.
+    `failures` holds the reasons why trajectories failed, in order.
     """
 
     parts: AgentParts
@@ -125,13 +125,13 @@ class World:
     failures: list[str] = field(default_factory=list)
 
     async def step(self, session: EnvironmentSession, node: Node, turn: ParsedTurn) -> Observation | Failure:
-        """Return the reply to a turn that is no call, with its texts cut and without keys."""
+        """Return the reply to a turn without calls; its texts are cut to the limit, and secrets are redacted."""
 
         async def step() -> Observation:
-            return self._checked(await session.step(turn))
+            return self._checked_observation(await session.step(turn))
 
         with self.parts.waits.on("environment"):
-            return self.reported("step", node.id, await self.keeper.ask(step))
+            return self.report_failure("step", node.id, await self.keeper.ask(step))
 
     async def score(self, session: EnvironmentSession, trajectory: Trajectory) -> float | Failure:
         """Return the reward of the whole trajectory, on top of those of its turns."""
@@ -139,13 +139,13 @@ class World:
         async def score() -> float:
             paid = await session.score(trajectory)
             if not is_paid(paid):
-                raise TypeError(f"score gave {paid!r:.60}, expected a finite number")
+                raise TypeError(f"score returned {paid!r:.60}, expected a finite number")
             return float(paid)
 
-        return self.reported("score", trajectory.leaf.id, await self.keeper.ask(score))
+        return self.report_failure("score", trajectory.leaf.id, await self.keeper.ask(score))
 
     async def replay(self, path: Sequence[Node]) -> EnvironmentSession | Failure:
-        """Return a new session, in which the turns of a path were made again; each reply must be the recorded one."""
+        """Return a new session in which the turns of a path are replayed; each reply must equal the recorded one."""
         session = await self.keeper.open()
         if isinstance(session, Failure):
             return session
@@ -155,14 +155,14 @@ class World:
             after = path[index + 1] if index + 1 < len(path) else None
             if after is None or after.source is not Source.TOOL or not (after.results or after.messages):
                 continue
-            differs = await self._again(session, node, after)
-            if differs is not None:
+            failure = await self._replay_turn(session, node, after)
+            if failure is not None:
                 self.keeper.close(session)
-                return differs
+                return failure
         return session
 
-    def reported(self, method: str, node: str, answer: Value | Failure) -> Value | Failure:
-        """Return the answer; emit an event if it is a failure."""
+    def report_failure(self, method: str, node: str, answer: Value | Failure) -> Value | Failure:
+        """Emit an event if the answer is a failure; returns the answer."""
         if isinstance(answer, Failure):
             reason, tree = redact(answer.reason)[:500], (self.key.step, self.key.slot)
             now = asyncio.get_running_loop().time()
@@ -172,7 +172,7 @@ class World:
                 self.failures.append(answer.reason)
         return answer
 
-    async def _again(self, session: EnvironmentSession, node: Node, recorded: Node) -> Failure | None:
+    async def _replay_turn(self, session: EnvironmentSession, node: Node, recorded: Node) -> Failure | None:
         if isinstance(node.turn, Calls):
             results = await run_calls(self.parts, self.key, node.id, node.calls, session)
             same = results == recorded.results
@@ -188,18 +188,18 @@ class World:
             else Failure(ValueError(f"node {node.id}: the replayed reply differs from the recorded one"))
         )
 
-    def _checked(self, reply: object) -> Observation:
-        """Return the observation, if it can be shown, recorded and read back.
+    def _checked_observation(self, reply: object) -> Observation:
+        """Return the observation, its texts cut and redacted.
 
         Raises:
-            TypeError: It cannot.
+            TypeError: It is none that can be rendered, recorded and read back.
         """
         if not isinstance(reply, Observation):
-            raise TypeError(f"step gave {type(reply).__name__}, expected an Observation")
+            raise TypeError(f"step returned {type(reply).__name__}, expected an Observation")
         if not is_paid(reply.reward) or not isinstance(reply.ends, bool):
             raise TypeError("the reward of an observation is not a finite number, or `ends` is not a bool")
         if not all(isinstance(message, Message) and message.role == "user" for message in reply.messages):
-            raise TypeError("an observation holds messages that are not of the user")
+            raise TypeError("a message of an observation has another role than user")
         most = self.parts.limits.max_result_chars
         return replace(
             reply,
@@ -212,7 +212,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Reply to a turn: the end of the trajectory, or tokens that are added to the context."""
+    """Reply to a turn: the reason why the trajectory ends (`stop`), or tokens that are added to the context."""
 
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()
@@ -244,18 +244,20 @@ async def _reply_without_calls(
 ) -> Reply:
     """Return what follows a turn without calls: the environment's reply, or the end."""
     assert node.turn is not None
-    usual = StopReason.ANSWERED if isinstance(node.turn, Final) else StopReason.MALFORMED
+    usual_stop = StopReason.ANSWERED if isinstance(node.turn, Final) else StopReason.MALFORMED
     most = world.parts.environment.max_observations
     if not most:
-        return Reply(usual)
+        return Reply(usual_stop)
     if state.steps >= most:
         return Reply(StopReason.CALLS)
     observation = await world.step(session, node, node.turn)
     if isinstance(observation, Failure):
         return Reply(StopReason.FAILED)
     if observation.ends or not observation.messages:
-        ended = StopReason.ENDED if observation.ends and usual is StopReason.MALFORMED else usual
-        return Reply(ended, messages=observation.messages, reward=observation.reward)
+        # An answer stays an answer even if the environment ends the episode with it.
+        is_malformed = usual_stop is StopReason.MALFORMED
+        stop = StopReason.ENDED if observation.ends and is_malformed else usual_stop
+        return Reply(stop, messages=observation.messages, reward=observation.reward)
     with content_errors("the environment's reply cannot be rendered"):
         turn = state.shared_text + node.text
         ids = world.parts.renderer.render_user_turn(turn, observation.messages, state.tools)

@@ -70,33 +70,34 @@ class TreeGrower:
         self._request = request
         self._problem = request.problem
         self._key = request.key
-        self._above = request.above
+        # Recorded nodes that all trajectories continue, in place of a prompt; usually none.
+        self._recorded = request.above
         self._deadline = deadline
         self._take_slot = take_slot
         self._nodes: dict[str, Node] = {}
         self._contexts: dict[str, tuple[int, ...]] = {}
-        self._start: NodePath = ()
-        self._first: EnvironmentSession | None = None
+        self._start_path: NodePath = ()
+        self._opened: EnvironmentSession | None = None
         self._opening = ""
 
     async def grow(self) -> Tree:
-        """Run until every trajectory has ended; the tree of a problem whose content cannot be used has failed.
+        """Grow the tree until every trajectory has ended; returns a failed tree if the problem's content cannot be used.
 
         Raises:
             RamifyError: An error of the run.
         """
         environment, key = self._parts.environment, self._key
-        # Without the attempt: a tree that goes on from a node of this one begins in the same world.
+        # Without the attempt, so that a tree that continues from a node of this one begins in the same world.
         seed = stream(self._parts.run_seed, key.step, key.slot, self._problem.id, "environment")
         self._keeper = SessionKeeper(environment, self._problem, seed)
         self._world = World(self._parts, key, self._keeper)
         try:
-            if environment.opens and not self._above:
-                await self._open_first()
-            tree = await self._grow_trajectories(prompt_of(self._parts, self._problem, self._above))
+            if environment.opens and not self._recorded:
+                await self._open_first_session()
+            tree = await self._grow_trajectories(prompt_of(self._parts, self._problem, self._recorded))
         except ContentError as error:
             self._world.failures.append(str(error))
-            tree = failed_tree(self._request.problem, key, self._above, self._parts.limits.n)
+            tree = failed_tree(self._request.problem, key, self._recorded, self._parts.limits.n)
         finally:
             # Trajectories close their sessions when they end; after a failure some are still open.
             await self._keeper.close_all()
@@ -105,10 +106,11 @@ class TreeGrower:
         return tree
 
     async def _grow_trajectories(self, prompt: tuple[int, ...]) -> Tree:
-        if self._above:
-            self._start, state = self._above[-1].path, state_after(self._parts, self._problem, self._above)
-            contexts = Trajectory(self._problem, self._above).contexts
-            for node, context in zip(self._above, contexts, strict=True):
+        if self._recorded:
+            self._start_path = self._recorded[-1].path
+            state = state_after(self._parts, self._problem, self._recorded)
+            contexts = Trajectory(self._problem, self._recorded).contexts
+            for node, context in zip(self._recorded, contexts, strict=True):
                 self._add(node)
                 self._contexts[node.id] = context.token_ids
         else:
@@ -130,43 +132,43 @@ class TreeGrower:
             self._key,
             list(self._nodes.values()),
             self._branching.finished_decisions(),
-            node_id(self._start),
+            node_id(self._start_path),
         )
         self._audit(tree)
         return tree
 
-    async def _open_first(self) -> None:
-        """Add what the environment says first to the prompt; the session is that of the first root.
+    async def _open_first_session(self) -> None:
+        """Open the session of the first root, and add the environment's opening message to the prompt.
 
         Raises:
-            ContentError: No session can be opened, or what it says cannot be used.
+            ContentError: No session can be opened, or its opening cannot be used.
         """
-        # The roots are about to ask the engine, which must not step without them in a deterministic run.
+        # Counted as live already now: in a deterministic run the engine must not step before this tree's roots can ask it.
         self._parts.live.enter()
         try:
             session = await self._keeper.open()
             for _ in range(_OPENING_ATTEMPTS - 1):
-                # A late one is not opened again: whatever hangs would hold another thread.
+                # No second attempt after a timeout: whatever hangs would hold another thread.
                 if not isinstance(session, Failure) or session.raised is None:
                     break
                 session = await self._keeper.open()
         finally:
             self._parts.live.leave()
         if isinstance(session, Failure):
-            self._world.reported("open", "", session)
+            self._world.report_failure("open", "", session)
             raise ContentError(session.reason)
-        self._first, self._opening = session, session.opening
+        self._opened, self._opening = session, session.opening
         self._problem = with_opening(self._problem, self._opening, self._parts.limits.max_result_chars)
 
     def _start_root(
         self, group: asyncio.TaskGroup, begin: TrajectoryState, root: int, key: BranchKey | None
     ) -> None:
         seconds = self._parts.limits.trajectory_seconds
-        own = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        self._spawn(group, replace(begin, key=key, path=(*self._start, root), deadline=own))
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._spawn(group, replace(begin, key=key, path=(*self._start_path, root), deadline=deadline))
 
     def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
-        # Live from here on, and not from its first turn: in a deterministic run the engine steps only when all that live wait for it.
+        # Live from here on, not from its first turn: in a deterministic run the engine steps only when all live tasks wait for it.
         task = group.create_task(self._run_with_slot(state))
         self._parts.live.enter()
         # Not at the end of `_run_trajectory`, because a task that is cancelled before it first runs never enters its body.
@@ -188,50 +190,51 @@ class TreeGrower:
             session = None if late else await self._before_deadline(state, self._open_session(state))
         if isinstance(session, Failure):
             parent = node_id(state.path[:-1])
-            # A branch that cannot get its state costs no trajectory, since a fresh one takes its place. A root has failed.
-            if len(state.path) > len(self._start) + 1:
-                self._world.reported("branch", parent, session)
-                self._branching.dropped(state)
+            # If a branch gets no session, a fresh trajectory takes its place. A root without one ends as failed.
+            if len(state.path) > len(self._start_path) + 1:
+                self._world.report_failure("branch", parent, session)
+                self._branching.replace_branch(state)
                 return
-            self._world.reported("open", parent, session)
+            self._world.report_failure("open", parent, session)
         if session is None or isinstance(session, Failure):
             leaf = self._end_early(state, StopReason.DEADLINE if session is None else StopReason.FAILED)
         else:
             leaf = await self._run_turns(replace(state, session=session))
             leaf = await self._add_final_reward(session, leaf)
             self._keeper.close(session)
-        # Branches have indices from 1, so below its root only the root's own trajectory has zeros alone.
-        root, *below = leaf.path[len(self._start) :]
+        # The indices of branches start at 1, so a path with only zeros below its root is the root's own trajectory.
+        root, *below = leaf.path[len(self._start_path) :]
         if state.key is not None and not any(below):
             self._branching.root_ended(root, self._trajectory(leaf))
-        self._branching.ended(state.key)
+        self._branching.trajectory_ended(state.key)
 
     async def _open_session(self, state: TrajectoryState) -> EnvironmentSession | Failure:
-        """Return a session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
-        if state.path == (0,) and self._first is not None:  # no start but the prompt has such a path
-            session, self._first = self._first, None
+        """Return a session in the state before the next turn: the path's turns are replayed in it."""
+        # Root 0 takes the session that was opened for the prompt.
+        if state.path == (0,) and self._opened is not None:
+            session, self._opened = self._opened, None
             return session
         replayed = await self._world.replay(self._nodes_above(state.path))
-        if isinstance(replayed, Failure) or self._is_opening(replayed.opening):
+        if isinstance(replayed, Failure) or self._opening_matches(replayed.opening):
             return replayed
         self._keeper.close(replayed)
-        return Failure(ValueError("the opening differs from that in the prompt"))
+        return Failure(ValueError("the session's opening differs from the one in the prompt"))
 
-    def _is_opening(self, text: str) -> bool:
-        """Return True if the prompt holds this opening."""
-        if self._above:
+    def _opening_matches(self, text: str) -> bool:
+        """Return True if this is the opening that the prompt holds."""
+        if self._recorded:
             return self._problem.messages[-1].text.endswith(text)
         return text == self._opening
 
     async def _run_turns(self, state: TrajectoryState) -> Node:
-        """Write turns until the trajectory has ended; returns its leaf."""
-        after = await self._step(state)
-        while isinstance(after, TrajectoryState):
-            after = await self._step(after)
-        return after
+        """Sample turns and add their replies until the trajectory has ended; returns its leaf."""
+        reached = await self._advance(state)
+        while isinstance(reached, TrajectoryState):
+            reached = await self._advance(reached)
+        return reached
 
     async def _add_final_reward(self, session: EnvironmentSession, leaf: Node) -> Node:
-        """Return the leaf, with what the environment pays for the whole trajectory."""
+        """Add the environment's reward of the whole trajectory to that of its leaf; returns the new leaf."""
         if not self._parts.environment.scores:
             return leaf
         reward = await self._world.score(session, self._trajectory(leaf))
@@ -257,8 +260,8 @@ class TreeGrower:
     def _is_late(self, state: TrajectoryState) -> bool:
         return state.deadline is not None and asyncio.get_running_loop().time() >= state.deadline
 
-    async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
-        """Add one node of the policy and what comes after it; returns the leaf when the trajectory has ended."""
+    async def _advance(self, state: TrajectoryState) -> TrajectoryState | Node:
+        """Sample one turn, or only its probe, and add its reply; returns the leaf when the trajectory has ended."""
         room = self._tokens_left(state)
         if room < 1:
             return self._end_early(state, StopReason.TOKENS)
@@ -266,22 +269,22 @@ class TreeGrower:
         sampling = None if self._is_late(state) else self._sample_turn(state, room)
         sampled = None if sampling is None else await self._before_deadline(state, sampling)
         if sampled is None:
-            # What the engine has written by now is left out: how much that is depends on its speed.
+            # Tokens of the unfinished turn are dropped: their number depends on the engine's speed.
             return self._end_early(state, StopReason.DEADLINE)
         turn, decision = sampled
         report_turn(self._parts, self._key, state.path, turn, began)
         state = state.after_turn(turn.entropy, decision)
-        # New weights in the middle of a turn: each version's tokens are a node of their own.
+        # If new weights arrived in the middle of the turn, each policy version's tokens are a node of their own.
         *earlier, last = turn.parts
         for part in earlier:
             state = self._add_part_of_turn(state, self._policy_node(state, part))
         room -= len(turn.token_ids) - len(last.token_ids)
         node = self._policy_node(state, last)
         if self._may_branch(state):
-            # With room left, it was the length of the probe that ended the request.
+            # This request was for the probe only (`after_probe`). If it ended by length with room left, the turn goes on.
             if turn.finish is Finish.LENGTH and len(last.token_ids) < room:
-                return await self._branch_after(state, node)
-            # The turn ended within the tokens that branches would share, so there is nothing to branch from.
+                return await self._decide_after_probe(state, node)
+            # The turn ended within the probe, so branches would have nothing of their own to sample.
             self._branching.skip(state)
             state = replace(state, decided=state.depth)
         try:
@@ -290,41 +293,44 @@ class TreeGrower:
             is_cut = turn.finish is Finish.LENGTH and isinstance(node.turn, MalformedTurn)
             reply = await self._before_deadline(state, self._reply(state, node, is_cut, room))
         except ContentError as error:
-            self._world.reported("turn", node.id, Failure(error))
+            self._world.report_failure("turn", node.id, Failure(error))
             reply = Reply(StopReason.FAILED)
         reply = reply or Reply(StopReason.DEADLINE)
         return self._after_reply(state, replace(node, reward=reply.reward), reply)
 
     def _may_branch(self, state: TrajectoryState) -> bool:
-        return state.key is not None and state.depth > state.decided and self._branching.asks
+        """Return True if the branching rule still has to decide on the last result of the path."""
+        return state.key is not None and state.depth > state.decided and self._branching.is_active
 
     async def _sample_turn(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
+        """Sample the next turn, or only its probe if branches start behind that; returns it with the rule's decision, if any."""
         above = Trajectory(self._problem, self._nodes_above(state.path))
         most = self._parts.limits.max_turn_tokens
-        budget = room if most is None else min(room, max(1, most - state.shared))
+        limit = room if most is None else min(room, max(1, most - state.shared))
         request = turn_request(
-            self._parts, self._key, above, state.path, state.context, state.shared, budget, state.tools
+            self._parts, self._key, above, state.path, state.context, state.shared, limit, state.tools
         )
         if not self._may_branch(state):
             return await write(self._parts, request), None
         if self._parts.branch_at == "after_probe":
-            window = min(self._parts.brancher.probe_tokens, room)
-            return await write(self._parts, replace(request, max_new_tokens=window)), None
+            probe_tokens = min(self._parts.brancher.probe_tokens, room)
+            return await write(self._parts, replace(request, max_new_tokens=probe_tokens)), None
         decisions: list[BranchDecision] = []
 
         async def decide(entropy: Entropy) -> None:
             at_result = replace(state, path=state.path[:-1])
             decisions.append(await self._branching.decide(at_result, (*state.turns, entropy)))
 
-        # Do this even if the budget is spent: whether it is depends on latencies, and requests must not.
+        # A probe even if the branch budget is spent: when it is spent depends on latencies, and requests must not.
         turn = await write_probed(self._parts, request, decide)
         return turn, decisions[0]
 
-    async def _branch_after(self, state: TrajectoryState, node: Node) -> TrajectoryState:
+    async def _decide_after_probe(self, state: TrajectoryState, node: Node) -> TrajectoryState:
+        """Add the probe as a node, and let the rule decide whether branches start behind it."""
         probed = self._add_part_of_turn(state, node)
         at_result = replace(probed, path=state.path)
         decision = await self._before_deadline(state, self._branching.decide(at_result, probed.turns))
-        # If there is no decision, the deadline has passed, and the next step ends the trajectory.
+        # Without a decision the deadline has passed, and the next `_advance` ends the trajectory.
         return probed.after_turn(None, decision)
 
     def _add_part_of_turn(self, state: TrajectoryState, node: Node) -> TrajectoryState:
@@ -355,9 +361,9 @@ class TreeGrower:
         )
 
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> Reply:
-        """Return what follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
+        """Return the reply to the turn that ends with `node`; `is_cut`: the limit on tokens cut the turn."""
         reply = Reply(StopReason.TOKENS) if is_cut else await reply_to_turn(self._world, state, node)
-        # Before the room is looked at, and also where a limit ended the turn: another context may have room again.
+        # Before the room is checked, and even if a limit ended the turn: a rewritten context may have room again.
         rewritten = await self._rewrite(state, node, reply)
         if rewritten is not None:
             return replace(reply, stop=None, token_ids=rewritten.token_ids, rewritten=rewritten)
@@ -366,7 +372,7 @@ class TreeGrower:
         return reply
 
     async def _rewrite(self, state: TrajectoryState, node: Node, reply: Reply) -> RewrittenContext | None:
-        """Return the context that a rewriter puts in place of the current one."""
+        """Return the context that a rewriter puts in place of the current one; None if none does."""
         if not self._parts.rewriters or reply.stop in (StopReason.ENDED, StopReason.FAILED):
             return None
         nodes = [replace(node, stop=reply.stop)]
@@ -386,7 +392,7 @@ class TreeGrower:
         state = state.with_tokens(state.path, node.token_ids)
         rewritten = reply.rewritten
         if rewritten is not None:
-            # A segment ends here that no leaf will end, and the audit compares it too.
+            # A segment ends here and not at a leaf; `_audit` compares its tokens too.
             self._contexts[node.id] = state.context
             state = replace(state, context=rewritten.before)
         state = state.with_tokens(answer.path, answer.token_ids)
@@ -402,16 +408,16 @@ class TreeGrower:
         )
 
     def _inside_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
-        """Return the state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
+        """Return the state in the middle of a turn that began with the last `shared` tokens of the context."""
         if self._may_branch(state):
-            # The first tokens of this turn are no answer to the result, so there is nothing to decide on.
+            # The first tokens of this turn were not sampled after the result, so their entropy says nothing about it.
             self._branching.skip(state)
             state = replace(state, decided=state.depth)
         text = self._parts.renderer.decode(state.context[-shared:]).rstrip("\N{REPLACEMENT CHARACTER}")
         return replace(state, shared=shared, shared_text=text)
 
     def _tokens_left(self, state: TrajectoryState) -> int:
-        """Return the number of tokens that may still be added."""
+        """Return the number of tokens that the trajectory and its context still have room for."""
         room = self._parts.engine.info().context_tokens - len(state.context)
         return min(self._parts.limits.max_tokens - state.spent, room)
 
@@ -461,11 +467,13 @@ class TreeGrower:
 
     def _audit(self, tree: Tree) -> None:
         """Check that there are n trajectories, and that each context is the concatenation of its nodes' tokens."""
-        # A fault of ours, and no problem's: rather no run than updates on tokens that nobody sampled.
-        name = f"problem {self._problem.id!r}"
-        if len(tree.trajectories) != self._parts.limits.n:
-            raise RuntimeError(f"{name}: {len(tree.trajectories)} trajectories")
+        # A bug, not bad content of one problem: better no run than updates on tokens that nobody sampled.
+        name, n = f"problem {self._problem.id!r}", self._parts.limits.n
+        if len(tree.trajectories) != n:
+            raise RuntimeError(f"{name}: the tree has {len(tree.trajectories)} trajectories, expected {n}")
         for trajectory in tree.trajectories:
             for segment in trajectory.segments:
                 if segment.token_ids != self._contexts[segment.nodes[-1].id]:
-                    raise RuntimeError(f"{name}: trajectory {trajectory.leaf.id} lost tokens")
+                    raise RuntimeError(
+                        f"{name}: the tokens of trajectory {trajectory.leaf.id} are not those of its nodes"
+                    )

@@ -293,10 +293,12 @@ class RunFolder:
                 if name_of_step and int(name_of_step[1]) > step:
                     path.unlink()
 
-    def take_up(self, recipe: RecipeRecord, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Check that a run that has begun continues with what it was made from.
+    def check_manifest(
+        self, recipe: RecipeRecord, manifest: Mapping[str, Any], note: Callable[[str], None]
+    ) -> None:
+        """Check that a run that is resumed is made from the same data, weights, tools and rewards; a new run passes.
 
-        Notes another code version or device, and keys of the recipe that have changed.
+        Notes a change of code version or device, and keys of the recipe that have changed.
 
         Raises:
             ConfigError: Data, weights, tools or rewards differ; names the first key that does.

@@ -62,14 +62,12 @@ async def take_batch(
     step: int,
     phase: Phase,
 ) -> Batch:
-    """Grow the trees of one step.
+    """Grow the trees of one step: one for each of the next `size` problems in data order.
 
-    Without `dynamic`, of the next `size` problems in data order.
-
-    With `dynamic`, until `size` trees hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11). Each
-    round takes as many problems as are missing, so none is started for nothing, and waits for all of them. So the order of
-    the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays as it is. A
-    tree's key holds its place among the problems of the step and its round.
+    With `dynamic`, more rounds follow until `size` trees hold both right and wrong answers (DAPO, arXiv 2503.14476,
+    equation 11), or until `max_attempts` rounds. Each round takes as many problems as are missing and waits for all of
+    them, so the order of the data decides which trees are used, not their speed. A tree's key holds its place among the
+    problems of the step and its round.
     """
     trees: list[ScoredTree] = []
     refused: set[TreeKey] = set()

@@ -120,10 +120,10 @@ class LearnerBuckets:
     """Implements `ramify.core.protocols.WeightBuckets` with a learner.
 
     Attributes:
-        dtype: As there.
-        buckets: As there.
-        shapes: As there.
-        bucket_bytes: As there.
+        dtype: See `WeightBuckets`.
+        buckets: See `WeightBuckets`.
+        shapes: See `WeightBuckets`.
+        bucket_bytes: See `WeightBuckets`.
     """
 
     bucket_bytes = BUCKET_BYTES
@@ -142,7 +142,7 @@ class LearnerBuckets:
         self._step = self._learner.step
 
     def tensors(self, number: int, *, on_cpu: bool) -> Sequence[torch.Tensor] | None:
-        """As there.
+        """See `WeightBuckets`.
 
         Raises:
             DataError: A weight is NaN or infinite.

@@ -1,4 +1,4 @@
-"""A task: the problems, what an agent acts in, and the reward. It needs no model."""
+"""A task: the problems, the tools or environment, and the reward. It is built without a model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

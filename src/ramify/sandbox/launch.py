@@ -70,7 +70,7 @@ _NO_SETUP = ProgramSetup()
 
 @functools.cache
 def everything(setup: ProgramSetup = _NO_SETUP) -> Packages:
-    """All installed packages, with the submodules that they would import later: for a zygote of many snippets."""
+    """Return all installed packages, with the submodules that they would import later: for a zygote of many snippets."""
     packages = scientific(_NAMES, setup)
     parts = [part for part in _LATE_PARTS.split() if part.split(".")[0] in packages.modules]
     return replace(packages, modules=(*packages.modules, *parts))

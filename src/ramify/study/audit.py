@@ -1,4 +1,4 @@
-"""An audit: effects of decisions, and the scores that rank them, as one record."""
+"""An audit: measured effects of a run's decisions, and the rank correlation of credit and entropy with them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,28 +18,31 @@ from ramify.study.ranking import Ranking, rank_score
 from ramify.study.sources import Rescoring
 
 SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
-"""Files of an audit's folder, beside what was resampled."""
-_MAY_DIFFER = ("decisions",)
-_MOST_UNKNOWN = 0.05
-_FEW_PROBLEMS = 10
+"""Files of an audit's folder, beside the resampled trajectories."""
+_MAY_CHANGE = ("decisions",)
+"""Settings that may change when an audit is continued: more decisions can be added to it."""
+_MAX_UNKNOWN_SHARE = 0.05
+"""Share of trajectories without a reward above which the audit warns."""
+_MIN_PROBLEMS = 10
+"""Number of problems below which the bootstrap over problems is too narrow."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """The command that an audit is the result of.
+    """The options of `ramify audit`, kept in the audit's folder.
 
     Attributes:
         sources: Files of trees, or of conversations.
         recipe: The recipe that grows or scores trajectories; "": that of each run.
-        overrides: Its changed keys.
-        decisions: Number of decisions.
-        samples: Trajectories on each side of a decision.
-        seed: Of the draw of decisions.
+        overrides: Keys of the recipe that are set on the command line.
+        decisions: Number of decisions to audit.
+        samples: Trajectories to sample on each side of a decision.
+        seed: Seed of the draw of decisions.
         url: Address of the endpoint; "": the recipe's engine.
         model: Model at the endpoint.
         key_variable: Environment variable with the endpoint's key; "": it needs none.
-        max_tokens: Most tokens of a turn at the endpoint.
-        temperature: Of the endpoint's sampling distribution.
+        max_tokens: Maximum number of tokens of a turn at the endpoint.
+        temperature: Sampling temperature at the endpoint.
     """
 
     sources: tuple[str, ...]
@@ -54,46 +57,46 @@ class AuditSettings:
     max_tokens: int = 1024
     temperature: float = 1.0
 
-    def take_up(self, folder: Path) -> None:
-        """Begin an audit in a folder, or go on with the one that it holds, which may get more decisions.
+    def begin_or_continue(self, folder: Path) -> None:
+        """Begin an audit in a folder, or continue the one that it holds, with more decisions if `decisions` is larger.
 
         Raises:
             ConfigError: The folder holds something else, or an audit with other settings.
         """
         path = folder / SETTINGS
         files = [name for name in (*self.sources, self.recipe) if Path(name).is_file()]
-        own, contents = asdict(self), {name: file_sha256(Path(name))[:16] for name in files}
-        # A command that was refused before it sampled anything binds no other one.
+        settings, contents = asdict(self), {name: file_sha256(Path(name))[:16] for name in files}
+        # A folder with settings only is of a command that was refused before it sampled: the next may have other settings.
         begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
         if path.exists() and begun:
             old = read_record(path, part(decisions=whole, contents=mapping(text)))
-            _refuse_changed(folder, old["contents"], contents)
-            for key, value in own.items():
-                was = old.get(key)
+            _refuse_changed_files(folder, old["contents"], contents)
+            for key, value in settings.items():
+                before = old.get(key)
                 now = list(value) if isinstance(value, tuple) else value
-                if key not in _MAY_DIFFER and was != now:
+                if key not in _MAY_CHANGE and before != now:
                     raise ConfigError(
-                        f"--out: {folder} holds an audit with {key} = {was!r}. Name a new folder"
+                        f"--out: {folder} holds an audit with {key} = {before!r}. Name a new folder"
                     )
         elif begun:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
-        replace_file(path, f"{dump_line({**own, 'contents': contents})}\n".encode())
+        replace_file(path, f"{dump_line({**settings, 'contents': contents})}\n".encode())
 
 
-def _refuse_changed(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def _refuse_changed_files(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     if changed := [name for name, checksum in now.items() if before.get(name, checksum) != checksum]:
         raise ConfigError(
-            f"--out: {folder} holds an audit of another content of {changed[0]}. Put it back, or name a new folder"
+            f"--out: {changed[0]} has changed since the audit in {folder} began. Restore the file, or name a new folder"
         )
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Effects, and how scores of the decisions rank them.
+    """The measured effects of decisions, and how well credit and entropy rank them.
 
     Attributes:
-        effects: One for each decision, in the order of their draw.
-        rescoring: Of recorded ends; None: they have the rewards that were recorded.
+        effects: One for each decision, in the order in which decisions were drawn.
+        rescoring: The new scores of recorded trajectories; None: they keep their recorded rewards.
     """
 
     effects: tuple[Effect, ...]
@@ -101,22 +104,22 @@ class Audit:
 
     @cached_property
     def known(self) -> tuple[Effect, ...]:
-        """Those that have an interval."""
+        """The effects that have an interval."""
         return tuple(effect for effect in self.effects if effect.is_known)
 
     @cached_property
-    def ends(self) -> tuple[float, float]:
-        """The least and the greatest reward."""
+    def reward_bounds(self) -> tuple[float, float]:
+        """The smallest and the largest reward."""
         return reward_range(self.effects)
 
     @cached_property
     def intervals(self) -> tuple[Interval, ...]:
-        """The known effects with their intervals."""
-        return tuple(effect.interval(*self.ends) for effect in self.known)
+        """The interval of each known effect."""
+        return tuple(effect.interval(*self.reward_bounds) for effect in self.known)
 
     @property
     def is_sure(self) -> list[bool]:
-        """True for each known effect whose interval excludes 0."""
+        """For each known effect, True if its interval excludes 0."""
         return [each.low > 0 or each.high < 0 for each in self.intervals]
 
     @cached_property
@@ -124,27 +127,30 @@ class Audit:
         """Each estimator's credit against the effects, the highest rank correlation first."""
         names = list(dict.fromkeys(name for effect in self.known for name in effect.credits))
         ranked = [self.rank(name, [effect.credits.get(name) for effect in self.known]) for name in names]
+        # A ranking without a correlation comes last: -2 is below every correlation.
         return tuple(sorted(ranked, key=lambda each: -(each.spearman.value if each.spearman else -2.0)))
 
     def rank(self, name: str, scores: Sequence[float | None]) -> Ranking:
-        """Compare a score of the known effects' decisions with the effects."""
+        """Compare a score of each known effect's decision with the effect; a score may be None."""
         problems = [f"{effect.trace} {effect.problem}" for effect in self.known]
         return rank_score(name, scores, [each.value for each in self.intervals], self.is_sure, problems)
 
     @cached_property
     def entropy(self) -> Ranking:
-        """Entropy at the decision against the size of the effect; `auroc` is that of effects whose interval excludes 0."""
+        """The ranking of entropy against the size of the effect; `auroc`: does entropy tell effects that exclude 0?"""
         problems = [f"{effect.trace} {effect.problem}" for effect in self.known]
         scores = [effect.entropy for effect in self.known]
         sizes = [abs(each.value) for each in self.intervals]
         matters = [1.0 if sure else -1.0 for sure in self.is_sure]
-        size = rank_score("entropy", scores, sizes, self.is_sure, problems)
-        about = rank_score("entropy", scores, matters, self.is_sure, problems)
-        return Ranking("entropy", size.n, size.spearman, about.auroc, None, size.n_sure)
+        against_size = rank_score("entropy", scores, sizes, self.is_sure, problems)
+        against_matters = rank_score("entropy", scores, matters, self.is_sure, problems)
+        return Ranking(
+            "entropy", against_size.n, against_size.spearman, against_matters.auroc, None, against_size.n_sure
+        )
 
     @cached_property
     def ceiling(self) -> float | None:
-        """The correlation that the true effects would have with the measured ones, at most: sqrt(1 - noise / variance)."""
+        """The correlation of the true effects with the measured ones, sqrt(1 - noise / variance): no score can do better."""
         if len(self.known) < 2:
             return None
         variance = float(np.var([each.value for each in self.intervals], ddof=1))
@@ -153,7 +159,8 @@ class Audit:
 
     @cached_property
     def samples(self) -> tuple[int, int]:
-        """Number of trajectories that were sampled, and of those of them without a reward."""
+        """Number of trajectories that were sampled, and number of those without a reward."""
+        # By node: the side before one decision may be the side after another.
         sides = {
             (effect.trace, effect.row, side.node): side
             for effect in self.effects
@@ -171,31 +178,31 @@ class Audit:
             warnings.append(
                 "No decision has two trajectories with a reward on each side, so no effect is known."
             )
-        elif self.ends[0] == self.ends[1]:
+        elif self.reward_bounds[0] == self.reward_bounds[1]:
             warnings.append(
-                f"All rewards are {self.ends[0]:g}: no effect can be seen, and the intervals of width 0 say nothing."
+                f"All rewards are {self.reward_bounds[0]:g}: no effect can be measured, and the intervals of width 0 mean nothing."
             )
         sampled, unknown = self.samples
-        if unknown > _MOST_UNKNOWN * sampled:
+        if unknown > _MAX_UNKNOWN_SHARE * sampled:
             warnings.append(
-                f"{unknown} of {sampled} trajectories have no reward, so the effects are those of the others."
+                f"{unknown} of {sampled} trajectories have no reward and are left out of the effects."
             )
         problems = len({(effect.trace, effect.problem) for effect in self.known})
-        if 0 < problems < _FEW_PROBLEMS:
+        if 0 < problems < _MIN_PROBLEMS:
             warnings.append(
-                f"The decisions are of {problems} problems: with fewer than {_FEW_PROBLEMS} the intervals of correlation and AUROC "
-                "are too narrow."
+                f"The decisions come from {problems} problems: with fewer than {_MIN_PROBLEMS} the intervals of correlation and "
+                "AUROC are too narrow."
             )
         return tuple(warnings)
 
     def record(self) -> dict[str, Any]:
-        """Return the audit without its effects, as JSON."""
+        """Return the content of audit.json: the audit without its effects."""
         return {
             "decisions": len(self.effects),
             "known": len(self.known),
             "sure": sum(self.is_sure),
             "unknown_samples": self.samples[1],
-            "rewards": list(self.ends),
+            "rewards": list(self.reward_bounds),
             "rescored": None if self.rescoring is None else asdict(self.rescoring),
             "warnings": list(self.warnings),
             "ceiling": self.ceiling,
@@ -205,12 +212,14 @@ class Audit:
 
     def write(self, folder: Path) -> None:
         """Write effects.jsonl and audit.json."""
-        replace_lines(folder / EFFECTS, [dump_line(effect.record(*self.ends)) for effect in self.effects])
+        replace_lines(
+            folder / EFFECTS, [dump_line(effect.record(*self.reward_bounds)) for effect in self.effects]
+        )
         replace_file(folder / SUMMARY, f"{dump_line(self.record())}\n".encode())
 
 
 def ranking_record(ranking: Ranking) -> dict[str, Any]:
-    """Return a ranking as JSON; an end of an interval that is not known is null."""
+    """Return a ranking as JSON; an unknown bound of an interval is null."""
     return {
         "name": ranking.name,
         "n": ranking.n,
@@ -225,7 +234,7 @@ def ranking_record(ranking: Ranking) -> dict[str, Any]:
 def _interval_record(interval: Interval | None) -> dict[str, Any] | None:
     if interval is None:
         return None
-    low, high = (end if np.isfinite(end) else None for end in (interval.low, interval.high))
+    low, high = (bound if np.isfinite(bound) else None for bound in (interval.low, interval.high))
     return {"value": interval.value, "low": low, "high": high, "n": interval.n}
 
 
@@ -239,7 +248,7 @@ def ranking_row(ranking: Ranking) -> tuple[str, ...]:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """Return an interval as text; "-" if there is none."""
+    """Return an interval as text, without bounds if they are unknown; "-" if there is none."""
     if interval is None:
         return "-"
     if not np.isfinite(interval.low):

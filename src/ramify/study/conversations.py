@@ -1,7 +1,7 @@
 """Runs of other trainers as recorded trees: `traces.jsonl` of verifiers 0.4, and JSON lines with messages and a reward.
 
-Conversations that begin with the same messages are trajectories of one problem. What stood in a model's context as tokens is not
-known, so each turn has one token here, and its text and calls.
+Conversations that begin with the same messages are trajectories of one problem. Their token ids are not recorded, so each turn
+is a single placeholder token, with the turn's text and calls.
 """
 
 import hashlib

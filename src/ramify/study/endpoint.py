@@ -236,7 +236,7 @@ class EndpointForks:
                 ended = replace(node, results=tuple(results), stop=StopReason.ENDED)
                 return Trajectory(tree.problem, (*nodes, paid(ended, results)))
             nodes += [paid(node, results), reply_node((*path, 0), results)]
-        raise UnknownOutcomeError(f"more than {_MOST_TURNS} turns")
+        raise UnknownOutcomeError(f"the trajectory did not end within {_MOST_TURNS} turns")
 
 
 def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:

@@ -172,7 +172,8 @@ def _check(file: str, tree: Tree, decode: Callable[[Sequence[int]], str]) -> Non
     prompt = tree.nodes[0]
     if decode(prompt.token_ids) != prompt.text:
         raise DataError(
-            f"{file}: problem {tree.problem.id!r}: its tokens are those of another model's tokenizer"
+            f"{file}: problem {tree.problem.id!r}: this tokenizer does not decode its tokens to its text. Use the tokenizer of "
+            "the model that the tree was grown with"
         )
 
 

@@ -273,7 +273,7 @@ def _refusal(error: Mapping[str, Any]) -> str:
 
 
 def _field(loc: object) -> str:
-    """Return the field that an error is about: pydantic's path to it, or what another server sends instead."""
+    """Return the dotted name of the field that an error is about; "action" if the server names none."""
     path = loc if isinstance(loc, list) else [] if loc is None else [loc]
     return ".".join(map(str, path)) or "action"
 

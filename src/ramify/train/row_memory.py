@@ -10,7 +10,7 @@ import torch
 
 from ramify.core.errors import MachineError, TrainingError
 from ramify.learner.pack import pack
-from ramify.learner.update import Learner, written
+from ramify.learner.update import Learner, sequence_tree
 from ramify.modeling.load import packs_trees
 from ramify.modeling.numerics import available_bytes, compute_device
 from ramify.modeling.recompute import needs_checkpointing
@@ -65,7 +65,7 @@ def dry_step(learner: Learner, row_tokens: int, context_tokens: int) -> None:
     """
     full, remainder = divmod(row_tokens, context_tokens)
     sizes = [context_tokens] * full + [remainder] * (remainder > 1)
-    sequences = [written([_TOKEN] * size) for size in sizes]
+    sequences = [sequence_tree([_TOKEN] * size) for size in sizes]
     packed = pack(sequences, row_tokens, share_prefixes=packs_trees(learner.model))[0]
     # Every loss takes it.
     row = replace(packed, ref_logprobs=np.zeros(len(packed.written)))

@@ -103,7 +103,7 @@ def test_where_no_tree_is_a_fifth_of_a_share_shares_are_even_without_a_cut(size,
     """Row: per optimizer step, in FLOPs, the largest share is at most 1.05 of the mean."""
     rng = np.random.default_rng(seed)
     trees = [counted_once(bush(4, int(rng.integers(4, 9)), number)) for number in range(12 * size)]
-    dealt = Several(size).share_out(trees)
+    dealt = Several(size).pack_and_deal(trees)
     tokens = [len(row.token_ids) for row in map(row_of, [tree.tree for tree in trees])]
     assert max(tokens) < 0.2 * sum(tokens) / size
     assert dealt.unevenness <= EVEN
@@ -114,7 +114,7 @@ def test_where_no_tree_is_a_fifth_of_a_share_shares_are_even_without_a_cut(size,
 def test_one_large_tree_is_cut_and_what_is_computed_again_is_counted(size, most):
     large = bush(64, 20)
     trees = [counted_once(large), *(counted_once(chain(20 + number, 10)) for number in range(3))]
-    dealt = Several(size).share_out(trees)
+    dealt = Several(size).pack_and_deal(trees)
     assert dealt.unevenness <= most
     unique = sum(len(row_of(tree.tree).token_ids) for tree in trees)
     computed = sum(len(row.token_ids) for row in dealt.all_rows)
@@ -158,7 +158,7 @@ def test_the_slowest_rank_computes_no_more_than_with_whole_trees_or_with_any_oth
         return tree_rows(trees, 100_000, keep_dead=False, share_prefixes=True, most_tokens=most_tokens)
 
     whole = cut(None)
-    dealt = learner.share_out(trees)
+    dealt = learner.pack_and_deal(trees)
     mean = sum(len(row.token_ids) for row in whole) // size
     others = [deal_rows(whole, size, cost)]
     if dealt.unevenness > EVEN:  # else the search ends at the first cut that is even enough

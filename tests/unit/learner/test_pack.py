@@ -230,7 +230,7 @@ def test_one_node_whose_tokens_were_made_from_text_is_enough_to_refuse_a_tree():
     tree = random_tree(np.random.default_rng(4))
     last = replace(tree.nodes[-1], exact_ids=False)
     inexact = make_tree(tree.problem, tree.key, [*tree.nodes[:-1], last])
-    with pytest.raises(DataError, match="its tokens were made from an engine's text"):
+    with pytest.raises(DataError, match="its tokens were encoded again from an engine's text"):
         pack(credited([inexact], [supervised_credit(inexact)]), 1000)
 
 
@@ -349,12 +349,12 @@ def test_dead_trees_are_left_out_supervised_ones_never():
 def test_credit_that_does_not_fit_the_tree_is_refused():
     tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
     other = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4], leaf=True)])
-    with pytest.raises(ValueError, match="node '0': 2 tokens"):
+    with pytest.raises(ValueError, match="node '0': credit and logprobs of 1"):
         pack(credited([tree], [supervised_credit(other)]), 100)
-    with pytest.raises(ValueError, match="credit belongs on policy nodes"):
+    with pytest.raises(ValueError, match="expected credit for each policy node"):
         pack(credited([tree], [{"1": supervised_credit(tree)["0"]}]), 100)
     bare = tree_of([node((), Source.PROMPT, []), node((0,), Source.POLICY, [4], leaf=True)])
-    with pytest.raises(ValueError, match="nothing predicts"):
+    with pytest.raises(ValueError, match="no token predicts it"):
         pack(credited([bare], [supervised_credit(bare)]), 100)
 
 

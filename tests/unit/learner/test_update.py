@@ -114,7 +114,7 @@ def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
     assert not torch.equal(before, weights(model))
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
         learner.update_rows(broken, total)
-    with pytest.raises(TrainingError, match="not finite 10 optimizer steps in a row"):
+    with pytest.raises(TrainingError, match="not finite in 10 optimizer steps in a row"):
         learner.update_rows(broken, total)
 
 

@@ -113,7 +113,7 @@ def test_what_a_failed_start_left_belongs_to_the_next_whatever_its_recipe(tmp_pa
         for resume in (False, True):
             recipe = recipe_record(name=name)
             with claim_run_folder(path, recipe, resume) as folder:
-                folder.take_up(recipe, MADE | {"made_from": {"data": name}}, pytest.fail)
+                folder.check_manifest(recipe, MADE | {"made_from": {"data": name}}, pytest.fail)
                 folder.begin(recipe, MADE)
                 (path / "engine").mkdir(exist_ok=True)
                 (path / "engine" / "server-0.log").write_text("no GPU")
@@ -163,19 +163,19 @@ def test_results_without_a_recipe_are_refused(tmp_path, name):
 
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
     folder, notes = begun(tmp_path, recipe_record()), []
-    folder.take_up(recipe_record(), MADE, notes.append)
+    folder.check_manifest(recipe_record(), MADE, notes.append)
     assert notes == []
-    folder.take_up(recipe_record(), MADE | {"made_with": [{"commit": "2"}]}, notes.append)
+    folder.check_manifest(recipe_record(), MADE | {"made_with": [{"commit": "2"}]}, notes.append)
     assert len(notes) == 1
     assert [session["commit"] for session in read_manifest(tmp_path)["made_with"]] == ["1", "2"]
     with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
-        folder.take_up(recipe_record(), MADE | {"made_from": {"data": {"sha256": "b"}}}, notes.append)
+        folder.check_manifest(recipe_record(), MADE | {"made_from": {"data": {"sha256": "b"}}}, notes.append)
     write_manifest(tmp_path, MADE)
     with pytest.raises(DataError, match=r"manifest\.json: lacks the field 'name'"):
-        folder.take_up(recipe_record(), MADE, notes.append)
+        folder.check_manifest(recipe_record(), MADE, notes.append)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):
-        folder.take_up(recipe_record(), MADE, notes.append)
+        folder.check_manifest(recipe_record(), MADE, notes.append)
 
 
 class RunPart(BaseModel):
@@ -194,7 +194,7 @@ def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
     begun(tmp_path, record_of(Parts()))
     longer, notes = record_of(Parts(run=RunPart(steps=20, threads=2))), []
     with claim_run_folder(tmp_path, longer, resume=True) as folder:
-        folder.take_up(longer, MADE, notes.append)
+        folder.check_manifest(longer, MADE, notes.append)
         identity = folder.begin(longer, MADE)
     assert notes == [
         "goes on with run.steps = 20, it was not set",

@@ -48,7 +48,7 @@ class FolderCarrier:
         self._folder = folder
 
     async def carry(self, replicas: Sequence[Replica], version: int, label: str) -> Failures:
-        """As there."""
+        """See `Carrier`."""
         folder = version_folder(self._folder, version)
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         seconds = transfer_seconds(size)
@@ -72,7 +72,7 @@ class BucketCarrier:
         self._lock = asyncio.Lock()
 
     async def carry(self, replicas: Sequence[Replica], version: int, label: str) -> Failures:  # noqa: ARG002 - of the protocol
-        """As there.
+        """See `Carrier`.
 
         Raises:
             DataError: A weight is NaN or infinite.
@@ -103,7 +103,7 @@ class BucketCarrier:
         self._wire.remove()
 
     async def close(self) -> None:
-        """As `remove`."""
+        """See `remove`."""
         self.remove()
 
     async def _pass(self, replicas: tuple[Replica, ...], weights: WeightBuckets, label: str) -> Failures:

@@ -100,13 +100,13 @@ class CudaLibrary:
         self._nccl.ncclGetErrorString.restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
-        """As there."""
+        """See `Library`."""
         identity = _Id()
         self._check(self._nccl.ncclGetUniqueId(ctypes.byref(identity)))
         return bytes(identity)
 
     def begin(self, group: bytes, size: int) -> ctypes.c_void_p:
-        """As there."""
+        """See `Library`."""
         handle, identity = ctypes.c_void_p(), _Id.from_buffer_copy(group)
         config = _Config(ctypes.sizeof(_Config), 0xCAFEBEEF, 21400, 0)
         self._check(
@@ -115,14 +115,14 @@ class CudaLibrary:
         return handle
 
     def is_pending(self, handle: ctypes.c_void_p) -> bool:
-        """As there."""
+        """See `Library`."""
         state = ctypes.c_int()
         self._check(self._nccl.ncclCommGetAsyncError(handle, ctypes.byref(state)))
         self._check(state.value)
         return state.value == _IN_PROGRESS
 
     def start_sum(self, handle: ctypes.c_void_p) -> None:
-        """As there."""
+        """See `Library`."""
         # It must outlive this call, which may return before NCCL has queued its work.
         self._number = torch.zeros(1, device="cuda")
         ends = _pointers(self._number)
@@ -131,16 +131,16 @@ class CudaLibrary:
         )
 
     def start_broadcast(self, handle: ctypes.c_void_p, tensor: torch.Tensor) -> None:
-        """As there."""
+        """See `Library`."""
         count = ctypes.c_size_t(tensor.numel())
         self._check(self._nccl.ncclBroadcast(*_pointers(tensor), count, _UINT8, 0, handle, self._stream()))
 
     def is_computing(self) -> bool:
-        """As there."""
+        """See `Library`."""
         return not torch.cuda.current_stream().query()
 
     def abort(self, handle: ctypes.c_void_p) -> None:
-        """As there."""
+        """See `Library`."""
         self._nccl.ncclCommAbort(handle)
 
     def _stream(self) -> ctypes.c_void_p:
@@ -158,7 +158,7 @@ class NcclCommunicator:
     def __init__(
         self, group: bytes, size: int, seconds: float, library: Callable[[], Library] = CudaLibrary
     ) -> None:
-        """As there; `library` opens NCCL."""
+        """See `Communicator`; `library` opens NCCL."""
         self._group, self._size, self._seconds = group, size, seconds
         self._library = library()
         self._handle: Any = None
@@ -168,11 +168,11 @@ class NcclCommunicator:
 
     @staticmethod
     def new_id() -> bytes:
-        """As there."""
+        """See `Communicator`."""
         return CudaLibrary().new_id()
 
     def join(self) -> None:
-        """As there."""
+        """See `Communicator`."""
         until = time.monotonic() + self._seconds
         with self._lock:
             self._refuse_ended()
@@ -186,7 +186,7 @@ class NcclCommunicator:
         self._wait(until, reason)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """As there."""
+        """See `Communicator`."""
         until = time.monotonic() + self._seconds
         with self._lock:
             self._refuse_ended()
@@ -194,7 +194,7 @@ class NcclCommunicator:
         self._wait(until, "a process did not take a bucket of weights")
 
     def abort(self) -> None:
-        """As there."""
+        """See `Communicator`."""
         with self._lock:
             self._is_ended = True
             handle, self._handle = self._handle, None

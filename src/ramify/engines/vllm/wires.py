@@ -82,7 +82,7 @@ class GlooWire:
         self._stopped = threading.Event()
 
     def meet(self, weights: WeightBuckets, first_ranks: Sequence[int], size: int) -> Sequence[Json]:  # noqa: ARG002 - of the protocol
-        """As there."""
+        """See `Wire`."""
         self._meetings += 1
         path = self._folder.path / f"meeting-{self._meetings}"
         self._meeting = Meeting(str(path), 0, size, SECONDS)
@@ -91,7 +91,7 @@ class GlooWire:
         return [{**shared, "first_rank": rank} for rank in first_ranks]
 
     def join(self) -> None:
-        """As there."""
+        """See `Wire`."""
         assert self._meeting is not None
         group = join(self._meeting, 0, self._stopped.is_set)
         if self._stopped.is_set():
@@ -99,7 +99,7 @@ class GlooWire:
         self._group = group
 
     def announce(self, weights: WeightBuckets, label: str) -> Json:
-        """As there."""
+        """See `Wire`."""
         names = [name for bucket in weights.buckets for name in bucket]
         self._delivery = Delivery(
             label=label,
@@ -112,7 +112,7 @@ class GlooWire:
         return asdict(self._delivery)
 
     def send(self, weights: WeightBuckets) -> Mapping[str, str]:
-        """As there; the next bucket is gathered and sealed while one travels."""
+        """See `Wire`; the next bucket is gathered and sealed while one travels."""
         digests: dict[str, str] = {}
         with ThreadPoolExecutor(1, "ramify-buckets") as ahead:
             due = ahead.submit(self._sealed, weights, 0)
@@ -144,12 +144,12 @@ class GlooWire:
             del work, group
 
     def stop(self) -> None:
-        """As there."""
+        """See `Wire`."""
         self._stopped.set()
         self._group = None
 
     def remove(self) -> None:
-        """As there."""
+        """See `Wire`."""
         self.stop()
         self._folder.remove()
 
@@ -166,7 +166,7 @@ class NcclWire:
         self._communicator: Communicator | None = None
 
     def meet(self, weights: WeightBuckets, first_ranks: Sequence[int], size: int) -> Sequence[Json]:
-        """As there."""
+        """See `Wire`."""
         group = self._make.new_id()
         # Made here, so that `stop` ends it also before the thread has begun to join.
         self._communicator = self._make(group, size, SECONDS)
@@ -181,13 +181,13 @@ class NcclWire:
         return [{**shared, "rank_offset": rank} for rank in first_ranks]
 
     def join(self) -> None:
-        """As there."""
+        """See `Wire`."""
         if (communicator := self._communicator) is None:
             raise WireError("it was stopped")
         communicator.join()
 
     def announce(self, weights: WeightBuckets, label: str) -> Json:  # noqa: ARG002 - of the protocol
-        """As there; vLLM sets the label afterwards."""
+        """See `Wire`; vLLM sets the label afterwards."""
         names = [name for bucket in weights.buckets for name in bucket]
         return {
             "names": names,
@@ -196,7 +196,7 @@ class NcclWire:
         }
 
     def send(self, weights: WeightBuckets) -> Mapping[str, str]:
-        """As there."""
+        """See `Wire`."""
         checksums: dict[str, str] = {}
         for number, names in enumerate(weights.buckets):
             if (communicator := self._communicator) is None:
@@ -208,13 +208,13 @@ class NcclWire:
         return checksums
 
     def stop(self) -> None:
-        """As there. Servers that wait in NCCL are not freed by it."""
+        """See `Wire`. Servers that wait in NCCL are not freed by it."""
         communicator, self._communicator = self._communicator, None
         if communicator is not None:
             communicator.abort()
 
     def remove(self) -> None:
-        """As there."""
+        """See `Wire`."""
         self.stop()
 
 
