@@ -102,7 +102,7 @@ def _multipliable(matrix: torch.Tensor) -> torch.Tensor:
     if matrix.device.type != "cpu" or matrix.dtype.itemsize > 2:
         return matrix
     # Builds without oneDNN have no such operator.
-    has_products = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    has_products = torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return matrix if has_products and matrix.dtype == torch.bfloat16 else matrix.float()
 
 
