@@ -12,7 +12,7 @@ from ramify.engines.local import LocalEngine
 from ramify.learner.flex_attention import FlexTreeAttention
 from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
-from ramify.learner.update import written
+from ramify.learner.update import sequence_tree
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, load_unfilled, packs_trees
 from ramify.modeling.lora import add_lora
@@ -126,7 +126,7 @@ def test_an_adapter_of_experts_is_refused_by_name(family, tmp_path):
 )
 def test_the_plan_of_a_gpu_computes_the_same(family, tmp_path, monkeypatch):
     model = load_model(write_family(tmp_path / family, family))
-    (packed,) = pack([written([5, 9, 33, 60, 81, 12, 7, 7, 40]), written([5, 9, 33, 17])], 1000)
+    (packed,) = pack([sequence_tree([5, 9, 33, 60, 81, 12, 7, 7, 40]), sequence_tree([5, 9, 33, 17])], 1000)
     settings = PassSettings(1.0, chunk_tokens=8, with_entropy=False)
     on_a_cpu = forward_row(model, packed, settings)[0]
     monkeypatch.setattr(

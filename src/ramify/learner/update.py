@@ -104,7 +104,7 @@ class Learner:
             TrainingError: Loss or gradient was not finite too often in a row, or the mismatch is too large.
         """
         objective = self._objective
-        shares = self.share_out([objective.credit(tree) for tree in trees], objective.keeps_dead)
+        shares = self.pack_and_deal([objective.credit(tree) for tree in trees], objective.keeps_dead)
         return self._update(
             shares, objective.denominator(trees), objective.paths(trees), max_mismatch, max_kl
         )
