@@ -211,7 +211,7 @@ def test_both_sides_of_an_effect_have_the_recipe_s_reward_whatever_was_recorded(
     rows = [{**row, "score": 100 * row["score"] + 7} for row in read_lines(source)]
     write_lines(source, rows)
     with serve(Model()) as server:
-        summary, _ = audit(capsys, source, recipe, server.url, folder / "audit")
+        summary = audit(capsys, source, recipe, server.url, folder / "audit")
         page = (folder / "audit" / "AUDIT.html").read_text()
         scored = (folder / "audit" / "ends-1.jsonl").read_bytes()
         audit(capsys, source, recipe, server.url, folder / "audit")
@@ -278,7 +278,7 @@ def test_a_problem_whose_rewards_are_all_equal_says_so(task, capsys):
     with serve(
         lambda request: as_json({"choices": [{"message": {"content": "1"}, "finish_reason": "stop"}]})
     ) as server:
-        summary, _ = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
+        summary = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
     first, second = summary["warnings"]
     assert first == "All rewards are 0: no effect can be seen, and the intervals of width 0 say nothing."
     assert second.startswith("The decisions are of 1 problems")
@@ -368,6 +368,26 @@ def test_an_audit_that_cannot_be_is_one_line(task, refused, rows, words, message
     known = ("--recipe", recipe, "--url", "http://127.0.0.1:9", "--model", "m")
     words = known if words is None else words
     assert message in refused("audit", path, "--out", folder / "audit", *words)
+
+
+def test_a_reward_that_fails_at_every_end_is_refused_before_a_request_and_may_be_mended(
+    task, capsys, refused
+):
+    folder, recipe = task
+    parts, model = folder / "parts.py", Model()
+    whole = parts.read_text()
+    path = messages_file(folder)
+    with serve(model) as server:
+        words = ("--recipe", recipe, "--url", server.url, "--model", "m", "--out", folder / "audit")
+        parts.write_text("def right(other):\n    return 1.0\n")
+        message = refused("audit", path, *words, "--samples", 3)
+        assert (
+            "no recorded end could be scored: the reward failed: reward right: unknown parameter" in message
+        )
+        assert not model.sent
+        parts.write_text(whole)
+        assert main([*map(str, ("audit", path, *words, "--samples", 3))]) == 0
+    assert model.sent
 
 
 def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_command_goes_on(task, capsys):

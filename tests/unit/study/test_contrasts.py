@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
@@ -91,6 +91,7 @@ def test_there_is_no_verdict_below_three_pairs():
 gains = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3)
 
 
+@settings(deadline=None)
 @given(st.lists(gains, min_size=2, max_size=5))
 def test_a_verdict_and_its_interval_never_contradict_each_other(arms):
     names = ["flat", *(f"arm{number}" for number in range(len(arms)))]
@@ -204,6 +205,7 @@ def test_versions_that_differ_and_runs_that_learn_nothing_are_warnings():
     assert warning.startswith("Success never changed in any run")
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.integers(1, 500))
 def test_an_area_lies_between_the_least_and_the_largest_success(successes, budget):
     run = line("rule", 0, successes)
