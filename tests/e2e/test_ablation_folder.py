@@ -66,6 +66,8 @@ def test_a_folder_is_shown_like_its_results(out, capsys, refused):
     begun.mkdir()
     (begun / "starts.jsonl").write_text("")
     assert "no run of it has ended yet" in refused("ablate", begun)
+    (begun / "results.jsonl").write_text("\n")
+    assert "no run of it has ended yet" in refused("ablate", begun / "results.jsonl")
     assert "shown as they are" in refused("ablate", out, "--seeds", 2)
 
 
@@ -74,8 +76,9 @@ def test_a_blind_look_shows_the_spread_alone_and_writes_no_page(recipe, out, cap
     # Of a folder, and where a session ends that has nothing left to train.
     for command in (["ablate", str(out)], ablate(recipe, out)):
         assert main([*command, "--blind", "--json"]) == 0
-        contrasts = json.loads(capsys.readouterr().out)["contrasts"]
-        assert [set(each) for each in contrasts] == [fields] * 2
+        answer = json.loads(capsys.readouterr().out)
+        assert [set(each) for each in answer["contrasts"]] == [fields] * 2
+        assert answer["warnings"] == []
         assert main([*command, "--blind"]) == 0
         text = capsys.readouterr().out
         assert "rule minus yoked" in text

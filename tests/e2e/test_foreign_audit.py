@@ -370,6 +370,26 @@ def test_an_audit_that_cannot_be_is_one_line(task, refused, rows, words, message
     assert message in refused("audit", path, "--out", folder / "audit", *words)
 
 
+def test_a_reward_that_fails_at_every_end_is_refused_before_a_request_and_may_be_mended(
+    task, capsys, refused
+):
+    folder, recipe = task
+    parts, model = folder / "parts.py", Model()
+    whole = parts.read_text()
+    path = messages_file(folder)
+    with serve(model) as server:
+        words = ("--recipe", recipe, "--url", server.url, "--model", "m", "--out", folder / "audit")
+        parts.write_text("def right(other):\n    return 1.0\n")
+        message = refused("audit", path, *words, "--samples", 3)
+        assert (
+            "no recorded end could be scored: the reward failed: reward right: unknown parameter" in message
+        )
+        assert not model.sent
+        parts.write_text(whole)
+        assert main([*map(str, ("audit", path, *words, "--samples", 3))]) == 0
+    assert model.sent
+
+
 def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_command_goes_on(task, capsys):
     folder, recipe = task
     path, model = messages_file(folder), Model()

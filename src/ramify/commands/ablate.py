@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -198,8 +197,10 @@ def _show_lines(options: argparse.Namespace) -> None:
     from ramify.study.lines import RESULTS, read_lines
 
     path = options.recipe / RESULTS if options.recipe.is_dir() else options.recipe
-    if not path.is_file():
-        reason = "no run of it has ended yet" if options.recipe.is_dir() else "no such file"
+    lines = read_lines(path)
+    if not lines:
+        there = options.recipe.is_dir() or path.is_file()
+        reason = "no run of it has ended yet" if there else "no such file"
         raise DataError(f"{options.recipe}: {reason}. Name the folder or the results.jsonl of an ablation.")
     if options.overrides or options.others or options.dry_run or options.arms != _ARMS or options.seeds:
         raise ConfigError(
@@ -207,7 +208,6 @@ def _show_lines(options: argparse.Namespace) -> None:
         )
     if options.blind and options.out is not None:
         raise ConfigError("--blind: no page is written, which would show the means. Leave out --out.")
-    lines = read_lines(path)
     if len(recipes := {line.recipe for line in lines}) > 1:
         raise DataError(
             f"{path}: runs of {len(recipes)} recipes, which cannot be compared. Give each a file."
@@ -244,7 +244,10 @@ def _write(console: "RunConsole", result: "AblationResult", out: Path | None, *,
     folder = None if out is None else str(out)
     if blind:
         contrasts = [contrast.blind_json() for contrast in result.contrasts]
-        console.record({"schema": SCHEMA, "dir": folder, "blind": True, "contrasts": contrasts})
+        warnings = list(result.warnings)
+        console.record(
+            {"schema": SCHEMA, "dir": folder, "blind": True, "contrasts": contrasts, "warnings": warnings}
+        )
         return
     for contrast in result.contrasts:
         console.result(contrast.verdict)
@@ -271,8 +274,10 @@ def _arms(text: str) -> tuple[str, ...]:
 
 
 def _other_arm(text: str) -> tuple[str, str]:
+    from ramify.study.arms import ARM_NAME
+
     name, equals, rule = text.partition("=")
-    if not equals or not rule.strip() or not re.fullmatch(r"[A-Za-z0-9_]{1,60}", name):
+    if not equals or not rule.strip() or not ARM_NAME.fullmatch(name):
         raise argparse.ArgumentTypeError(
             f'expected NAME={{name = "..", ..}} with at most 60 letters, digits and _ as NAME, got {text[:40]!r}'
         )

@@ -62,7 +62,10 @@ class Answer:
         try:
             read: Json = parse_json(self.body)
         except ValueError:
-            raise self.malformed(f"expected JSON, found {self.content_type or 'no content type'}") from None
+            kind = self.content_type or "no content type"
+            raise self.malformed(
+                f"expected JSON, found {'broken JSON' if 'json' in kind else kind}"
+            ) from None
         return read
 
     def malformed(self, detail: str) -> RequestFailedError:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ FLAT, YOKED, RULE = "flat", "yoked", "rule"
 SEED = "{seed}"
 """In a text of the recipe it stands for the seed: a start, or a world, of the seed's own."""
 
+ARM_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
 _OTHER_RUNS = ("of", "rate_from")
 """Keys of a rule that name the folder of another run."""
 
@@ -35,7 +37,7 @@ class PlannedRun:
         seed: `run.seed`.
         folder: `run.dir`.
         overrides: Values of `-s`.
-        branching: Its rule with every default; without the folder of another run.
+        branching: Its rule with every default, the same for all seeds; without the folder of another run.
         recipe: The whole recipe.
         after: Name of the run that must have ended before; "" if there is none.
     """
@@ -105,6 +107,8 @@ def plan_ablation(
     seeds = range(recipe.run.seed, recipe.run.seed + num_seeds)
     names = [name for name in (RULE, FLAT) if name in arms]
     names += [*others, *([YOKED] if YOKED in arms else [])]
+    # With "{seed}" left in its texts an arm has one rule, by which a later session knows it.
+    rules = {name: _rule(recipe, table, name, others, out / f"{RULE}-{SEED}", path) for name in names}
     runs = []
     for seed in seeds:
         for name in names:
@@ -114,15 +118,24 @@ def plan_ablation(
             own += _branching_settings(recipe, name, texts, pair)
             planned = override_recipe(TrainRecipe, deepcopy(table), own, f"{path}, arm {name}")
             rule = planned.model_dump(mode="json")["rollout"]["branching"]
-            branching = {key: value for key, value in rule.items() if key not in _OTHER_RUNS}
             after = _run_before(rule, {out / run_name(each, seed) for each in names})
             runs.append(
-                PlannedRun(name, seed, planned.run.dir, (*overrides, *own), branching, planned, after)
+                PlannedRun(name, seed, planned.run.dir, (*overrides, *own), rules[name], planned, after)
             )
     _refuse_circles(runs)
     order = [name for name in (FLAT, YOKED, RULE) if name in arms]
     settings = _settings(table)
     return Ablation(recipe, settings, _fingerprint(settings), (*order, *others), tuple(runs))
+
+
+def _rule(
+    recipe: TrainRecipe, table: Table, name: str, others: Mapping[str, str], pair: Path, path: Path
+) -> Table:
+    """Return the rule of an arm without the folder of another run."""
+    own = [*_branching_settings(recipe, name, others, pair)]
+    planned = override_recipe(TrainRecipe, deepcopy(table), own, f"{path}, arm {name}")
+    rule = planned.model_dump(mode="json")["rollout"]["branching"]
+    return {key: value for key, value in rule.items() if key not in _OTHER_RUNS}
 
 
 def _refuse(recipe: TrainRecipe, path: Path, arms: Sequence[str], others: Mapping[str, str]) -> None:

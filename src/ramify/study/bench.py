@@ -74,10 +74,14 @@ class BenchWorld:
         Raises:
             ConfigError: It raised, or returned neither a number for each trajectory nor numbers of nodes.
         """
-        scores = [_node_scores(self.name, function, traced) for traced in self.trees]
-        return self.audit.rank(
-            name, [_turn_score(each, self.trees, scores[each.row]) for each in self._decisions]
-        )
+        by_node = [_node_scores(self.name, function, traced) for traced in self.trees]
+        scores = [_turn_score(each, self.trees, by_node[each.row]) for each in self._decisions]
+        if all(score is None for score in scores):
+            about = f"world {self.name!r}: "
+            raise function.refused(
+                "it returned no number of a turn that was resampled", "Return ids of policy nodes", about
+            )
+        return self.audit.rank(name, scores)
 
 
 def _node_scores(world: str, function: UserFunction, traced: TracedTree) -> Mapping[str, float]:
@@ -98,7 +102,8 @@ def _node_scores(world: str, function: UserFunction, traced: TracedTree) -> Mapp
     for trajectory, value in zip(scored.tree.trajectories, values, strict=True):
         for node in trajectory.policy_nodes:
             through.setdefault(node.id, []).append(float(value))
-    return {node: sum(each) / len(each) for node, each in through.items()}
+    # Divided first, so that sums of large numbers stay finite.
+    return {node: sum(value / len(each) for value in each) for node, each in through.items()}
 
 
 def _checked_nodes(
@@ -122,7 +127,7 @@ def _turn_score(decision: Decision, trees: Sequence[TracedTree], scores: Mapping
     by_id = trees[decision.row].tree.by_id
     parts = [(scores[node], len(by_id[node].token_ids)) for node in decision.nodes if node in scores]
     tokens = sum(size for _, size in parts)
-    return sum(score * size for score, size in parts) / tokens if tokens else None
+    return sum(score * (size / tokens) for score, size in parts) if tokens else None
 
 
 @cache

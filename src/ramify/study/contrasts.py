@@ -161,9 +161,10 @@ def compare_arms(lines: Sequence[RunLine], names: Sequence[str]) -> AblationResu
     """Compare the arms of these names over the seeds that all of them have.
 
     Raises:
-        DataError: Runs of a seed were made from different files, so that they are no pair.
+        DataError: Runs of a seed were made from different files, so that they are no pair; or an arm has two rules.
     """
     _refuse_other_inputs(lines)
+    _refuse_other_rules(lines)
     by_arm = {name: {line.seed: line for line in lines if line.arm == name} for name in names}
     seeds = sorted(set.intersection(*(set(runs) for runs in by_arm.values()))) if by_arm else []
     arms = {name: tuple(runs[seed] for seed in seeds) for name, runs in by_arm.items()}
@@ -194,7 +195,8 @@ def compare_arms(lines: Sequence[RunLine], names: Sequence[str]) -> AblationResu
         if yoked.match is not None
     )
     contrasts = _contrasts(areas, arms) if len(seeds) > 1 else ()
-    return AblationResult(arms, areas, budgets, contrasts, matches, tuple(_warnings(lines, seeds, matches)))
+    warnings = (*_warnings(lines, seeds, matches), *_arm_warnings(lines, arms, contrasts))
+    return AblationResult(arms, areas, budgets, contrasts, matches, warnings)
 
 
 def arm_names(lines: Sequence[RunLine]) -> list[str]:
@@ -227,6 +229,17 @@ def _refuse_other_inputs(lines: Sequence[RunLine]) -> None:
                     f"{other} and {line.name} were made from different content of {key}, so they are no pair. "
                     "Leave one of them out, or train it again in a folder of its own."
                 )
+
+
+def _refuse_other_rules(lines: Sequence[RunLine]) -> None:
+    """Raise DataError if two runs of an arm have different rules."""
+    first: dict[str, RunLine] = {}
+    for line in lines:
+        before = first.setdefault(line.arm, line)
+        if line.branching != before.branching:
+            raise DataError(
+                f"{before.name} and {line.name} have different rules, so they are no arm. Leave one of them out."
+            )
 
 
 def _contrasts(
@@ -287,4 +300,21 @@ def _warnings(lines: Sequence[RunLine], seeds: Sequence[int], matches: Sequence[
         warnings.append("Some lines do not say what files their runs were made from, so it was not compared.")
     if len(commits := {line.commit for line in lines}) > 1:
         warnings.append(f"The runs were made by {len(commits)} commits.")
+    return warnings
+
+
+def _arm_warnings(
+    lines: Sequence[RunLine], arms: Mapping[str, Sequence[RunLine]], contrasts: Sequence[Contrast]
+) -> list[str]:
+    warnings = []
+    used = [line for runs in arms.values() for line in runs]
+    if used and (left := [line for line in lines if line.arm in arms and line not in used]):
+        warnings.append(
+            f"{len(left)} runs are left out, such as {left[0].name}: not every arm has a run of their seeds."
+        )
+    if len(used) > len(arms) and not contrasts:
+        warnings.append("No arms are compared: that needs flat or yoked, and another one.")
+    for name, runs in arms.items():
+        if name != FLAT and runs and not any(sum(line.branches) for line in runs):
+            warnings.append(f"{name} took no branch in any run, so it was flat sampling.")
     return warnings

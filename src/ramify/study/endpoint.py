@@ -40,7 +40,7 @@ _MOST_TURNS = 50
 """Turns of a trajectory, beyond which it has no reward."""
 AT_ONCE = 64
 """Trajectories that are sampled at a time: more than the client has requests in flight, since some wait for a world."""
-_REQUEST_FAILED = "a request that failed"
+_REQUEST_FAILED, _REWARD_FAILED = "a request that failed", "the reward failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,12 @@ class EndpointForks:
         reasons = [record["reason"] for _, record in self._lines().each()]
         return reasons[0] if reasons and all(map(_is_failed, reasons)) else ""
 
+    @property
+    def reward_failure(self) -> str:
+        """The first reason, if the reward failed at all recorded ends; "" if it did not, or there is none."""
+        reasons = [record["reason"] for _, record in self._end_lines().each()]
+        return reasons[0] if reasons and all(each.startswith(_REWARD_FAILED) for each in reasons) else ""
+
     def reasons(self) -> dict[str, int]:
         """Return the number of trajectories without a reward, by reason."""
         records = (record for _, record in self._lines().each())
@@ -213,7 +219,7 @@ class EndpointForks:
             with content_errors("the reward"):
                 (reward,) = await self.reward.score([trajectory])
         except ContentError as error:
-            return None, f"{error}"[:200]
+            return None, f"{_REWARD_FAILED}: {error}"[:200]
         if not math.isfinite(reward.value):
             return None, f"the reward is {reward.value}"
         return (reward.value, "") if reward.counts else (None, "the reward has no verdict")

@@ -77,6 +77,12 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
             for fork, of_file, recorded in zip(forks, states, ends, strict=True):
                 with console.phase("audit", len(of_file) * settings.samples + len(recorded)) as phase:
                     stop.run(fork.score_ends(recorded, phase))
+                    if failure := fork.reward_failure:
+                        # Before any request is paid for; the same command tries the mended function.
+                        fork.remove()
+                        raise ConfigError(
+                            f"{settings.recipe}: no recorded end could be scored: {failure}. Correct the function."
+                        )
                     stop.run(fork.grow(of_file, settings.samples, phase))
         finally:
             loop.run(close_all(_open(client, reward, toolbox)))

@@ -1,5 +1,6 @@
 """Finished runs of an ablation as lines of JSON: everything that the comparison needs, so that a line outlives its run's folder."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 from ramify.core.errors import DataError
 from ramify.core.json_types import (
     FieldError,
+    Reader,
     count,
     each,
     mapping,
@@ -26,7 +28,7 @@ from ramify.obs.metrics import MetricsLog, MetricsRow, read_metrics
 from ramify.obs.trace_index import TreeSummary, read_index, trace_files
 from ramify.runs.manifest import read_manifest
 from ramify.runs.run_folder import SCORE
-from ramify.study.arms import PlannedRun, run_name
+from ramify.study.arms import ARM_NAME, PlannedRun, run_name
 
 RESULTS, STARTS = "results.jsonl", "starts.jsonl"
 SCHEMA = 1
@@ -141,20 +143,52 @@ def _points(value: Any) -> tuple[Point, ...]:  # noqa: ANN401 - any JSON value
     points = each(_point)(value)
     if not points or any(first[0] >= second[0] for first, second in pairwise(points)):
         raise FieldError.of("points with rising steps", value)
+    costs = [point[:-1] for point in points]
+    if any(costs[0]) or any(
+        after < before for pair in pairwise(costs) for before, after in zip(*pair, strict=True)
+    ):
+        raise FieldError.of("points from step 0 and no cost on, with costs that never fall", value)
+    if not all(0 <= point[-1] <= 1 for point in points):
+        raise FieldError.of("success from 0 to 1", value)
     return points
+
+
+def _within(most: float) -> Reader[tuple[float, ...]]:
+    """Make a reader of numbers from 0 to `most`."""
+
+    def read(value: Any) -> tuple[float, ...]:  # noqa: ANN401 - any JSON value
+        values = numbers(value)
+        if not all(0 <= each_value <= most for each_value in values):
+            raise FieldError.of(f"numbers from 0 to {most:g}", value)
+        return values
+
+    return read
+
+
+def _arm(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    if not ARM_NAME.fullmatch(text(value)):
+        raise FieldError.of("at most 60 letters, digits and _", value)
+    return text(value)
+
+
+def _yoked_match(value: Any) -> YokedMatch:  # noqa: ANN401 - any JSON value
+    match = record(YokedMatch, trees=count, same=count, difference=number)(value)
+    if match.same > match.trees or match.difference < 0:
+        raise FieldError.of("at most as many same trees as trees, and a difference of at least 0", value)
+    return match
 
 
 _READ = sparse(
     RunLine,
     ("inputs",),
-    arm=text,
+    arm=_arm,
     seed=whole,
     branching=part(),
     recipe=text,
     curve=_points,
-    branches=numbers,
-    mixed=numbers,
-    match=optional(record(YokedMatch, trees=count, same=count, difference=number)),
+    branches=_within(math.inf),
+    mixed=_within(1.0),
+    match=optional(_yoked_match),
     commit=optional(text),
     packages=mapping(text),
     schema=count,
@@ -241,7 +275,8 @@ def _step_seconds(
         step, end = row["step"] or 0.0, row["time"] or 0.0
         begin = max(begin, after.get(step - 1, 0.0))
         is_whole.append(begin > 0 and not any(begin < start < end for start in starts))
-        seconds.append(end - begin)
+        # A clock that was set back.
+        seconds.append(max(0.0, end - begin))
         begin = end
     whole_steps = [spent for spent, whole_step in zip(seconds, is_whole, strict=True) if whole_step]
     mean = sum(whole_steps) / len(whole_steps) if whole_steps else 0.0

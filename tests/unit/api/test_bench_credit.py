@@ -57,6 +57,10 @@ def test_a_function_scores_trajectories_or_nodes(group):
     for world, ranking in centred.worlds.items():
         (same,) = (each for each in group.others[world] if each.name == "group, scale none")
         assert ranking.spearman.value == pytest.approx(same.spearman.value, abs=0.02)
+    # As large as numbers can be, and ranked as the same ones of a usual size.
+    huge = rf.bench_credit(lambda rewards, tree: (rewards - rewards.mean()) * 5e307)
+    for world, ranking in huge.worlds.items():
+        assert ranking.spearman.value == pytest.approx(centred.worlds[world].spearman.value)
     # The worlds share questions, so a tree is known by all that it says.
     measured = {
         (texts(world.trees[effect.row].tree), effect.node): effect.value
@@ -85,6 +89,7 @@ def test_a_function_scores_trajectories_or_nodes(group):
         (FUNCTIONS["nan"], "it returned nan for node"),
         (FUNCTIONS["none"], "it returned None for node"),
         (FUNCTIONS["strange"], "node '9.9.9.9.9'"),
+        (lambda rewards, tree: {}, "world 'quick start': it returned no number of a turn"),
         ("nothing", "expected one of .* arpo, .* Estimators are group, .*turn_level"),
         (3, "expected a name"),
         (

@@ -66,6 +66,11 @@ def test_other_arms_and_rules_that_compute_their_roots(recipe):
     of_rule = {"shuffled": shuffled(recipe.parent / "out" / "rule")}
     last = plan(recipe, others=of_rule, arms=("rule",)).runs[-1]
     assert (last.name, last.after, "of" in last.branching) == ("shuffled-1", "rule-1", False)
+    # A rule of each seed's own is one rule, so that the next session knows it again.
+    own = {"own": "{ name = 'file', path = 'rule-{seed}.py', function = 'f' }"}
+    runs = plan(recipe, others=own, arms=("flat",)).runs[1::2]
+    assert [run.branching["path"] for run in runs] == ["rule-{seed}.py"] * 2
+    assert [str(run.recipe.rollout.branching.path) for run in runs] == ["rule-0.py", "rule-1.py"]
     balanced = ("rollout.branching=balanced", "rollout.m=")
     recipes = loaded(recipe, plan(recipe, *balanced, seeds=1))
     # A quarter of n, the fewest roots of that rule.

@@ -2,10 +2,11 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
@@ -90,6 +91,7 @@ def test_there_is_no_verdict_below_three_pairs():
 gains = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3)
 
 
+@settings(deadline=None)
 @given(st.lists(gains, min_size=2, max_size=5))
 def test_a_verdict_and_its_interval_never_contradict_each_other(arms):
     names = ["flat", *(f"arm{number}" for number in range(len(arms)))]
@@ -163,6 +165,22 @@ def test_only_seeds_that_every_arm_has_are_compared():
     lines = [*steady("flat", [0.1, 0.2, 0.3]), *steady("rule", [0.1, 0.2])]
     result = compare_arms(lines, ["flat", "rule"])
     assert (result.seeds, result.contrasts[0].decided.n) == ((0, 1), 2)
+    assert result.warnings[-1].startswith("1 runs are left out, such as flat-2")
+
+
+def test_what_compares_nothing_is_a_warning():
+    rule = steady("rule", [0.1, 0.2], branches=(0, 0))
+    (nothing, flat) = compare_arms(rule, ["rule"]).warnings
+    assert nothing.startswith("No arms are compared")
+    assert flat == "rule took no branch in any run, so it was flat sampling."
+    assert compare_arms([*rule, *steady("flat", [0.1, 0.2])], ["flat", "rule"]).warnings == (flat,)
+
+
+def test_an_arm_has_one_rule():
+    lines = steady("rule", [0.1, 0.2])
+    lines[1] = replace(lines[1], branching={"name": "random", "rate": 0.5})
+    with pytest.raises(DataError, match=r"rule-0 and rule-1 have different rules, .* Leave one of them out"):
+        compare_arms(lines, ["rule"])
 
 
 def test_a_control_that_does_not_match_is_a_warning():
@@ -187,6 +205,7 @@ def test_versions_that_differ_and_runs_that_learn_nothing_are_warnings():
     assert warning.startswith("Success never changed in any run")
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.integers(1, 500))
 def test_an_area_lies_between_the_least_and_the_largest_success(successes, budget):
     run = line("rule", 0, successes)
@@ -206,6 +225,13 @@ def test_lines_come_back_as_they_were_and_damaged_ones_are_refused(tmp_path):
         ({"curve": [[0, 1, 2, 3]]}, "curve"),
         ({"curve": []}, "curve"),
         ({"curve": fields["curve"][::-1]}, "rising steps"),
+        ({"curve": [[0, 0, 0, 0, 0.1], [1, 5, 5, 5, 0.1], [2, 4, 5, 5, 0.1]]}, "costs that never fall"),
+        ({"curve": [[1, 5, 5, 5, 0.1]]}, "from step 0 and no cost"),
+        ({"curve": [[0, 0, 0, 0, 7.5]]}, "success from 0 to 1"),
+        ({"arm": "../x"}, "arm: expected at most 60 letters"),
+        ({"branches": [-1]}, "branches: expected numbers from 0"),
+        ({"mixed": [5]}, "mixed: expected numbers from 0 to 1"),
+        ({"match": {"trees": 1, "same": 9, "difference": 0}}, "at most as many same trees"),
         ({"schema": 9}, "schema 9, expected 1"),
         ({"seed": "0"}, "seed"),
     ):
