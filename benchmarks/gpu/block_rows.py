@@ -78,12 +78,17 @@ def block(model: ModelSizes, tree: TreeRow, device: str, dtype: torch.dtype) -> 
 
 
 def compiled(
-    model: ModelSizes, tree: TreeRow, device: str, dtype: torch.dtype, backend: str = "inductor"
+    model: ModelSizes,
+    tree: TreeRow,
+    device: str,
+    dtype: torch.dtype,
+    backend: str = "inductor",
+    layers: int = _MORE,
 ) -> Iterator[Figure]:
-    """Compare updates with compiled blocks and without: seconds, the time of compiling, and gradients."""
+    """Compare updates of `layers` compiled blocks and of plain ones: seconds, the time of compiling, and gradients."""
     exact, fast = (
-        learner_in(random_model(replace(model, layers=layers), device), kind)
-        for layers, kind in ((_FEW, torch.float32), (_MORE, dtype))
+        learner_in(random_model(replace(model, layers=number), device), kind)
+        for number, kind in ((_FEW, torch.float32), (layers, dtype))
     )
     at = fast.model.device
     # A short tree: float32 has no flash kernel, and rounding would hide a wrong gradient in 16 bits.

@@ -241,6 +241,7 @@ def test_a_hand_over_that_is_cancelled_ends_after_the_thread_that_sends(folder, 
         publishing(on_wire(folder, server), learner, work)
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_server_that_hangs_delays_a_hand_over_by_the_limit_alone(folder):
     learner, hung = learner_of(folder), threading.Event()
 
