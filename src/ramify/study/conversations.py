@@ -158,7 +158,8 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
     nodes = _field(record, "nodes", each(part(message=part())), [])
     if not nodes:
         raise RowError("it has no messages")
-    path, index = [], len(nodes) - 1
+    path: list[dict[str, Any]] = []
+    index: int | None = len(nodes) - 1
     while index is not None:
         if not 0 <= whole(index) < len(nodes):
             raise FieldError(f"expected the place of a message, got {index}").at("parent")
