@@ -50,6 +50,8 @@ class Room:
             os.kill(os.getpid(), signal.SIGKILL)
         if say == "dig":
             return {"text": f"{self.count}: {self.drawn.randrange(10**6)}"}, 0.25 * times, False
+        if say == "luck":
+            return {"text": f"{self.count}: {random.SystemRandom().random()}"}, 1, False
         if say == "fall":
             raise RuntimeError("the floor gave way")
         time.sleep({"wait": 1, "hang": 600}.get(say, 0))

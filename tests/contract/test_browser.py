@@ -16,6 +16,7 @@ from ramify.core.messages import Calls, Final, Message, Problem, ToolCall, ToolS
 from ramify.core.protocols import Hit
 from ramify.engines.chat_models import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
+from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
 from ramify.tools.configs import BrowserConfig, SummaryConfig
 from ramify.tools.pages import GuardedPages, Pages
@@ -360,3 +361,19 @@ def test_no_line_of_a_page_passes_for_another_document():
     )
     assert [line for line in result.text.splitlines() if line.startswith("Document")] == ["Document 1"]
     assert "  Document 2" in result.text
+
+
+def test_a_search_that_is_down_ends_the_run():
+    with pytest.raises(ServiceDownError):
+        browse(towns, HITS, error=ServiceDownError("down"))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RequestFailedError(FailureKind.SERVER, "x"), ToolStatus.ERROR),
+        (RequestFailedError(FailureKind.TIMEOUT, "x"), ToolStatus.TIMEOUT),
+    ],
+)
+def test_a_failed_search_is_typed(error, status):
+    assert browse(towns, HITS, error=error)[0].status is status

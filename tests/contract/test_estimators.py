@@ -44,7 +44,7 @@ AROUND = {
 SHARED = ["repeat", "split", "mass"]
 weightings = st.sampled_from(SHARED)
 seeds = st.integers(0, 2**32 - 1)
-on_random_batches = settings(max_examples=4, deadline=None)
+on_random_batches = settings(max_examples=8, deadline=None)
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
 every_weighting = pytest.mark.parametrize("shared", SHARED)
 everything_around = pytest.mark.parametrize("around", AROUND)

@@ -147,6 +147,21 @@ def test_another_form_is_asked_again_and_then_a_failure(reply):
     assert len({mark for _, mark, _ in stand_in.requests}) == 3
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "MARK correct",
+        "MARK Correct.",
+        "**MARK CORRECT**",
+        "```\nMARK CORRECT\n```",
+        "<think> so </think> MARK correct.",
+    ],
+)
+def test_a_verdict_as_real_models_write_it(reply):
+    judgement, counts, _ = judge_one([reply], answer="Paris")
+    assert (judgement.correct, counts.requests) == (True, 1)
+
+
 @pytest.mark.parametrize("first", ["That isn't correct.", "", "Correct. Nothing wrong with it."])
 def test_a_verdict_at_the_second_time_counts(first):
     judgement, counts, _ = judge_one([first, "MARK VERDICT"], answer="Paris")

@@ -32,8 +32,8 @@ def command(request):
 
 @pytest.mark.parametrize(
     ("command", "lora"),
-    [("train", LORA), ("sft", ()), ("dpo", LORA)],
-    ids=["train, lora", "sft", "dpo, lora"],
+    [("train", ()), ("train", LORA), ("sft", ()), ("dpo", LORA)],
+    ids=["train", "train, lora", "sft", "dpo, lora"],
     indirect=["command"],
 )
 def test_defaults_of_generation_that_transformers_refuses_to_save(tmp_path, command, lora):

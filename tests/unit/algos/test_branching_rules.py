@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -227,3 +229,10 @@ def test_rates_at_the_edges():
     assert matched_rate({(8, 4): 3}, 1, 12, 1.0) == 1.0
     # Every tree spends its budget at this rate and at any higher one.
     assert matched_rate({(4000, 8): 3}, 1, 24, 0.9) == 0.9
+
+
+def test_rules_load_without_torch():
+    modules = [f"branch_{name}" for name in ("arpo", "aepo", "rules", "seed_compat")]
+    code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'estimators', 'losses', 'corrections'])}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

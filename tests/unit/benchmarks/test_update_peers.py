@@ -2,10 +2,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+from benchmarks.update.ours import Batch
 from benchmarks.update.tau2 import LEAVES, TURNS, tau2_tree
 from benchmarks.update.tree_attention import ATTENTIONS
+from benchmarks.update.tree_side import Layout, fastest_layout, layouts
 from benchmarks.update.trees import sizes
 
+from ramify.algos.grpo import GroupRelative
+from ramify.core.records import NO_ANNOTATIONS, AnnotatedTree, Reward, TrainingTree, behavior_annotations
 from ramify.core.tree import Source
 
 CU_Q, PATHS = (0, 3, 5, 6, 10), ((0, 1, 2), (0, 1, 2, 3, 4), (0, 1, 2, 5), (6, 7, 8, 9))
@@ -49,6 +53,40 @@ def test_attention_is_that_of_each_token_over_its_own_path(attention):
     (expected * weights).sum().backward()
     for ours, theirs in zip(inputs, expected_inputs, strict=True):
         assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)
+
+
+def batch_of(tree):
+    rewards = tuple(Reward(float(position % 2), {}) for position in range(len(tree.trajectories)))
+    advantages = GroupRelative("repeat").advantages(AnnotatedTree(tree, rewards, NO_ANNOTATIONS), ())
+    return Batch([TrainingTree(tree, behavior_annotations(tree), advantages)])
+
+
+def test_rows_of_the_peer_hold_the_longest_trajectory_and_at_most_everything():
+    tree = tau2_tree(0, leaves=3, turns=2)
+    counts = sizes([tree])
+    longest, everything = counts.padded // 3, counts.separate
+    values = layouts(batch_of(tree))
+    assert values == tuple(Layout(a, n) for a in ATTENTIONS for n in (longest, 2 * longest, everything))
+    assert len(layouts(batch_of(tree), "cuda")) == 3
+
+
+class ScriptedPeer:
+    """Seconds by layout and round; the peer is asked to pack before each update."""
+
+    def __init__(self, seconds):
+        self.seconds, self.packed = {name: iter(values) for name, values in seconds.items()}, ""
+
+    def ask(self, question):
+        if question["do"] == "pack":
+            self.packed = question["attention"]
+            return {"computed": [1]}
+        return {"cpu_seconds": next(self.seconds[self.packed])}
+
+
+def test_the_fastest_layout_is_that_of_the_better_of_two_rounds():
+    peer = ScriptedPeer({"a": (3.0, 5.0), "b": (9.0, 2.0)})
+    choices = (Layout("a", 1), Layout("b", 1))
+    assert fastest_layout(peer, choices) == (choices[1], {str(choices[0]): 3.0, str(choices[1]): 2.0})
 
 
 def test_a_tau2_tree_has_its_leaves_and_turns():

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from benchmarks.harness.tiny_model import write_tiny_model
 from benchmarks.update.flops import TINY
 from benchmarks.update.ours import gradients_of, make_batch, make_learner, relative_difference
@@ -93,3 +94,8 @@ def test_packed_and_alone_are_the_same_update(learner):
     assert packed.loss == pytest.approx(plain.loss, rel=1e-4)
     assert relative_difference(ours, expected) < 1e-5
     assert any(bool(gradient.any()) for gradient in expected.values())
+
+
+def test_gradients_of_other_parameters_are_no_match():
+    with pytest.raises(ValueError, match="names"):
+        relative_difference({"a": torch.ones(1)}, {"b": torch.ones(1)})

@@ -132,7 +132,17 @@ def test_buckets_are_powers_of_two_within_the_table():
     assert bucket_for(16, 2049, shape) == Bucket(24, 3000)
 
 
-def test_weights_are_those_of_the_last_change(folder):
+LINEAR = ("self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+def linear_of(layer, name):
+    if name.startswith("mlp.") and hasattr(layer.mlp, "experts"):
+        pytest.skip("a mixture of experts has no such module")
+    return layer.get_submodule(name)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_weights_are_those_of_the_last_change(folder, name):
     model = load_model(folder)
     table = table_of(model)
     step = ModelStep(model, table)
@@ -144,7 +154,7 @@ def test_weights_are_those_of_the_last_change(folder):
 
     old = logits()
     with torch.no_grad():
-        model.model.layers[0].self_attn.o_proj.weight.mul_(1.5)
+        linear_of(model.model.layers[0], name).weight.mul_(1.5)
     step.weights_changed()
     table.clear()
     new = logits()
@@ -152,16 +162,18 @@ def test_weights_are_those_of_the_last_change(folder):
     assert (new - old).abs().max() > 1e-3
 
 
-def test_an_adapter_around_a_linear_module_is_called(folder):
+@pytest.mark.parametrize("name", LINEAR)
+def test_an_adapter_around_a_linear_module_is_called(folder, name):
     class Adapter(torch.nn.Linear):
         def forward(self, x):
             return super().forward(x) + 0.5
 
     model = load_model(folder)
     for layer in model.model.layers:
-        plain = layer.self_attn.o_proj
-        layer.self_attn.o_proj = Adapter(plain.in_features, plain.out_features, bias=False)
-        layer.self_attn.o_proj.weight = plain.weight
+        plain = linear_of(layer, name)
+        adapter = Adapter(plain.in_features, plain.out_features, bias=False)
+        adapter.weight = plain.weight
+        layer.set_submodule(name, adapter)
     table = table_of(model)
     table.tokens[0, :4] = [5, 6, 7, 8]
     with torch.inference_mode():

@@ -26,6 +26,7 @@ from scripted_agents import (
     grow_one,
     tokenizer_of,
     with_engine,
+    with_latencies,
 )
 
 BRANCH_AT = ["before_probe", "after_probe"]
@@ -390,3 +391,12 @@ def test_a_rewriter_is_asked_within_its_budget_and_the_next_one_after_it(tokeniz
     (trajectory,) = tree.trajectories
     assert [type(n.context) for n in trajectory.nodes].count(Cut) == 1
     assert len(second.requests) == len(trajectory.exchanges)
+
+
+@pytest.mark.parametrize("branch_at", BRANCH_AT)
+@pytest.mark.parametrize("rewriters", [(FoldsMemory(2),), (Backtracks(2), FoldsMemory(3))])
+def test_latencies_do_not_change_the_tree(tokenizer_folder, rewriters, branch_at):
+    parts = agent(tokenizer_folder, ALWAYS, rewriters=rewriters, branch_at=branch_at)
+    first = grow_one(parts)
+    assert {type(n.context) for n in first.nodes} == ({str, Cut} if len(rewriters) > 1 else {str})
+    assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 6))

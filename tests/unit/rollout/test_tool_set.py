@@ -210,6 +210,35 @@ def test_a_branch_takes_a_copy_of_the_state_and_both_go_on_apart(tokenizer_folde
     assert max(map(len, seconds.values())) > 1
 
 
+class Broken(Notes):
+    def __init__(self, problem, part: str):
+        super().__init__(problem)
+        if part == "init":
+            raise OSError("no room")
+
+    def fork(self):
+        raise OSError("no room")
+
+
+@pytest.mark.parametrize(
+    ("part", "message"), [("init", "no object could be created"), ("fork", "fork failed")]
+)
+def test_an_object_that_cannot_be_made_or_copied_costs_its_problem_or_its_branches(
+    tokenizer_folder, part, message
+):
+    brancher = ThresholdBrancher(m=2, min_entropy_delta=0.5, children=2, probe_tokens=3)
+    parts = own_agent(
+        tokenizer_folder, tool_from(Broken, name="notes", args={"part": part}), note, brancher, 6
+    )
+    trees = asyncio.run(grow_trees(parts, [problem(), problem("p1")], 0))
+    assert [tree.has_failed for tree in trees] == [part == "init"] * 2
+    assert sum(decision.taken for tree in trees for decision in tree.decisions) == 0
+    reasons = [event.fields["reason"] for event in parts.events.events if "reason" in event.fields]
+    assert reasons
+    assert all(f"Broken: {message}: OSError: no room" in reason for reason in reasons)
+    assert parts.live.value == 0
+
+
 KEY = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
 FIND, LOOKUP = (
     ToolSpec(name, f"Does {name}.", KEY, forks=True, timeout_seconds=5.0, in_prompt=True)

@@ -387,3 +387,14 @@ def test_a_column_that_the_row_lacks_fails_its_problem(tokenizer_folder):
     assert tree_of(parts, bare).has_failed
     _, reason = reasons(parts)[-1]
     assert reason.startswith("Counter.reset: missing a required argument: 'target'; problem 'p7' has")
+
+
+def test_an_object_that_cannot_be_made_ends_the_run(tokenizer_folder):
+    class Never(Counter):
+        def __init__(self):
+            raise OSError("no licence")
+
+    with pytest.raises(
+        ConfigError, match=r"Never: no object could be created: OSError: no licence\. Fix __init__\."
+    ):
+        tree_of(parts_of(tokenizer_folder, environment_from(Never)))

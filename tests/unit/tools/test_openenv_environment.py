@@ -398,3 +398,14 @@ def test_all_of_a_servers_room_is_used(folder, url):
     tree, events = grown(folder, opened(url, "/ten"), [called("dig"), called("leave")], n=ROOMS["ten"])
     assert [event for event in events if event.kind == "environment/open"] == []
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ENDED}
+
+
+def test_a_server_that_draws_without_its_seed_loses_its_branches(folder, url):
+    tree, events = grown(folder, opened(url), [called("luck"), called("luck"), called("leave")])
+    dropped = [event for event in events if event.kind == "environment/branch"]
+    assert dropped
+    assert all("the replayed reply differs" in event.fields["reason"] for event in dropped)
+    assert sum(decision.taken for decision in tree.decisions) == 0
+    assert len(tree.trajectories) == 6
+    assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ENDED}
+    assert {trajectory.paid for trajectory in tree.trajectories} == {3.0}

@@ -328,3 +328,15 @@ def test_programs_behind_one_that_is_forgotten_are_run_again():
 
     asyncio.run(main())
     assert replayed[-2:] == [("a", "b", "c"), ("a", "c")]
+
+
+def test_hostile_code_never_raises_into_the_loop(bench):
+    for code in (
+        "\0",
+        "\ud800",
+        "(" * 300,
+        "print('\\ud800')",
+        "class E(BaseException): pass\nraise E",
+        "import os\nos.abort()",
+    ):
+        assert bench.call(code).status is ToolStatus.ERROR
