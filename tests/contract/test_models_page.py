@@ -103,7 +103,7 @@ def test_the_page_and_the_readme_count_the_families():
     numbers = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen")
     word = numbers[len(FAMILIES) - 10]
     assert f"{word.capitalize()} families" in read_page("models.md")
-    assert f"{word.capitalize()} families of models" in read_page("../README.md")
+    assert f"{word.capitalize()} model families" in read_page("../README.md")
 
 
 def test_windows_are_for_the_learner_and_not_for_the_local_engine(tmp_path, tokenizer):

@@ -104,6 +104,6 @@ def test_few_trajectories_are_under_way_at_a_time_and_none_that_is_done_is_lost(
     (side,) = forks.sides([(0, "")]).values()
     assert (len(side.rewards), side.unknown) == (SAMPLES - 2, 2)
     assert sorted(forks.reasons()) == [
+        "the reward failed: the reward: ValueError: invalid literal for int() with base 10: 'bad'",
         "the reward is nan",
-        "the reward: ValueError: invalid literal for int() with base 10: 'bad'",
     ]
