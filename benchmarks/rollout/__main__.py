@@ -12,6 +12,7 @@ run_family(
         "3b": _ENGINE,
         "3c": "benchmarks.rollout.slow_steps",
         "3.client": "benchmarks.rollout.client_row",
+        "3.vllm": "benchmarks.rollout.vllm_row",
         "4.clean": _SCHEDULE,
         "4.tail": _SCHEDULE,
         "4b": _SCHEDULE,
