@@ -102,7 +102,7 @@ print(info.nccl_unique_id_bytes == bytes(range(128)), info.packed_buffer_size_by
 def test_vllms_own_engine_understands_what_servers_are_sent_for_nccl(vllm_python, tmp_path):
     """As far as a machine without GPUs can tell."""
 
-    class Unjoined(NcclCommunicator):
+    class WithoutLibrary(NcclCommunicator):
         """Opens no library: what is read here goes out before anything joins."""
 
         def __init__(self, group, size, seconds):
@@ -113,7 +113,7 @@ def test_vllms_own_engine_understands_what_servers_are_sent_for_nccl(vllm_python
             return bytes(range(128))
 
     weights = LearnerBuckets(build.learner(load_model(write_model(tmp_path / "model", "qwen2"))), "bfloat16")
-    wire = NcclWire(Unjoined)
+    wire = NcclWire(WithoutLibrary)
     sent = json.dumps([wire.meet(weights, [1], 2)[0], wire.announce(weights, "run-1")])
     done = subprocess.run(
         [vllm_python, "-c", READ], input=sent, text=True, capture_output=True, timeout=300, check=False
