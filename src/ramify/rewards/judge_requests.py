@@ -17,7 +17,8 @@ from ramify.rewards.configs import JudgeConfig
 
 JudgeSource: TypeAlias = Literal["asked", "cache", "equal", "blank", "none"]
 """The source of a verdict: the model, the cache, `skip_equal`, or a blank answer; "none": there is no verdict."""
-Value = TypeVar("Value", bool, int)
+Value = TypeVar("Value", bound=int)
+_ValueOut = TypeVar("_ValueOut", bound=int, covariant=True)
 
 _LOG = logging.getLogger(__name__)
 _TEMPERATURE = 0.0
@@ -30,7 +31,7 @@ _TRIES = 8
 _REASON_CHARS = 1000
 
 
-class JudgeCase(Protocol[Value]):
+class JudgeCase(Protocol[_ValueOut]):
     """What a judge is shown, and the form of its verdict."""
 
     @property
@@ -40,7 +41,7 @@ class JudgeCase(Protocol[Value]):
     def messages(self, mark: str) -> Sequence[Message]:
         """Return the request; `mark` is random and new for each."""
 
-    def verdict(self, reply: str, mark: str) -> Value | None:
+    def verdict(self, reply: str, mark: str) -> _ValueOut | None:
         """Return the verdict of a reply; None: it does not have the required form."""
 
 
@@ -270,9 +271,7 @@ class JudgeRequests(Generic[Value]):
         mark = secrets.token_hex(8)
         try:
             reply = await self._model.complete(
-                asking.case.messages(mark),
-                max_tokens=self._config.max_tokens,
-                temperature=_TEMPERATURE,
+                asking.case.messages(mark), max_tokens=self._config.max_tokens, temperature=_TEMPERATURE
             )
         finally:
             self.counts.usage = self._model.usage
