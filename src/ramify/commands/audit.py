@@ -142,6 +142,9 @@ def _judge(options: argparse.Namespace) -> "TurnJudge | None":
 
     cache = options.out / VERDICTS
     config = judge_config(options.judge_url, options.judge_model, options.judge_key_variable, cache, keys)
+    for key in ("weight", "skip_equal"):
+        if config.is_changed(key):
+            raise ConfigError(f"-s judge.{key}: has no effect on opinions of turns. Remove it")
     return TurnJudge(config)
 
 

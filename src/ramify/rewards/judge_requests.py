@@ -157,12 +157,16 @@ class JudgeRequests(Generic[Value]):
             ServiceDownError: The model's service refuses the key, or there were too many failures in a row.
         """
         async with self._slots:
-            verdict = await self._patiently(_Asking(case))
+            asking = _Asking(case)
+            verdict = await self._patiently(asking)
         self.count(verdict)
+        # What the cache has as empty says nothing about the service now.
+        if verdict.failure is not None and asking.requests and verdict.failure not in _OUTAGES:
+            self._fail(verdict)
         return verdict
 
     def count(self, verdict: Verdict[Value]) -> None:
-        """Count a verdict, also one that needed no request; raises as `judge`."""
+        """Count a verdict, also one that needed no request."""
         if verdict.failure is None:
             self.counts.verdicts[verdict.source] += 1
             if verdict.source == "asked":
@@ -170,8 +174,6 @@ class JudgeRequests(Generic[Value]):
             return
         self.counts.failures[verdict.failure] += 1
         self.counts.last_failure = verdict.reason
-        if verdict.failure != "no_gold" and verdict.failure not in _OUTAGES:
-            self._fail(verdict)
 
     async def _patiently(self, asking: _Asking[Value]) -> Verdict[Value]:
         """Ask; after an outage of the service wait and ask again."""

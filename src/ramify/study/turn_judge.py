@@ -134,7 +134,7 @@ class TurnJudge:
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """What the verdicts depend on besides the turns."""
+        """The settings that verdicts depend on, besides the turns."""
         identity = judge_identity(self.config.model, self.config, PROMPT)
         return {**identity, "max_text_chars": _TEXT_CHARS}
 

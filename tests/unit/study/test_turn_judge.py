@@ -31,7 +31,7 @@ def look(number):
     return (ToolCall(f"c{number}", "look", {"door": number}),)
 
 
-def seen(number, text):
+def result_of(number, text):
     return ToolResult(f"c{number}", ToolStatus.OK, text, reward=0.625)
 
 
@@ -45,9 +45,9 @@ def cases():
         Node("", (), None, Source.PROMPT, (1,), "<template>which door?"),
         policy((0,), "I look "),
         policy((0, 0), "behind one.", look(1)),
-        reply((0, 0, 0), "<result>a goat</result>", seen(1, "a goat")),
+        reply((0, 0, 0), "<result>a goat</result>", result_of(1, "a goat")),
         policy((0, 0, 0, 0), "And two.", look(2)),
-        reply((0, 0, 0, 0, 0), "<result>long</result>", seen(2, "b" * 6000 + "c" * 6000)),
+        reply((0, 0, 0, 0, 0), "<result>long</result>", result_of(2, "b" * 6000 + "c" * 6000)),
         policy((0, 0, 0, 0, 0, 0), "the last words", stop=StopReason.ANSWERED),
         policy((0, 1), "nowhere.", stop=StopReason.ANSWERED),
     ]  # fmt: skip
@@ -118,4 +118,7 @@ def test_anything_else_is_no_verdict_on_a_turn(cases, reply):
 def test_the_wording_of_the_turn_judge_belongs_to_its_version(cases):
     """Another wording is another version: count that of PROMPT up, then put the new checksum here."""
     instructions, _ = cases["0.0"].messages("M")
-    assert (PROMPT.version, hashlib.sha256(instructions.text.encode()).hexdigest()[:16]) == (1, "ee6d0661854374a1")
+    assert (PROMPT.version, hashlib.sha256(instructions.text.encode()).hexdigest()[:16]) == (
+        1,
+        "ee6d0661854374a1",
+    )
