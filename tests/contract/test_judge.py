@@ -415,6 +415,14 @@ def test_replies_without_a_verdict_are_remembered_for_less_long_and_failures_nev
     assert judgement.correct is False
 
 
+def test_replies_without_a_verdict_that_the_cache_has_say_nothing_about_the_service(tmp_path):
+    answers = ["Rome", "Lyon", "Nice", "Bonn"]
+    judge_with_cache(tmp_path, StandIn(**{answer: ["Hm."] for answer in answers}), answers)
+    judgements, judge = judge_with_cache(tmp_path, StandIn(), answers, settings=config(failures_to_stop=2))
+    assert [each.failure for each in judgements] == ["no_verdict"] * 4
+    assert (judge.counts.requests, judge.counts.failures) == (0, {"no_verdict": 4})
+
+
 def test_identical_answers_at_one_time_are_asked_once(tmp_path):
     stand_in = StandIn()
     judgements, judge = judge_with_cache(tmp_path, stand_in, ["Rome"] * 8)

@@ -1,11 +1,13 @@
 """`ramify audit`: in a world whose effects are known by construction intervals cover them, and estimators are ranked."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from e2e_runs import TRAIN, overrides, read_lines, write_task
+from loopback import as_json, serve
 from ramify.cli import main
 from ramify.obs.trace import read_trees
 
@@ -73,10 +75,13 @@ def audited(world, tmp_path_factory):
 
 
 def true_effect(tree, node):
-    """E[R | with the turn] - E[R | before it], by enumeration."""
-    problem = int(tree.problem.answer[0])
     texts = [each.text for each in tree.path_to(tree.by_id[node]) if each.source.value == "policy"]
-    written = "".join(texts).replace(" ", "")
+    return effect_of(int(tree.problem.answer[0]), "".join(texts))
+
+
+def effect_of(problem, written):
+    """E[R | with the turn] - E[R | before it], by enumeration, of the last of the turns that were written."""
+    written = written.replace(" ", "")
     way, gate = (
         [int(written.partition(word)[2].partition("<")[0])] if word in written else []
         for word in ("way", "gate")
@@ -217,3 +222,80 @@ def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, ca
         for path in (trace, tmp_path / "before" / "trees" / "000001.jsonl")
     )
     assert own != before
+
+
+class TrueJudge:
+    """Knows the world, so it answers a turn's true effect in tenths; of problems in `odd` it writes no verdict."""
+
+    def __init__(self, odd=()):
+        self.odd, self.sent = odd, []
+
+    def __call__(self, request):
+        if request.method == "GET":  # a service is asked for its models; this one lists none
+            return as_json({}, 404)
+        mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
+        shown = json.loads("\n".join(lines))
+        self.sent.append(shown)
+        problem = int(shown["prompt"][-1]["text"].split()[-1])
+        turns = [step["turn"] for step in shown["before"] if "turn" in step] + [shown["turn"]]
+        effect = effect_of(problem, "".join(turn["text"] for turn in turns))
+        text = "It helped, 7 of 10." if problem in self.odd else f"Because.\n{mark} {10 * effect:.0f}"
+        return as_json({"choices": [{"message": {"content": text}}]})
+
+
+def judged(capsys, world, out, service, *words):
+    with serve(service) as server:
+        options = ("--judge-url", f"{server.url}/v1", "--judge-model", "big", "-s", "judge.attempts=1")
+        return audit(capsys, world, out, "--decisions", 200, "--samples", 12, *options, *words)
+
+
+def test_a_judge_that_knows_the_effects_ranks_as_high_as_any_score_can(world, audited, tmp_path, capsys):
+    before, lines, folder = audited
+    out = shutil.copytree(folder, tmp_path / "audit")
+    trees = (out / "trees" / "000001.jsonl").read_bytes()
+    service = TrueJudge()
+    summary, with_judge = judged(capsys, world, out, service)
+    tree_of = [traced.tree for traced in read_trees(world / "trees" / "000001.jsonl")]
+    true = [true_effect(tree_of[line["row"]], line["node"]) for line in lines]
+    assert [line["credits"]["judge"] for line in with_judge] == [round(10 * effect) for effect in true]
+    ranking = summary["estimators"][0]
+    assert (ranking["name"], ranking["n"]) == ("judge", 200)
+    # The measured effects have noise; the ceiling is the correlation of the true ones with them.
+    assert ranking["spearman"]["value"] == pytest.approx(before["ceiling"], abs=0.06)
+    assert ranking["auroc_sure"]["value"] > 0.97
+    assert (summary["estimators"][1:], summary["warnings"]) == (before["estimators"], before["warnings"])
+    assert [
+        {**line, "credits": {k: v for k, v in line["credits"].items() if k != "judge"}} for line in with_judge
+    ] == lines
+    assert (out / "trees" / "000001.jsonl").read_bytes() == trees
+    page = (out / "AUDIT.html").read_text()
+    assert "<td>judge</td>" in page
+    assert "the opinion of big as judge" in page
+    assert {len(shown["before"]) for shown in service.sent} == {0, 2, 4}
+    assert all((shown["reply"] is None) == ("answer" in shown["turn"]["text"]) for shown in service.sent)
+
+
+def test_turns_without_a_verdict_are_left_out_of_the_judge_s_row(world, audited, tmp_path, capsys, refused):
+    out = shutil.copytree(audited[2], tmp_path / "audit")
+    words = ("audit", world, "--out", out, "--decisions", 200, "--samples", 12)
+    assert "Give both" in refused(*words, "--judge-url", "http://127.0.0.1:9/v1")
+    assert "Give both" in refused(*words, "-s", "judge.attempts=1")
+    both = ("--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "big")
+    assert "judge.weight: has no effect" in refused(*words, *both, "-s", "judge.weight=1")
+    # A judge that never answered does not bind the folder.
+    gone = ("--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "small")
+    keys = ("-s", "judge.failures_to_stop=1", "-s", "judge.http.attempts=1")
+    assert "the judge small gave no verdict" in refused(*words, *gone, *keys)
+    service = TrueJudge(odd=range(0, PROBLEMS, 3))
+    summary, lines = judged(capsys, world, out, service)
+    of_odd = [line["problem"] in {f"p{problem}" for problem in service.odd} for line in lines]
+    assert [("judge" in line["credits"]) for line in lines] == [not odd for odd in of_odd]
+    (ranking,) = [each for each in summary["estimators"] if each["name"] == "judge"]
+    assert ranking["n"] == 200 - sum(of_odd) < 190
+    warning = f"{sum(of_odd)} of 200 decisions have no verdict of the judge and are left out of its row."
+    assert warning in summary["warnings"]
+    sent = len(service.sent)
+    assert judged(capsys, world, out, service) == (summary, lines)
+    assert len(service.sent) == sent
+    assert "opinions of a judge with model = 'big'" in refused(*words, *gone)
+    assert "opinions of a judge with model = 'big'" in refused(*words)

@@ -179,6 +179,36 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
     assert [message["role"] for message in model.sent[0]["messages"][:2]] == ["system", "user"]
 
 
+def test_a_judge_reads_the_turns_of_another_trainer(task, capsys):
+    folder, recipe = task
+    shown = []
+
+    def judge(request):
+        if request.method == "GET":
+            return as_json({}, 404)
+        mark, *lines, _ = request.json()["messages"][1]["content"].split("\n")
+        shown.append(json.loads("\n".join(lines)))
+        number = {"a car": 9, "nothing": -9}.get((shown[-1]["reply"] or [""])[0], 0)
+        return as_json({"choices": [{"message": {"content": f"{mark} {number}"}}]})
+
+    with serve(Model()) as server, serve(judge) as other:
+        words = ("--judge-url", f"{other.url}/v1", "--judge-model", "big")
+        summary = audit(capsys, messages_file(folder), recipe, server.url, folder / "audit", *words)
+    lines = {line["node"]: line for line in read_lines(folder / "audit" / "effects.jsonl")}
+    assert [lines[node]["credits"]["judge"] for node in ("0", "1", "3")] == [-9, 9, 0]
+    assert {ranking["name"]: ranking["n"] for ranking in summary["estimators"]}["judge"] == 8
+    (second,) = [each for each in shown if len(each["before"]) == 2 and each["reply"] == ["a car"]]
+    assert second["before"][0]["turn"]["calls"] == [{"name": "look", "arguments": '{"door": 2}'}]
+    assert second["before"][1] == {"reply": ["a goat"]}
+    assert [each["text"] for each in second["prompt"]] == ["Be short.", "which door ?"]
+    settings = json.loads((folder / "audit" / "settings.json").read_text())
+    assert (settings["judge"]["model"], settings["judge"]["temperature"], settings["model"]) == (
+        "big",
+        0,
+        "m",
+    )
+
+
 def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(task, capsys):
     folder, recipe = task
     path = write_lines(folder / "few.jsonl", [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 from ramify.assemble.services import chat_model
 from ramify.config.schema_parts import RewardSection
 from ramify.core.closing import Closable
-from ramify.core.protocols import Cache, Json, RewardFn
+from ramify.core.protocols import Cache, ChatModel, Json, RewardFn
 from ramify.rewards.configs import (
     AnswerRewardConfig,
     CompatRewardConfig,
@@ -99,11 +99,17 @@ def build_judge(config: JudgeConfig) -> "tuple[Judge, tuple[Closable, ...]]":
     """
     from ramify.rewards.judge import Judge
 
+    model, cache, resources = open_judge_service(config)
+    return Judge(model, config, cache), resources
+
+
+def open_judge_service(config: JudgeConfig) -> tuple[ChatModel, Cache | None, tuple[Closable, ...]]:
+    """Return a judge's model and its cache, if it has one, and what whoever uses them closes; raises as `build_judge`."""
     # One key decides when a judge that is down stops the run, however many requests are pending together.
     model = chat_model("reward.judge", config, failures_to_open=config.failures_to_stop)
     if config.cache is None:
-        return Judge(model, config), (model,)
+        return model, None, (model,)
     from ramify.cache.sqlite import SqliteCache
 
-    cache: Cache = SqliteCache(config.cache)
-    return Judge(model, config, cache), (model, cache)
+    cache = SqliteCache(config.cache)
+    return model, cache, (model, cache)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ramify.config.schema_train import TrainRecipe
     from ramify.obs.console import RunConsole
     from ramify.study.audit import Audit, AuditSettings
+    from ramify.study.turn_judge import TurnJudge
 
 _VERIFIERS = "traces.jsonl"
 """The file that verifiers writes in the folder of a run."""
@@ -66,6 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     other.add_argument(
         "--temperature", type=_temperature, default=1.0, metavar="T", help="of the endpoint, above 0 (1)"
     )
+    judge = parser.add_argument_group(
+        "a model's opinion of the turns, beside the estimators; its other keys are -s judge.KEY=VALUE"
+    )
+    judge.add_argument(
+        "--judge-url",
+        action="append",
+        metavar="URL",
+        help="address of a service with OpenAI's chat API, with /v1; repeat it for several servers of the same model",
+    )
+    judge.add_argument("--judge-model", metavar="NAME", help="the model that judges")
+    judge.add_argument(
+        "--judge-key-variable", metavar="NAME", help="environment variable with the service's key"
+    )
     add_output(parser)
 
 
@@ -100,20 +114,45 @@ def run(options: argparse.Namespace) -> None:
     from ramify.study.audit import PAGE
     from ramify.study.audit_page import audit_page
 
-    settings = _settings(options)
     out: Path = options.out
+    judge = _judge(options)
+    settings = _settings(options, judge)
     console = open_console(options)
     make_folder("--out", out)
     with locked_folder("--out", out):
         settings.begin_or_continue(out)
-        audit = _audit(settings, out, console)
+        audit = _audit(settings, out, console, judge)
+        settings.bind_judge(out)
         audit.write(out)
         write_page(out / PAGE, audit_page(audit, settings, out))
     _show(audit, out, console)
     console.record({"out": f"{out}", **audit.record()})
 
 
-def _settings(options: argparse.Namespace) -> "AuditSettings":
+def _judge(options: argparse.Namespace) -> "TurnJudge | None":
+    keys = [each for each in options.overrides if _is_of_judge(each)]
+    if not options.judge_url and not options.judge_model:
+        if keys or options.judge_key_variable:
+            raise ConfigError("--judge-url: missing, and so is --judge-model. Give both to have a judge")
+        return None
+    if not options.judge_url or not options.judge_model:
+        raise ConfigError("--judge-url and --judge-model: one is missing. Give both to have a judge")
+    from ramify.commands.judge import judge_config
+    from ramify.study.turn_judge import VERDICTS, TurnJudge
+
+    cache = options.out / VERDICTS
+    config = judge_config(options.judge_url, options.judge_model, options.judge_key_variable, cache, keys)
+    for key in ("weight", "skip_equal"):
+        if config.is_changed(key):
+            raise ConfigError(f"-s judge.{key}: has no effect on opinions of turns. Remove it")
+    return TurnJudge(config)
+
+
+def _is_of_judge(override: str) -> bool:
+    return override.partition("=")[0].partition(".")[0].strip() == "judge"
+
+
+def _settings(options: argparse.Namespace, judge: "TurnJudge | None") -> "AuditSettings":
     from ramify.runs.recorded_trees import trace_of
     from ramify.study.audit import AuditSettings
 
@@ -130,7 +169,7 @@ def _settings(options: argparse.Namespace) -> "AuditSettings":
     return AuditSettings(
         tuple(files),
         recipe,
-        tuple(options.overrides),
+        tuple(each for each in options.overrides if not _is_of_judge(each)),
         options.decisions,
         options.samples,
         options.seed,
@@ -139,6 +178,7 @@ def _settings(options: argparse.Namespace) -> "AuditSettings":
         options.key_variable,
         options.max_tokens,
         options.temperature,
+        {} if judge is None else judge.identity,
     )
 
 
@@ -153,7 +193,7 @@ def _check_endpoint(options: argparse.Namespace) -> None:
         raise ConfigError(message) from None
 
 
-def _audit(settings: "AuditSettings", out: Path, console: "RunConsole") -> "Audit":
+def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "TurnJudge | None") -> "Audit":
     from ramify.study.conversations import is_foreign
 
     foreign = {is_foreign(Path(source)) for source in settings.sources}
@@ -164,7 +204,7 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole") -> "Audi
     if True in foreign:
         from ramify.study.foreign_audit import audit_conversations
 
-        return audit_conversations(settings, out, console)
+        return audit_conversations(settings, out, console, judge)
     if settings.url:
         raise ConfigError("--url: trees of ours go on with the engine of their recipe. Leave it out")
     from ramify.commands.check_files import check_files
@@ -173,7 +213,7 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole") -> "Audi
     def check(recipe: "TrainRecipe") -> None:
         check_files(recipe, fetch=True, note=console.note, trains=False)
 
-    return audit_traces(settings, out, console, check)
+    return audit_traces(settings, out, console, check, judge)
 
 
 def _show(audit: "Audit", out: Path, console: "RunConsole") -> None:

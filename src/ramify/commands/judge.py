@@ -1,6 +1,7 @@
 """`ramify judge RUN|FILE --url URL --model NAME`: a model's verdicts on answers that are there."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: An option does not belong to the source.
     """
-    config = _config(options)
+    config = judge_config(options.url, options.model, options.key_variable, options.cache, options.overrides)
     if options.source.is_dir():
         if options.task is not None or options.out is not None:
             raise ConfigError(f"{options.source}: is a run, which takes no --task and no --out")
@@ -65,17 +66,24 @@ def run(options: argparse.Namespace) -> None:
         _judge_file(options, config)
 
 
-def _config(options: argparse.Namespace) -> "JudgeConfig":
+def judge_config(
+    urls: Sequence[str], model: str, key_variable: str | None, cache: Path | None, overrides: Sequence[str]
+) -> "JudgeConfig":
+    """Return a judge's settings from options and keys `judge.KEY=VALUE`.
+
+    Raises:
+        ConfigError: One of them is wrong.
+    """
     from ramify.config.load import override_recipe
     from ramify.config.schema_eval import JudgingSection
 
     table = {
-        "url": options.url if len(options.url) > 1 else options.url[0],
-        "model": options.model,
-        **({} if options.key_variable is None else {"key_variable": options.key_variable}),
-        **({} if options.cache is None else {"cache": str(options.cache)}),
+        "url": list(urls) if len(urls) > 1 else urls[0],
+        "model": model,
+        **({} if key_variable is None else {"key_variable": key_variable}),
+        **({} if cache is None else {"cache": str(cache)}),
     }
-    return override_recipe(JudgingSection, {"judge": table}, options.overrides, "the options").judge
+    return override_recipe(JudgingSection, {"judge": table}, overrides, "the options").judge
 
 
 def _judge_run(options: argparse.Namespace, config: "JudgeConfig") -> None:

@@ -87,10 +87,24 @@ def marked_verdict(reply: str, mark: str) -> bool | None:
     Upper and lower case, punctuation, Markdown, a code fence and a thinking block before it do not matter. A reply that
     also has the other verdict as a line gives None.
     """
+    verdict = marked_value(reply, mark, r"\W+(correct|incorrect)\W*")
+    return None if verdict is None else verdict == "correct"
+
+
+def marked_value(reply: str, mark: str, form: str) -> str | None:
+    """Return the group of `form` in lower case if the last line with a word in it is the mark and `form`, as `marked_verdict` says."""
     lines = [line for line in _THOUGHT.sub("", reply).split("\n") if _WORD.search(line)]
-    matches = [re.fullmatch(rf"\W*{mark}\W+(correct|incorrect)\W*", line, re.IGNORECASE) for line in lines]
-    verdicts = {match[1].lower() for match in matches if match}
-    return verdicts == {"correct"} if matches and matches[-1] and len(verdicts) == 1 else None
+    matches = [re.fullmatch(rf"\W*{mark}{form}", line, re.IGNORECASE) for line in lines]
+    values = {match[1].lower() for match in matches if match}
+    return values.pop() if matches and matches[-1] and len(values) == 1 else None
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """Return a text without its middle if it has more characters than `limit`."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters are left out here ...] {text[-half:]}"
 
 
 def read_verdict(reply: str) -> bool | None:

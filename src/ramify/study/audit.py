@@ -1,7 +1,7 @@
 """An audit: measured effects of a run's decisions, and the rank correlation of credit and entropy with them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,21 @@ import numpy as np
 
 from ramify.core.errors import ConfigError
 from ramify.core.json_types import mapping, part, text, whole
+from ramify.core.protocols import Json
 from ramify.eval.statistics import Interval
 from ramify.files.durable import LOCK, dump_line, read_record, replace_file, replace_lines
 from ramify.runs.manifest import file_sha256
 from ramify.study.effects import Effect, reward_range
 from ramify.study.ranking import Ranking, rank_score
 from ramify.study.sources import Rescoring
+from ramify.study.turn_judge import JUDGE, VERDICTS
 
 SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json", "AUDIT.html"
 """Files of an audit's folder, beside the resampled trajectories."""
 _MAY_CHANGE = ("decisions",)
 """Settings that may change when an audit is continued: more decisions can be added to it."""
 _MAX_UNKNOWN_SHARE = 0.05
-"""Share of trajectories without a reward above which the audit warns."""
+"""Share of trajectories without a reward, and of decisions without a judge's verdict, above which the audit warns."""
 _MIN_PROBLEMS = 10
 """Number of problems below which the bootstrap over problems is too narrow."""
 
@@ -43,6 +45,7 @@ class AuditSettings:
         key_variable: Environment variable with the endpoint's key; "": it needs none.
         max_tokens: Maximum number of tokens of a turn at the endpoint.
         temperature: Sampling temperature at the endpoint.
+        judge: Identity of the judge whose opinion is compared; empty: there is none.
     """
 
     sources: tuple[str, ...]
@@ -56,21 +59,33 @@ class AuditSettings:
     key_variable: str = ""
     max_tokens: int = 1024
     temperature: float = 1.0
+    judge: Mapping[str, Json] = field(default_factory=dict)
 
     def begin_or_continue(self, folder: Path) -> None:
         """Begin an audit in a folder, or continue the one that it holds, with more decisions if `decisions` is larger.
+
+        A judge can be added to an audit without one; it is a setting of the folder after `bind_judge`.
 
         Raises:
             ConfigError: The folder holds something else, or an audit with other settings.
         """
         path = folder / SETTINGS
+        judge: Mapping[str, Json] = {}
         files = [name for name in (*self.sources, self.recipe) if Path(name).is_file()]
-        settings, contents = asdict(self), {name: file_sha256(Path(name))[:16] for name in files}
-        # A folder with settings only is of a command that was refused before it sampled: the next may have other settings.
-        begun = any(each.name not in (LOCK, SETTINGS) for each in folder.iterdir())
+        settings = {key: value for key, value in asdict(self).items() if key != JUDGE}
+        contents = {name: file_sha256(Path(name))[:16] for name in files}
+        # A folder without samples is of a command that was refused before it sampled: the next may have other settings.
+        names = [each.name for each in folder.iterdir()]
+        begun = any(name not in (LOCK, SETTINGS) and not name.startswith(VERDICTS) for name in names)
         if path.exists() and begun:
             old = read_record(path, part(decisions=whole, contents=mapping(text)))
             _refuse_changed_files(folder, old["contents"], contents)
+            judge = _read_object(old.get(JUDGE, {}))
+            for key, opinion in judge.items():
+                if self.judge.get(key) != opinion:
+                    raise ConfigError(
+                        f"--out: {folder} holds opinions of a judge with {key} = {opinion!r}. Name that judge, or a new folder"
+                    )
             for key, value in settings.items():
                 before = old.get(key)
                 now = list(value) if isinstance(value, tuple) else value
@@ -80,7 +95,15 @@ class AuditSettings:
                     )
         elif begun:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
-        replace_file(path, f"{dump_line({**settings, 'contents': contents})}\n".encode())
+        replace_file(path, f"{dump_line({**settings, JUDGE: judge, 'contents': contents})}\n".encode())
+
+    def bind_judge(self, folder: Path) -> None:
+        """Have the folder refuse other judges from now on; before it has opinions of one, a mistaken judge can be corrected."""
+        record = read_record(folder / SETTINGS, _read_object)
+        replace_file(folder / SETTINGS, f"{dump_line({**record, JUDGE: dict(self.judge)})}\n".encode())
+
+
+_read_object = part()
 
 
 def _refuse_changed_files(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -124,7 +147,7 @@ class Audit:
 
     @cached_property
     def rankings(self) -> tuple[Ranking, ...]:
-        """Each estimator's credit against the effects, the highest rank correlation first."""
+        """Each estimator's credit, and a judge's opinion, against the effects, the highest rank correlation first."""
         names = list(dict.fromkeys(name for effect in self.known for name in effect.credits))
         ranked = [self.rank(name, [effect.credits.get(name) for effect in self.known]) for name in names]
         # A ranking without a correlation comes last: -2 is below every correlation.
@@ -186,6 +209,12 @@ class Audit:
         if unknown > _MAX_UNKNOWN_SHARE * sampled:
             warnings.append(
                 f"{unknown} of {sampled} trajectories have no reward and are left out of the effects."
+            )
+        judged = sum(JUDGE in effect.credits for effect in self.effects)
+        missing = len(self.effects) - judged if judged else 0
+        if missing > _MAX_UNKNOWN_SHARE * len(self.effects):
+            warnings.append(
+                f"{missing} of {len(self.effects)} decisions have no verdict of the judge and are left out of its row."
             )
         problems = len({(effect.trace, effect.problem) for effect in self.known})
         if 0 < problems < _MIN_PROBLEMS:

@@ -23,8 +23,9 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
         Section(
             "Estimators against executed effects",
             "The effect of a turn is the mean reward of trajectories that go on after it, minus that of trajectories that go "
-            "on from before it. A score is an estimator's mean advantage over the turn's tokens. AUROC: the chance that a turn "
-            "that helped has a higher score than a turn that harmed; 0.5 is a coin. Intervals: 95 %, bootstrap over problems.",
+            f"on from before it. A score is an estimator's mean advantage over the turn's tokens{_judge_text(settings)}. AUROC: "
+            "the chance that a turn that helped has a higher score than a turn that harmed; 0.5 is a coin. Intervals: 95 %, "
+            "bootstrap over problems.",
             warnings=audit.warnings,
             charts=(_auroc_chart(audit.rankings),),
             tables=(Table("", HEADER, [ranking_row(each) for each in audit.rankings]),),
@@ -50,6 +51,10 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
         _cards(audit),
         sections,
     )
+
+
+def _judge_text(settings: AuditSettings) -> str:
+    return f", or the opinion of {settings.judge['model']} as judge" if settings.judge else ""
 
 
 def _cards(audit: Audit) -> list[Card]:

@@ -44,7 +44,7 @@ class Effect:
         reward: The reward of the recorded end where `after` is None; None: it is not known, or the turn did not end it.
         entropy: Entropy at the decision, nats; None: not recorded.
         text: The beginning of the turn.
-        credits: What each estimator credits the turn with: its mean advantage, by the estimator's name.
+        credits: What each estimator credits the turn with, its mean advantage, by the estimator's name; and a judge's opinion.
     """
 
     trace: str

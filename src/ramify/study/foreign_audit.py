@@ -28,6 +28,7 @@ from ramify.study.endpoint import Endpoint, EndpointForks
 from ramify.study.forks import states_of
 from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
 from ramify.study.sources import Sources
+from ramify.study.turn_judge import TurnJudge
 
 _HTTP = HttpConfig(timeout_seconds=120.0)
 
@@ -41,8 +42,10 @@ class _Task(Section):
     reward: RewardSection
 
 
-def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole) -> Audit:
-    """Resample decisions of files of conversations as far as `out` lacks them; returns their effects.
+def audit_conversations(
+    settings: AuditSettings, out: Path, console: RunConsole, judge: TurnJudge | None
+) -> Audit:
+    """Resample decisions of files of conversations as far as `out` lacks them; returns their effects, with a judge's opinions.
 
     Raises:
         UserError: A file, the recipe or the machine is wrong, or nothing can be resampled.
@@ -62,6 +65,8 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
     ends = [sources.ends(decisions, trace) for trace in range(len(runs))]
     task = load_tables(_Task, Path(settings.recipe), settings.overrides)
     key = read_key(settings.key_variable) if settings.key_variable else None
+    # A judge that does not work ends the command here, before the sampling, which takes longer.
+    others = {} if judge is None else judge.scores(sources, decisions, console)
     reward = build_reward(task.reward)
     toolbox = _toolbox(task, console)
     client = http_client("endpoint", _HTTP, key)
@@ -101,7 +106,7 @@ def audit_conversations(settings: AuditSettings, out: Path, console: RunConsole)
     rewards = [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
     rescored, rescoring = sources.rescored(rewards)
     console.note(f"{rescoring}")
-    return Audit(rescored.effects(decisions, sides), rescoring)
+    return Audit(rescored.effects(decisions, sides, others), rescoring)
 
 
 def _toolbox(task: _Task, console: RunConsole) -> Toolbox | None:

@@ -16,6 +16,7 @@ from ramify.study.decisions import Decision
 from ramify.study.effects import Side
 from ramify.study.forks import ForkPlan, State, fork_recipe, grow_forks, states_of
 from ramify.study.sources import Rescoring, Sources
+from ramify.study.turn_judge import TurnJudge
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,11 @@ class _Growth:
 
 
 def audit_traces(
-    settings: AuditSettings, out: Path, console: RunConsole, check: Callable[[TrainRecipe], None]
+    settings: AuditSettings,
+    out: Path,
+    console: RunConsole,
+    check: Callable[[TrainRecipe], None],
+    judge: TurnJudge | None,
 ) -> Audit:
     """Resample decisions of files of trees as far as `out` lacks them; returns their effects.
 
@@ -36,6 +41,7 @@ def audit_traces(
         out: The audit's folder.
         console: Shows the progress.
         check: Refuses a recipe whose files cannot be used.
+        judge: Also gives its opinion of each decision.
 
     Raises:
         UserError: A file, the recipe or the machine is wrong, or nothing can be resampled.
@@ -48,6 +54,8 @@ def audit_traces(
     rescored, rescoring = _rescored(settings, sources, decisions)
     if rescoring is not None:
         console.note(f"{rescoring}")
+    # A judge that does not work ends the command here, before the sampling, which takes longer.
+    others = {} if judge is None else judge.scores(sources, decisions, console)
     for growth, files in _growths(settings, paths, plans, console).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
@@ -58,7 +66,7 @@ def audit_traces(
     sides: list[Mapping[State, Side]] = [
         plans[trace].sides() if trace in plans else {} for trace in range(len(paths))
     ]
-    return Audit(rescored.effects(decisions, sides), rescoring)
+    return Audit(rescored.effects(decisions, sides, others), rescoring)
 
 
 def _rescored(

@@ -102,16 +102,37 @@ class Sources:
         ]
 
     def effects(
-        self, decisions: Sequence[Decision], sides: Sequence[Mapping[State, Side]]
+        self,
+        decisions: Sequence[Decision],
+        sides: Sequence[Mapping[State, Side]],
+        others: Mapping[str, Sequence[float | None]],
     ) -> tuple[Effect, ...]:
-        """Return the effects of decisions; `sides` has for each file what was resampled from its states."""
+        """Return the effects of decisions, with estimators' credit.
+
+        Args:
+            decisions: The decisions.
+            sides: For each file what was resampled from its states.
+            others: Further scores of each decision, by name; None: it has none.
+        """
         credits = {
             trace: estimator_credits(self.trees[trace]) for trace in {each.trace for each in decisions}
         }
-        return tuple(self._effect(each, sides[each.trace], credits[each.trace]) for each in decisions)
+        return tuple(
+            self._effect(
+                each,
+                sides[each.trace],
+                credits[each.trace],
+                {name: scores[number] for name, scores in others.items()},
+            )
+            for number, each in enumerate(decisions)
+        )
 
     def _effect(
-        self, decision: Decision, sides: Mapping[State, Side], credits: Mapping[str, Sequence[Any]]
+        self,
+        decision: Decision,
+        sides: Mapping[State, Side],
+        credits: Mapping[str, Sequence[Any]],
+        others: Mapping[str, float | None],
     ) -> Effect:
         row, trees = decision.row, self.trees[decision.trace]
         own = {name: credit_of(decision, of_estimator[row]) for name, of_estimator in credits.items()}
@@ -126,7 +147,7 @@ class Sources:
             reward=None if decision.after is not None else _reward_at(trees[row], decision.node),
             entropy=decision.entropy,
             text=decision.text,
-            credits={name: credit for name, credit in own.items() if credit is not None},
+            credits={name: score for name, score in {**own, **others}.items() if score is not None},
         )
 
 
