@@ -99,14 +99,19 @@ def build_judge(config: JudgeConfig) -> "tuple[Judge, tuple[Closable, ...]]":
     """
     from ramify.rewards.judge import Judge
 
-    model, cache, resources = open_judge_service(config)
+    model, cache, resources = open_judge_service(config, "reward.judge")
     return Judge(model, config, cache), resources
 
 
-def open_judge_service(config: JudgeConfig) -> tuple[ChatModel, Cache | None, tuple[Closable, ...]]:
-    """Return a judge's model and its cache, if it has one, and what whoever uses them closes; raises as `build_judge`."""
+def open_judge_service(
+    config: JudgeConfig, name: str
+) -> tuple[ChatModel, Cache | None, tuple[Closable, ...]]:
+    """Return a judge's model and its cache, if it has one, and what whoever uses them closes; raises as `build_judge`.
+
+    `name` is the section of its settings in messages.
+    """
     # One key decides when a judge that is down stops the run, however many requests are pending together.
-    model = chat_model("reward.judge", config, failures_to_open=config.failures_to_stop)
+    model = chat_model(name, config, failures_to_open=config.failures_to_stop)
     if config.cache is None:
         return model, None, (model,)
     from ramify.cache.sqlite import SqliteCache

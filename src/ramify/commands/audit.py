@@ -145,6 +145,8 @@ def _judge(options: argparse.Namespace) -> "TurnJudge | None":
     for key in ("weight", "skip_equal"):
         if config.is_changed(key):
             raise ConfigError(f"-s judge.{key}: has no effect on opinions of turns. Remove it")
+    if config.cache not in (cache, None) and config.cache.parent == options.out:
+        raise ConfigError("-s judge.cache: --out has a file of its own. Remove it, or name a file elsewhere")
     return TurnJudge(config)
 
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="judge.KEY=VALUE",
-        help="set another key of [reward.judge], such as judge.in_flight=32; may be repeated",
+        help="set another key of [reward.judge], such as judge.max_tokens=8192; may be repeated",
     )
     add_output(parser)
 

@@ -81,10 +81,10 @@ class AuditSettings:
             old = read_record(path, part(decisions=whole, contents=mapping(text)))
             _refuse_changed_files(folder, old["contents"], contents)
             judge = _read_object(old.get(JUDGE, {}))
-            for key, opinion in judge.items():
-                if self.judge.get(key) != opinion:
+            for key, setting in judge.items():
+                if self.judge.get(key) != setting:
                     raise ConfigError(
-                        f"--out: {folder} holds opinions of a judge with {key} = {opinion!r}. Name that judge, or a new folder"
+                        f"--out: {folder} holds opinions of a judge with {key} = {setting!r}. Name that judge, or a new folder"
                     )
             for key, value in settings.items():
                 before = old.get(key)

@@ -65,10 +65,10 @@ def audit_conversations(
     ends = [sources.ends(decisions, trace) for trace in range(len(runs))]
     task = load_tables(_Task, Path(settings.recipe), settings.overrides)
     key = read_key(settings.key_variable) if settings.key_variable else None
-    # A judge that does not work ends the command here, before the sampling, which takes longer.
-    others = {} if judge is None else judge.scores(sources, decisions, console)
     reward = build_reward(task.reward)
     toolbox = _toolbox(task, console)
+    # A judge that does not work ends the command here, before the sampling, which takes longer.
+    others = {} if judge is None else judge.scores(sources, decisions, console)
     client = http_client("endpoint", _HTTP, key)
     endpoint = Endpoint(
         client, Servers(settings.url), settings.model, key, settings.max_tokens, settings.temperature

@@ -54,14 +54,17 @@ def audit_traces(
     rescored, rescoring = _rescored(settings, sources, decisions)
     if rescoring is not None:
         console.note(f"{rescoring}")
-    # A judge that does not work ends the command here, before the sampling, which takes longer.
-    others = {} if judge is None else judge.scores(sources, decisions, console)
+    recipes: list[tuple[TrainRecipe, list[int]]] = []
     for growth, files in _growths(settings, paths, plans, console).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
             overrides.insert(0, f"model.path={growth.weights}")
         recipe = fork_recipe(growth.recipe, overrides, settings.samples, out)
         check(recipe)
+        recipes.append((recipe, files))
+    # A judge that does not work ends the command here, before the sampling, which takes longer.
+    others = {} if judge is None else judge.scores(sources, decisions, console)
+    for recipe, files in recipes:
         grow_forks([plans[trace] for trace in files], recipe, console)
     sides: list[Mapping[State, Side]] = [
         plans[trace].sides() if trace in plans else {} for trace in range(len(paths))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,49 @@ def test_the_judge_is_shown_the_work_up_to_the_reply_and_nothing_later(cases):
     assert cases["0.1"].shown()["turn"]["text"] == "I look nowhere."
 
 
+def chain(*nodes):
+    """The case of the first turn of a trajectory, whose last turn is an answer."""
+    root = Node("", (), None, Source.PROMPT, (1,), "which door?")
+    tree = make_tree(Problem("p", (Message.of("user", "which door?"),), ()), TreeKey(0, 0), [root, *nodes])
+    return {
+        each.node: TurnCase(tree, each) for each in decisions_of(TracedTree(tree, (Reward(1.0, {}),)), 0, 0)
+    }
+
+
+def test_where_a_reply_was_rewritten_the_judge_reads_what_the_policy_read():
+    replaced = replace(reply((0, 0), "in short: a goat", result_of(1, "a long page")), rewriter="refiner")
+    cases = chain(
+        policy((0,), "I look.", look(1)), replaced, policy((0, 0, 0), "a goat", stop=StopReason.ANSWERED)
+    )
+    read = {"reply": ["in short: a goat"], "rewritten_by": ["refiner"]}
+    assert cases["0"].shown() | read == cases["0"].shown()
+    assert cases["0.0.0"].shown()["before"][-1] == read
+
+
+def test_a_call_that_could_not_be_read_says_so():
+    broken = (ToolCall("c1", "look", {}, malformed="no JSON"),)
+    cases = chain(
+        policy((0,), "I look.", broken),
+        reply((0, 0), "", result_of(1, "what?")),
+        policy((0, 0, 0), "2", stop=StopReason.ANSWERED),
+    )
+    assert cases["0"].shown()["turn"]["calls"] == [
+        {"name": "look", "arguments": "{}", "malformed": "no JSON"}
+    ]
+
+
+def test_of_a_long_trajectory_the_oldest_steps_are_left_out_and_counted():
+    nodes, path = [], (0,)
+    for _ in range(30):
+        nodes += [policy(path, "I look.", look(1)), reply((*path, 0), "", result_of(1, "x" * 9000))]
+        path = (*path, 0, 0)
+    nodes.append(policy(path, "a goat", stop=StopReason.ANSWERED))
+    before = chain(*nodes)[".".join(map(str, path))].shown()["before"]
+    assert before[0] == {"left_out": f"{60 - (len(before) - 1)} earlier steps"}
+    assert 85_000 < len(json.dumps(before)) < 100_100
+    assert before[-1] == {"reply": ["x" * 9000]}
+
+
 def test_no_reward_no_accepted_answer_and_no_later_part_reach_the_judge(cases):
     for name, case in cases.items():
         texts = "\n".join([case.key, *(message.text for message in case.messages(MARK))])
@@ -108,7 +152,7 @@ def test_a_verdict_is_a_whole_number_after_the_mark_in_the_last_line(cases, repl
     [
         "", "7", "It helped: 7", MARK, f"{MARK} NUMBER", f"{MARK} 11", f"{MARK} -11", f"{MARK} 0.5", f"{MARK} 1/2", f"{MARK} 3 to 5",
         f"{MARK} 7/10", f"{MARK}7", f"{MARK} - 7", f"{MARK} --7", f"{MARK} seven", f"{MARK} 3\nor so", f"{MARK} 3\n{MARK} -3",
-        f"{MARK} {'9' * 5000}", "fedcba9876543210 3", f"<think>{MARK} 3</think>",
+        f"{MARK} \u20137", f"{MARK} \u20147", f"{MARK} .5", f"{MARK} 5%", f"{MARK} <3", f"{MARK} {'9' * 5000}", "fedcba9876543210 3", f"<think>{MARK} 3</think>",
     ],
 )  # fmt: skip
 def test_anything_else_is_no_verdict_on_a_turn(cases, reply):
@@ -120,5 +164,5 @@ def test_the_wording_of_the_turn_judge_belongs_to_its_version(cases):
     instructions, _ = cases["0.0"].messages("M")
     assert (PROMPT.version, hashlib.sha256(instructions.text.encode()).hexdigest()[:16]) == (
         1,
-        "ee6d0661854374a1",
+        "da3f44a153ad2d64",
     )
