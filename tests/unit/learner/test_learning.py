@@ -105,6 +105,9 @@ def test_the_mismatch_is_looked_at_until_the_weights_change(model, trees):
     reports = step(learning(model), mixed, rewards_of(mixed))
     assert [report.outcome for report in reports] == ["stepped", "stepped"]
     assert reports[1].mismatch_mean > 0.3
+    reports = step(learning(build.tiny_model(), max_mismatch=None, max_kl=1e-3), mixed, rewards_of(mixed))
+    assert [report.outcome for report in reports] == ["stepped", "stepped"]
+    assert reports[1].mismatch_kl > 0.05
 
 
 def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees):

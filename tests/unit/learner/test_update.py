@@ -75,6 +75,17 @@ def test_second_update_on_the_same_rows_is_off_policy():
     assert reports[-1].metrics["clip_fraction"] > 0
 
 
+def test_a_share_of_clipped_credit_counts_a_token_once_for_each_of_its_trajectories():
+    model = build.tiny_model()
+    rows, total = on_policy(model)
+    (row,) = rows
+    assert row.num_paths.max() > 1
+    credit = row.s_plus - row.s_minus + row.num_paths
+    off = replace(row, old_logprobs=row.old_logprobs - 0.4, s_plus=credit, s_minus=0 * credit)
+    report = build.learner(model, SURROGATE).update_rows((off,), total)
+    assert report.metrics["clip_fraction"] == pytest.approx(1.0)
+
+
 def test_gradients_are_clipped_to_the_norm():
     model = build.tiny_model()
     rows, total = on_policy(model)

@@ -82,7 +82,7 @@ NUMBERS = [
     ("30 (thirty)", "30"), ("thirty (30)", "30"), ("There were 30 people", "30"), ("at the age of 30", "30"), ("about 30", "30"),
     ("5,000,000", "5 million"), ("5 million (5,000,000)", "5 million"), ("5 million", "5,000,000"), ("$5,000,000", "$5 million"),
     ("3", "three"), ("3 (three)", "three"), ("in three", "three"), ("105", "one hundred and five"), ("1946-11-23", "23 November 1946"),
-    ("3 pm", "15:00"), ("3:30PM", "3:30 p.m."), ("3 o'clock", "3:00"), ("noon", "12 pm"), ("It ran at 320 km/h", "320 km/h"),
+    ("3 pm", "15:00"), ("3:30PM", "3:30 p.m."), ("3 o'clock", "3:00"), ("noon", "12 pm"), ("12:15 pm", "12:15"), ("12:30 am", "0:30"), ("It ran at 320 km/h", "320 km/h"),
     ("The score was 21 to 14", "21-14"), ("5-7", "5 to 7"), ("5 TO 7", "5-7"), ("1960 TO 1976", "1960 to 1976"), ("It lasted from 1999 to 2004", "1999-2004"),
     ("It was at 10:30 AM", "10:30 AM"), ("10:30 a.m.", "10:30 AM"), ("It was about 1.5 million people", "1.5 million"), ("It cost about $5 million", "$5 million"), ("5 million dollars", "$5 million"),
     ("NA", "N/A"), ("n/a", "N/A"), ("N/A", "NA"), ("N.A.", "N/A"),

@@ -216,6 +216,7 @@ def test_toolstar_counts_calls_before_the_last_answer_or_box() -> None:
     call = "<python>1</python>"
     assert toolstar.num_calls(call + "\\boxed{1}" + call) == 1
     assert toolstar.num_calls(call + "</answer>" + call + "\\boxed{1}" + call) == 1
+    assert toolstar.num_calls(call + "</answer>" + call + "</answer>" + call) == 2
     assert toolstar.num_calls("<|begin_of_query|>q<|end_of_query|>" + call) == 2
 
 

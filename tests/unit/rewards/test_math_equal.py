@@ -48,7 +48,7 @@ EQUAL = {
         ("5 cm", "5"), ("5 cm^2", "5 square centimeters"), ("5 sq. cm", r"5 \text{ cm}^2"), (r"15\ \mathrm{cm}^2", r"15\mbox{ cm}^2"),
         ("320 km/h", "320 kilometers per hour"), ("60 mph", r"60 \text{ miles per hour}"), (r"5 \text{ m}/\text{s}", "5 m/s"),
         ("100 cm", "1 m"), ("60 minutes", "1 hour"), ("18 km/h", "5 m/s"), (r"\$36", "3600 cents"), ("1,234 dollars", r"\$1,234"),
-        ("728000 square feet", "728,000 ft²"), (r"\$18.90", "18.9"), ("$36", r"\$36.00"), ("90°", r"90^\circ"),
+        ("10000 cm^2", "1 m^2"), ("728000 square feet", "728,000 ft²"), (r"\$18.90", "18.9"), ("$36", r"\$36.00"), ("90°", r"90^\circ"),
         (r"90\degree", r"90^\circ"), ("90 degrees", r"90^\circ"), (r"30^\circ\text{C}", "30 degrees Celsius"), ("10%", r"10\%"),
         ("28 pct", r"28\%"), ("10", r"10\%"), ("10 percent", "0.1"), (r"5\%", "0.05"), ("52_{8}", "52_8"), ("52", "52_8"),
         ("(40)_9", "40_9"), (r"1101_{\text{two}}", "1101_2"),
@@ -110,7 +110,7 @@ DIFFERENT = {
         ("1+__import__('os').mkdir('a')", "1"), ("The", "The The"), ("8", "C. 7"), ("10 in all or 12", "12"),
     ],
     "units": [
-        (r"5 \text{ m}", r"5 \text{ cm}"), ("5 cm^2", "5 cm"), ("5 kg", "5 cm"), ("101 cm", "1 m"), ("5 km/h", "5 m/s"), ("9 am", "9"),
+        (r"5 \text{ m}", r"5 \text{ cm}"), ("5 cm^2", "5 cm"), ("5 kg", "5 cm"), ("101 cm", "1 m"), ("100 cm^2", "1 m^2"), ("5 km/h", "5 m/s"), ("9 am", "9"),
         ("44 BC", "44"), ("4ab", "4"), ("30 Rock", "30"), ("7 eleven", "7"), ("12m", "12"), ("12 m", "12x"), (r"30^\circ C", r"30^\circ F"), (r"36 \text{ cents}", r"\$36"),
         (r"5\%", r"5 \text{ cm}"), ("4.4 million", "4.4"), (r"1101_{\text{three}}", "1101_2"),
     ],

@@ -52,6 +52,20 @@ def test_exactly_n_distinct_trajectories(tokenizer_folder, brancher, branch_at, 
     assert len({request.seed for request in requests}) == len(written)
 
 
+def test_a_result_that_leaves_no_room_for_a_token_is_not_added(tokenizer_folder):
+    """Then the trajectory ends with its call, at every limit around the length of the result."""
+    whole = grow_one(agent(tokenizer_folder, FLAT, plays(SEARCH), n=1, max_calls=1)).trajectories[0]
+    call, result = (len(node.token_ids) for node in whole.nodes[1:3])
+    ends = []
+    for most in range(call + result - 2, call + result + 3):
+        (trajectory,) = grow_one(
+            agent(tokenizer_folder, FLAT, plays(SEARCH), n=1, max_calls=1, max_tokens=most)
+        ).trajectories
+        assert all(node.token_ids for node in trajectory.nodes)
+        ends.append(len(trajectory.nodes))
+    assert ends == [2, 2, 2, 4, 4]
+
+
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
 def test_branches_share_the_prefix_and_its_mask_by_identity(tokenizer_folder, branch_at):
     tree = grow_one(agent(tokenizer_folder, RULES[0], branch_at=branch_at))

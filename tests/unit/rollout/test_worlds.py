@@ -230,6 +230,26 @@ def test_a_branch_by_fork_is_that_by_replay(grown):
     assert grown(World("fork")) == grown(World("replay"))
 
 
+class CountedForks(World):
+    """A world that knows the seeds of its forks."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = []
+
+    async def pause(self, *name):
+        if name[0] == "fork":
+            self.seeds.append(name[-1])
+        await super().pause(*name)
+
+
+def test_every_fork_has_a_random_stream_of_its_own(grown):
+    world = CountedForks()
+    tree = grown(world, rule=replace(RULE, children=3, m=1))
+    assert any(decision.taken > 1 for decision in tree.decisions)
+    assert len(set(world.seeds)) == len(world.seeds) > 1
+
+
 EVERYTHING = {
     "open": ("fails", "hangs"),
     "call": ("fails", "hangs", "babbles", "differs"),
