@@ -51,6 +51,16 @@ def test_megabytes_are_read_once(text: str) -> None:
     assert text_reward(text, "x").value == -1.0
 
 
+def test_verdicts_are_averaged_over_the_rows_that_have_one() -> None:
+    averages = RowAverages("qa")
+    row = text_scores(THINK + SEARCH + BOX, ["Paris"], "qa")
+    for verdict in (1.0, None, 0.5, None):
+        averages.add(row, verdict)
+    result = averages.result()
+    assert result["llm_equal"] == 0.75
+    assert result["tool_productivity"] == pytest.approx(0.75 / 1.1 * 100)
+
+
 def test_a_row_of_results() -> None:
     row = text_scores(THINK + SEARCH + BOX, ["Paris", "Lutetia"], "qa")
     assert (row["prediction"], row["em"], row["tools_used"], row["tool_counts"]) == (
