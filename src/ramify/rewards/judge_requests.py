@@ -32,7 +32,7 @@ _REASON_CHARS = 1000
 
 
 class JudgeCase(Protocol[_ValueOut]):
-    """What a judge is shown, and the form of its verdict."""
+    """A case for a judge: what it is shown, and the form of its verdict."""
 
     @property
     def key(self) -> str:
