@@ -322,12 +322,13 @@ def test_who_leaves_takes_no_turn_and_keeps_no_place() -> None:
     async def main() -> None:
         turns = FairTurns(1)
         async with turns.slot("first", 0):
+            # One queue: of two clients the other would be next.
             tasks = await queue(
-                turns, order, [*(("a", "a1", f"a.{i}") for i in range(100)), ("b", "b1", "b")]
+                turns, order, [*(("a", "a1", f"a.{i}") for i in range(100)), ("a", "a1", "b")]
             )
             for task in tasks[:99]:
                 task.cancel()
-        tasks[99].cancel()  # it was just given the place
+        tasks[99].cancel()  # it just got the slot
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
