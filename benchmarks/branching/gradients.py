@@ -112,15 +112,16 @@ class _Policy:
         name, _, pair = arm.partition(" to ")
         rollout = self.recipe.rollout
         rule = rollout.branching
+        children = rule.values().get("children", 1)
         if pair:
-            children = rule.values().get("children", 1)
             return YokedBrancher(
                 m=rollout.m or 1, children=children, probe_tokens=rule.probe_tokens, run=self.pairs[pair]
             )
+        oracle = {"name": "oracle", "probe_tokens": rule.probe_tokens, "children": children}
         changes: dict[str, dict[str, Any]] = {
             "flat": {"branching": {"name": "none"}, "m": None},
             "rule": {},
-            "oracle": {"branching": {"name": "oracle", "probe_tokens": rule.probe_tokens}},
+            "oracle": {"branching": oracle},
         }
         section = RolloutSection(**{**rollout.values(), **changes[name]})
         return build_brancher(section, self.session.sampler.task.renderer.tokenizer.vocab_size)
