@@ -52,6 +52,14 @@ def test_a_rare_word_and_a_short_passage_count_more(build: Build, tmp_path: Path
     assert ids(build(tmp_path, rows), "zebra city", 3) == ["short", "long", "0"]
 
 
+def test_a_word_repeated_in_a_query_counts_once(build: Build, tmp_path: Path) -> None:
+    rows = [{"id": "a", "text": "capital of italy"}, {"id": "b", "text": "river in france"}]
+    index = build(tmp_path, [*rows, *({"id": str(i), "text": "river"} for i in range(3))])
+    once = index.ranked("italy river", 10)
+    assert once[0][1].id == "a"  # the rarer word
+    assert index.ranked("river italy River river, river", 10) == once
+
+
 def test_title_is_searched_and_shown(build: Build, tmp_path: Path) -> None:
     index = build(tmp_path, [{"text": "Born in 1815.", "title": "Ada Lovelace"}, {"text": "Born in 1816."}])
     assert [p.text for p in index.search("lovelace", 5)] == ["Ada Lovelace: Born in 1815."]
