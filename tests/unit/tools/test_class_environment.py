@@ -139,6 +139,24 @@ def test_the_environment_opens_pays_and_ends(tokenizer_folder, tmp_path, source,
     assert read_trees(tmp_path / "0.jsonl") == (traced,)
 
 
+class ForkedCounterThatPays(ForkedCounter):
+    """Pays for every turn, by a reward that grows."""
+
+    def add(self, amount: int) -> str:
+        """Add to the count."""
+        text, self.reward = super().add(amount), self.count / 8
+        return text
+
+
+@pytest.mark.parametrize("rule", [FLAT, RULE])
+def test_a_turn_is_paid_by_the_increase_of_the_reward(tokenizer_folder, rule):
+    tree = tree_of(parts_of(tokenizer_folder, environment_from(ForkedCounterThatPays), rule=rule, n=6))
+    for trajectory in tree.trajectories:
+        amounts = [call.arguments["amount"] for call, _ in trajectory.exchanges]
+        assert [result.reward for _, result in trajectory.exchanges] == [amount / 8 for amount in amounts]
+        assert trajectory.paid == sum(amounts) / 8
+
+
 def test_a_branch_by_fork_and_one_by_replay_give_the_same_tree(tokenizer_folder):
     forked, replayed = (
         tree_of(parts_of(tokenizer_folder, environment_from(source), rule=RULE, n=8))
