@@ -7,10 +7,11 @@ set -eu
 world=$1 seeds=$2
 shift 2
 export OMP_NUM_THREADS=1
+# Of each branch so many children, as in the world's recipe.
 case $world in
-contrast) make="--difficulty 3" arms="" ;;
-ambiguous) make="--ambiguous 0.8" arms="oracle={name=\"oracle\",probe_tokens=6}" ;;
-certain) make="--ambiguous 0" arms="" ;;
+contrast) make="--difficulty 3" children=1 arms="" ;;
+ambiguous) make="--ambiguous 0.8" children=2 arms="oracle={name=\"oracle\",probe_tokens=6,children=2}" ;;
+certain) make="--ambiguous 0" children=2 arms="" ;;
 *) echo "expected contrast, ambiguous or certain, got $world" >&2 && exit 2 ;;
 esac
 starts=runs/study_$world out=runs/ablate_$world lines=docs/study/$world.jsonl
@@ -34,8 +35,8 @@ mkdir -p "$out" docs/study
 [ -f "$out/results.jsonl" ] || [ ! -f "$lines" ] || cp "$lines" "$out/results.jsonl"
 trap '[ ! -f "$out/results.jsonl" ] || cp "$out/results.jsonl" "$lines"' EXIT
 ramify ablate "recipes/study_$world.toml" --seeds "$seeds" --out "$out" \
-    --arm 'aepo={name="balanced",gamma=2.0,budget_beta=5.01,tau=0.7,probe_tokens=6}' \
-    --arm 'quantile={name="quantile",rate=0.3,probe_tokens=6}' ${arms:+--arm "$arms"} \
+    --arm "aepo={name=\"balanced\",gamma=2.0,budget_beta=5.01,tau=0.7,probe_tokens=6,children=$children}" \
+    --arm "quantile={name=\"quantile\",rate=0.3,probe_tokens=6,children=$children}" ${arms:+--arm "$arms"} \
     -s "model.path=$starts/{seed}/sft" -s "data.train=$starts/{seed}/world/train.jsonl" \
     -s "tools.search.corpus=$starts/{seed}/world/passages.jsonl" -s "eval.test=$starts/{seed}/world/test.jsonl" \
     -s eval.every=5 -s eval.attempts=2 --blind "$@" # means are read from the lines, when the number of pairs is fixed

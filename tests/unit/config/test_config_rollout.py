@@ -214,11 +214,12 @@ def test_the_studys_recipes_are_the_quick_starts_in_another_world(name):
         "run.dir",
         "run.save_every",
         "rollout.branching",
+        "rollout.m",
         "rollout.max_calls",
         "rollout.max_tokens",
         "tools.search",
         "learner.optimizer",
-    } | ({"rollout.n", "rollout.m"} if name == "study_contrast" else set())
+    } | ({"rollout.n"} if name == "study_contrast" else set())
 
 
 # what the budget leaves
