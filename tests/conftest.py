@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 # One thread for each of the processes that share the tests out.
@@ -17,6 +18,21 @@ import pytest
 
 from forked_runs import ForkedRuns
 from model_folders import write_model, write_tokenizer
+
+with suppress(ImportError):  # `make gpu` needs no hypothesis
+    from hypothesis import HealthCheck, settings
+    from hypothesis.internal.conjecture import providers
+
+    # By hand too (with CI set it is so): how long an example takes says how busy this machine is.
+    settings.register_profile(
+        "default",
+        settings.get_profile("default"),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    if settings().derandomize:
+        # Else it draws constants of all modules that the tests before have imported: another order, other examples.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(scope="session")

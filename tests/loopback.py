@@ -1,6 +1,7 @@
 """A real HTTP server, on loopback or on a Unix socket, whose answers a test writes down."""
 
 import json
+import socket as sockets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,6 +45,14 @@ class Loopback:
 
     url: str
     requests: list[HttpRequest] = field(default_factory=list)
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """The address of a port that refuses connections; while the block runs nobody else can have it."""
+    with sockets.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @contextmanager

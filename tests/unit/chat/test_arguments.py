@@ -213,9 +213,9 @@ def test_a_schema_that_is_fine_stands_in_prompts_as_it_is(tokenizer, parameters)
 @settings(max_examples=100, deadline=None)
 @given(SCHEMAS)
 def test_any_schema(tokenizer, parameters):
-    began = time.monotonic()
+    began = time.thread_time()
     texts, _ = used(tokenizer, parameters)
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
     assert max(map(len, texts)) < MOST_CHARS
     tool = looking(parameters)
     assert looking(tool.parameters) == tool

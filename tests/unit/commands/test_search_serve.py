@@ -34,7 +34,7 @@ def served(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, lis
     command = [sys.executable, "-m", "ramify", "search-serve", *map(str, arguments), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(200, process.kill)
     watchdog.start()
     lines = []
     try:
@@ -56,7 +56,7 @@ def test_it_answers_and_stops_cleanly(corpus: Path, number: signal.Signals) -> N
     with served(corpus) as (process, url, lines):
         assert lines[-1].startswith("2 passages of ")
         assert url.startswith("http://127.0.0.1:")
-        hits = httpx.post(f"{url}/search", json={"query": "capital", "top_n": 1}).json()
+        hits = httpx.post(f"{url}/search", json={"query": "capital", "top_n": 1}, timeout=60).json()
         assert hits == [{"id": "a", "contents": "Paris is the capital of France."}]
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
@@ -69,7 +69,8 @@ def test_an_address_that_others_reach_is_warned_of(corpus: Path) -> None:
     with served(corpus, "--host", "0.0.0.0", "--index", corpus.with_name("kept")) as (_, url, lines):
         assert any("can be reached from other machines" in line for line in lines)
         assert any("building a search index" in line for line in lines)
-        assert httpx.get(f"{url.replace('0.0.0.0', '127.0.0.1')}/health").json()["passages"] == 2
+        health = httpx.get(f"{url.replace('0.0.0.0', '127.0.0.1')}/health", timeout=60)
+        assert health.json()["passages"] == 2
     assert json.loads((corpus.with_name("kept") / "manifest.json").read_text())["passages"] == 2
 
 
@@ -122,14 +123,14 @@ def test_clients_that_leave_are_no_news(corpus: Path) -> None:
     with served(corpus) as (process, url, _):
         for _ in range(3):
             begun(url).close()
-        assert httpx.post(f"{url}/search", json={"query": "capital"}).status_code == 200
+        assert httpx.post(f"{url}/search", json={"query": "capital"}, timeout=60).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=60)[1] == ""
 
 
 def test_clients_that_are_slow_are_counted_when_it_stops(corpus: Path) -> None:
     with served(corpus) as (process, url, _), begun(url), begun(url):
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/health", timeout=60).status_code == 200
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0
@@ -142,15 +143,23 @@ def ended(pid: int) -> bool:
     """Return True if the process has ended, as a zombie has too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except OSError:
         return True
+
+
+def is_worker(pid: str) -> bool:
+    """Return True for a worker; one that ends meanwhile is none."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def workers_of(process: subprocess.Popen[str], count: int) -> list[int]:
     """Process ids of the workers, once there are `count`."""
     while True:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        workers = [int(pid) for pid in children if is_worker(pid)]
         if len(workers) == count:
             return workers
         time.sleep(0.05)
@@ -192,7 +201,7 @@ def test_embeddings_answer_by_the_same_routes(corpus: Path, model_folder: Path) 
         documents, scores = httpx.post(f"{url}/batch_search", json=body, timeout=60).json()
         assert [{document["id"] for document in hits} for hits in documents] == [{"a", "2"}] * 2
         assert all(1.001 > first >= second for first, second in scores)
-        assert httpx.get(f"{url}/health").json()["engine"] == f"dense {model_folder}"
+        assert httpx.get(f"{url}/health", timeout=60).json()["engine"] == f"dense {model_folder}"
     assert list(corpus.with_name("passages.jsonl.vectors").glob("*.npy"))
 
 

@@ -1,4 +1,6 @@
 import asyncio
+import itertools
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ from ramify.core.draws import stream
 from ramify.core.errors import EngineError
 from ramify.core.records import Finish, Request, TokenFilters
 from ramify.engines.local import LocalEngine
+from ramify.engines.sampling import sample
 from ramify.modeling.load import load_model
 
 
@@ -24,8 +27,20 @@ def tokenizer(model_folder):
     return ChatTokenizer(model_folder)
 
 
-def engine_of(model, tokenizer, slots=8, live=None):
-    return LocalEngine(model, tokenizer, num_slots=slots, context_tokens=300, live=live)
+def engine_of(model, tokenizer, slots=8, live=None, sampler=sample):
+    return LocalEngine(model, tokenizer, num_slots=slots, context_tokens=300, live=live, sampler=sampler)
+
+
+def waits_at(step):
+    """A sampler that waits in the engine's thread at this step, and the event that lets it go on."""
+    going, calls = threading.Event(), itertools.count(1)
+
+    def sampler(*arguments):
+        if next(calls) == step:
+            going.wait(60.0)
+        return sample(*arguments)
+
+    return sampler, going
 
 
 async def steps(engine, count):
@@ -159,15 +174,18 @@ def test_more_requests_than_slots(model, tokenizer):
 
 
 def test_cancelling_frees_the_slot_at_once(model, tokenizer):
-    engine = engine_of(model, tokenizer, slots=1)
+    sampler, going = waits_at(3)
+    engine = engine_of(model, tokenizer, slots=1, sampler=sampler)
 
     async def main():
         long = asyncio.create_task(engine.generate(Request(tokenizer.encode("add"), 1, 250)))
         await steps(engine, 3)
         long.cancel()
+        await asyncio.gather(long, return_exceptions=True)
+        going.set()
         done = await engine.generate(Request(tokenizer.encode("solve"), 2, 3))
         assert len(done.token_ids) <= 3
-        assert engine.counters.steps < 100
+        assert engine.counters.steps <= 6
 
     asyncio.run(main())
 
@@ -273,7 +291,8 @@ def test_a_request_that_cannot_be_served_is_refused_with_its_sizes(model, tokeni
 
 
 def test_weights_cannot_change_under_a_sequence(model, tokenizer):
-    engine = engine_of(model, tokenizer)
+    sampler, going = waits_at(1)
+    engine = engine_of(model, tokenizer, sampler=sampler)
 
     async def main():
         task = asyncio.create_task(engine.generate(Request(tokenizer.encode("add"), 1, 250)))
@@ -282,6 +301,7 @@ def test_weights_cannot_change_under_a_sequence(model, tokenizer):
             await engine.load_weights(2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        going.set()
         await engine.load_weights(2)
 
     asyncio.run(main())

@@ -94,11 +94,9 @@ def request_of(renderer, *steps, problem=PROBLEM, **changes):
     )
 
 
-def generate(renderer, server, *requests, key=None, notes=None, seconds=5.0):
+def generate(renderer, server, *requests, key=None, notes=None):
     async def run():
-        settings = HttpSettings(
-            attempts=2, backoff_seconds=0.001, max_backoff_seconds=0.002, timeout_seconds=seconds
-        )
+        settings = HttpSettings(attempts=2, backoff_seconds=0.001, max_backoff_seconds=0.002)
         engine = OpenAIChatEngine(
             HttpClient("engine", settings, secrets=[key] if key else []),
             renderer,

@@ -91,7 +91,7 @@ def tried(engine, work):
 
     async def main():
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 return await work(engine)
         finally:
             await engine.close()

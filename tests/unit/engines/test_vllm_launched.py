@@ -77,7 +77,7 @@ def test_a_launched_server_is_for_this_run_alone(folder, launch):
         environment = Path(f"/proc/{process._running.pid}/environ").read_bytes().decode().split("\0")
         observed.update(folder=socket.parent, names={line.partition("=")[0] for line in environment})
         assert socket.parent.stat().st_mode & 0o777 == 0o700
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=60) as client:
             for path in ("/health", "/collective_rpc", "/sleep", "/v1/models"):
                 assert client.post(f"http://x{path}").status_code == 401
                 headers = {"authorization": "Bearer wrong"}

@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from processes import is_running, wait_until
 from ramify.core.errors import MachineError
 from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm import routing
@@ -195,15 +195,7 @@ def test_a_server_ends_with_what_it_started(tmp_path):
     child = int((tmp_path / "child").read_text())
     process.stop()
     assert process.has_ended
-    assert any(is_gone(child) or time.sleep(0.02) for _ in range(200))
-
-
-def is_gone(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return False
+    wait_until(lambda: not is_running(child))
 
 
 def test_a_server_gets_no_allocator_of_the_learner_and_no_port_and_its_plugin_is_allowed(monkeypatch):

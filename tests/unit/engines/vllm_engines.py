@@ -21,7 +21,7 @@ IDS = [5, 9, 33, 60, 81, 12, 7, 7, 40, 101, 599, 0, 2, 17]
 
 def engine_of(folder, *servers, notes=None, hands_over=False, run=None, **section):
     """An engine with contexts of 300 tokens; `section` holds more settings, `notes` gets its lines."""
-    settings = {"urls": tuple(server.url for server in servers), "dtype": "float32", "start_seconds": 5.0}
+    settings = {"urls": tuple(server.url for server in servers), "dtype": "float32", "start_seconds": 60.0}
     return build_vllm(
         VllmEngineConfig(name="vllm", **{**settings, **section}),
         ChatTokenizer(folder),

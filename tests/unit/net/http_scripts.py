@@ -12,7 +12,7 @@ from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
 
-FAST = HttpSettings(timeout_seconds=5.0, backoff_seconds=0.01, max_backoff_seconds=0.02)
+FAST = HttpSettings(timeout_seconds=30.0, backoff_seconds=0.01, max_backoff_seconds=0.02)
 
 
 class Clock:

@@ -11,7 +11,7 @@ from ipaddress import ip_network
 import pytest
 from http_scripts import FAST, Clock, drip, failure, get, run, script
 
-from loopback import Reply, as_json
+from loopback import Reply, as_json, refusing
 from ramify.core.errors import ServiceDownError
 from ramify.net.addresses import GuardedTransport
 from ramify.net.client import HttpClient, HttpSettings
@@ -108,10 +108,10 @@ def test_429_is_tried_again_after_what_the_service_asks_for(value: str, expected
 
 def test_retry_after_may_be_a_date() -> None:
     clock = Clock()
-    dates = [formatdate(time.time() + 12, usegmt=True), formatdate(time.time() - 60, usegmt=True)]
+    dates = [formatdate(time.time() + 19, usegmt=True), formatdate(time.time() - 60, usegmt=True)]
     with script(*(Reply(429, headers={"retry-after": date}) for date in dates), as_json(1)) as server:
         get(HttpSettings(), server.url, clock=clock, sleep=clock.sleep)
-    assert 5 < clock.slept[0] <= 12
+    assert 5 < clock.slept[0] <= 19
     assert clock.slept[1] == 0
 
 
@@ -163,7 +163,7 @@ def test_a_slow_drip_ends_at_the_deadline_of_the_whole_request() -> None:
     stopped = threading.Event()
     with script(Reply(write=drip(stopped))) as server:
         try:
-            error = failure(replace(FAST, timeout_seconds=0.3, attempts=2), server.url)
+            error = failure(replace(FAST, timeout_seconds=1.0, attempts=2), server.url)
         finally:
             stopped.set()
     assert error.kind is FailureKind.TIMEOUT
@@ -189,9 +189,8 @@ def test_a_closed_client_ends_its_requests_and_leaves_no_thread() -> None:
 
 
 def test_a_refused_connection_is_a_typed_failure() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        error = failure(FAST, f"http://127.0.0.1:{free.getsockname()[1]}/a")
+    with refusing() as url:
+        error = failure(FAST, f"{url}/a")
     assert error.kind is FailureKind.CONNECTION
     assert "no connection" in error.detail
 

@@ -30,7 +30,7 @@ def everything(names):
 
 def fetch(hub, cache, repo=REPO, choose=everything, **options):
     with serve(hub) as server:
-        server_settings = HubSettings(server.url, cache, **{"seconds": 1.0, **options})
+        server_settings = HubSettings(server.url, cache, **options)
         try:
             return fetch_snapshot(repo, choose, server_settings), server
         except HubFailedError as error:
@@ -74,7 +74,7 @@ def test_a_download_says_how_much_it_is_and_how_far(tmp_path, monkeypatch):
     monkeypatch.setattr("ramify.runtime.progress.NEXT_SECONDS", 0.0)
     notes = []
     with serve(HubStandIn({"org/tiny": FILES})) as server:
-        settings = HubSettings(server.url, tmp_path, seconds=1.0)
+        settings = HubSettings(server.url, tmp_path)
         for _ in range(2):
             fetch_snapshot(REPO, everything, settings, notes.append)
     assert notes[0] == "fetching org/tiny, 0 MB"
@@ -315,14 +315,10 @@ def test_answers_without_an_end_do_end(write, where, tmp_path):
     )
     error, _ = fetch(hub, tmp_path, seconds=0.5)
     assert isinstance(error, HubFailedError)
-    assert time.monotonic() - began < 15
-    expected = {
-        (flood, "/cdn/"): HubProblem.UNTRUSTED,
-        (drip, "/cdn/"): HubProblem.STOPPED,
-        (drip, "/api/"): HubProblem.UNREACHABLE,
-    }
+    assert time.monotonic() - began < 60
+    late = {HubProblem.UNREACHABLE} if where == "/api/" else {HubProblem.UNREACHABLE, HubProblem.STOPPED}
     # The flood ends at its bytes or at the deadline, whichever comes first.
-    assert error.problem in (expected.get((write, where), HubProblem.UNTRUSTED), HubProblem.UNREACHABLE)
+    assert error.problem in (late | {HubProblem.UNTRUSTED} if write is flood else late)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= len(WEIGHTS) + 100
 
 

@@ -143,7 +143,7 @@ def test_a_service_that_hangs_is_found_down_though_its_callers_give_up_before_th
 
     with script(_silent(stopped)) as server:
         try:
-            settings = replace(FAST, timeout_seconds=0.1, failures_to_open=3)
+            settings = replace(FAST, timeout_seconds=0.5, failures_to_open=3)
             run(replace(settings, backoff_seconds=0.0, max_backoff_seconds=60.0), ask)
         finally:
             stopped.set()
@@ -171,7 +171,7 @@ def test_a_request_given_up_counts_after_half_of_its_time(seconds: float, counts
 
     with script(_silent(stopped), _silent(stopped), as_json(1)) as server:
         try:
-            settings = replace(FAST, failures_to_open=2, max_backoff_seconds=60.0)
+            settings = replace(FAST, timeout_seconds=5.0, failures_to_open=2, max_backoff_seconds=60.0)
             run(settings, ask, clock=clock, sleep=clock.sleep)
         finally:
             stopped.set()

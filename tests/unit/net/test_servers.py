@@ -1,12 +1,13 @@
 """Several servers of one service: who gets a request, what happens to those of a server that dies, and when it is tried again."""
 
 import asyncio
+import itertools
 import threading
 
 import pytest
 from http_scripts import FAST, Clock, run
 
-from loopback import Reply, as_json, serve
+from loopback import Reply, as_json, refusing, serve
 from ramify.core.errors import ConfigError, ServiceDownError
 from ramify.net.client import HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
@@ -75,12 +76,13 @@ async def ask_all(client, servers, count):
 
 def test_what_a_dying_server_had_goes_to_the_other_at_once_and_nothing_is_lost_or_doubled():
     """It cuts the connections of the requests that it has, and refuses further ones."""
-    cut = threading.Event()
+    cut, numbers = threading.Event(), itertools.count(1)
 
     def dying(request):
-        if len(failing.requests) > 3:
+        number = next(numbers)
+        if number > 3:
             cut.set()
-        return Reply(write=lambda stream: cut.wait(5)) if len(failing.requests) > 1 else echo("a")(request)
+        return Reply(write=lambda stream: cut.wait(5)) if number > 1 else echo("a")(request)
 
     clock = Clock()
     with serve(echo("b")) as healthy:
@@ -102,14 +104,11 @@ def test_what_a_dying_server_had_goes_to_the_other_at_once_and_nothing_is_lost_o
 
 def test_one_attempt_is_enough_to_reach_the_server_that_is_up_and_none_ends_in_words():
     once = HttpSettings(attempts=1, backoff_seconds=0.01, failures_to_open=2)
-    with serve(echo("b")) as healthy:
-        pass
-    gone = healthy.url
-    with serve(echo("c")) as healthy:
+    with refusing() as gone, serve(echo("c")) as healthy:
         servers = Servers((gone, healthy.url))
         assert run(once, lambda client: ask_all(client, servers, 4))[3] == {"server": "c", "number": 3}
-    with pytest.raises((RequestFailedError, ServiceDownError), match=r"127\.0\.0\.1"):
-        run(once, lambda client: ask_all(client, Servers((gone, f"{gone}/v1")), 1))
+        with pytest.raises((RequestFailedError, ServiceDownError), match=r"127\.0\.0\.1"):
+            run(once, lambda client: ask_all(client, Servers((gone, f"{gone}/v1")), 1))
 
 
 def test_a_server_is_looked_at_before_its_first_request_and_again_when_it_comes_back():
