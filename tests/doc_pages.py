@@ -69,9 +69,9 @@ def run_command(line):
     elif program == "cd":
         os.chdir(arguments[0])
     elif program == "python":
-        subprocess.run([sys.executable, *arguments], check=True, timeout=280)
+        subprocess.run([sys.executable, *arguments], check=True, timeout=800)
     elif program == "sed":
-        subprocess.run(line, shell=True, check=True, timeout=10)
+        subprocess.run(line, shell=True, check=True, timeout=60)
     else:
         assert line == ". .venv/bin/activate" or program == "mkdir", line
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = 120.0
+SECONDS = 300.0
 PASSAGES = ["Paris is the capital of France.", "12 plus 30 is 42.", "Rome is the capital of Italy."]
 TRAIN = """\
 [model]

@@ -1,7 +1,8 @@
 """The command line in forks of a process that has imported everything, for tests that start many runs, kill them or run ranks.
 
-A run can be told to die before it does something to a file: a pattern of "event names" of Python's audit events, such as
-"^open .*/metrics.jsonl a", and the how manieth of them. Or it gets a signal when a file has so many lines.
+A run can be told to die, or to get a signal, before it does something to a file: a pattern of "event names" of Python's audit
+events, such as "^open .*/metrics.jsonl a", and the how manieth of them. That is the same instant on every machine. Or it gets a
+signal some time after a file has so many lines, when it may have ended.
 """
 
 import json
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = 120.0
+SECONDS = 300.0
 SERVER = r"""
 import gc, json, os, re, signal, sys, time
 import ramify.commands.check_files, ramify.commands.memory, ramify.eval.run, ramify.obs.console
@@ -24,7 +25,7 @@ detect_level()
 # A collection in a fork then copies none of what was imported.
 gc.freeze()
 
-def die_there(pattern, left):
+def die_there(pattern, left, number=signal.SIGKILL):
     def look(event, arguments):
         nonlocal left
         if event == "open" or event.startswith(("os.", "shutil.")):
@@ -32,7 +33,7 @@ def die_there(pattern, left):
             if re.search(pattern, " ".join([event, *names])):
                 left -= 1
                 if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    os.kill(os.getpid(), number)
     sys.addaudithook(look)
 
 def is_there(path, lines):
@@ -87,7 +88,8 @@ class ForkedRuns:
     def __call__(self, *arguments, at=None, seconds=None, when=None, **environment) -> tuple[int, str, str]:
         """Exit status, output and errors of a run that dies `at` (pattern, count) or after `seconds`, if it still runs.
 
-        `when`: path, number of lines, signal: the run gets the signal when the file has as many lines, or the folder is there.
+        With a third word in `at`, the run gets that signal. `when`: path, number of lines, signal: the run, if it has not ended,
+        gets the signal soon after the file has as many lines, or the folder is there.
         """
         (done,) = self._run([(arguments, environment)], at=at, seconds=seconds, when=when)
         return done

@@ -29,7 +29,7 @@ def _rank(rank, num_ranks, work, scratch, arguments):
     torch.set_num_threads(1)
     store = dist.FileStore(str(scratch / "store"), num_ranks)
     # A rank that waits for a step which the other does not take fails, and does not hang.
-    patience = datetime.timedelta(seconds=30)
+    patience = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=patience)
     (scratch / str(rank)).write_bytes(pickle.dumps(work(rank, *arguments)))
     dist.destroy_process_group()

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
+from ports import held_port, takes_connections
+from processes import wait_until
 from ramify.core.messages import ToolCall
 
 SHOP = '''
@@ -189,19 +189,15 @@ def running(command):
 @contextmanager
 def served(command):
     """The address of the server over streamable HTTP, and its process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(600):
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp", process
-    finally:
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+    with held_port() as port:
+        process = subprocess.Popen(
+            [*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_until(lambda: process.poll() is not None or takes_connections(port), 240.0)
+            assert process.poll() is None, "the server has ended"
+            yield f"http://127.0.0.1:{port}/mcp", process
+        finally:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait()

@@ -33,7 +33,7 @@ def is_running(pid):
         return False
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=120.0):
     """Return the first true value of `condition()`; fail when there is none within `seconds`."""
     end = time.monotonic() + seconds
     while not (value := condition()):

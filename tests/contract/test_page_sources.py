@@ -27,7 +27,7 @@ def fetch(answer, path="/", networks=HERE, **settings):
     with serve(answer) as server:
 
         async def main():
-            source = GuardedPages(BrowserConfig(networks=networks, **{"page_seconds": 5.0, **settings}))
+            source = GuardedPages(BrowserConfig(networks=networks, **{"page_seconds": 60.0, **settings}))
             try:
                 return await source.read(server.url + path)
             except RequestFailedError as error:
@@ -85,9 +85,11 @@ def test_statuses_are_typed(status, kind):
     assert len(requests) == (2 if failed.kind.retriable else 1)
 
 
-@pytest.mark.parametrize(("write", "kind"), [(drip, "timeout"), (endless_body, "too_large")])
-def test_a_page_without_an_end_ends_at_the_limits_of_the_recipe(write, kind):
-    failed, _ = fetch(lambda _: Reply(write=write), page_seconds=2.0, max_bytes=100_000)
+@pytest.mark.parametrize(
+    ("write", "seconds", "kind"), [(drip, 2.0, "timeout"), (endless_body, 60.0, "too_large")]
+)
+def test_a_page_without_an_end_ends_at_the_limits_of_the_recipe(write, seconds, kind):
+    failed, _ = fetch(lambda _: Reply(write=write), page_seconds=seconds, max_bytes=100_000)
     assert failed.kind == kind
 
 

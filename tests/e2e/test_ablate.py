@@ -22,13 +22,13 @@ max_calls = 1
 SHORT = overrides("run.steps=2", "reward.name=answer", "rollout.n=4", "rollout.m=2")
 
 
-pytestmark = pytest.mark.timeout(8 * SECONDS)
+pytestmark = pytest.mark.timeout(4 * SECONDS)
 
 
 def run(command):
     """Run the command line, which starts several others."""
     process = start(*command)
-    output, errors = process.communicate(timeout=8 * SECONDS)
+    output, errors = process.communicate(timeout=4 * SECONDS)
     return process.returncode, output, errors
 
 

@@ -47,7 +47,7 @@ def task(tmp_path, dialect):
 
 def words(task, dialect, url, *settings):
     engine = (
-        f'engine={{name="openai",api="chat",url="{url}",model="m",http={{attempts=1,timeout_seconds=5}}}}'
+        f'engine={{name="openai",api="chat",url="{url}",model="m",http={{attempts=1,timeout_seconds=60}}}}'
     )
     return ["eval", str(task), *overrides(engine, f'model.dialect="{dialect}"', *SETTINGS, *settings)]
 

@@ -138,7 +138,7 @@ def test_a_damaged_record_ends_a_command_well_or_in_one_line(tmp_path, runs, cap
         status = main(command)
         message = capsys.readouterr().err
         assert status in (0, 2), (seed, message)
-        assert time.monotonic() - start < 30, seed
+        assert time.monotonic() - start < 120, seed
         if status == 2:
             refused += 1
             assert message.count("\n") == 1, (seed, message)

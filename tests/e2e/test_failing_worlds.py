@@ -127,7 +127,7 @@ REASONS = (
     "problem 'problems-18': it did not answer in time",
     "problem 'problems-21': reward paid: it raised KeyError: 'no score'",
 )
-SLOW = ("environment.timeout_seconds=2.0", "environment.in_prompt=false")
+SLOW = ("environment.timeout_seconds=6.0", "environment.in_prompt=false")
 SIZES = ("rollout.n=4", "rollout.m=2", "rollout.max_tokens=48", "engine.slots=32")
 STEP = (f"rollout.problems_per_step={PER_STEP}", f"learner.problems_per_minibatch={PER_STEP}")
 

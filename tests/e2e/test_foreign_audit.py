@@ -1,5 +1,6 @@
 """`ramify audit` of other trainers' runs: conversations go on at a loopback endpoint, with recorded results or a live environment."""
 
+import itertools
 import json
 
 import pytest
@@ -331,8 +332,8 @@ def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
     assert "Give --url" in refused("audit", path, "--out", folder / "audit")
     words = ["--recipe", recipe, "--url", "http://127.0.0.1:9", "--model", "m", "--out", folder / "audit"]
     assert "No other request worked" in refused("audit", path, *words)
-    model, refuses = Model(), [True]
-    with serve(lambda request: as_json({}, 404) if refuses and refuses.pop() else model(request)) as server:
+    model, requests = Model(), itertools.count()
+    with serve(lambda request: model(request) if next(requests) else as_json({}, 404)) as server:
         summary = audit(capsys, path, recipe, server.url, folder / "audit")
         samples = folder / "audit" / "samples-1.jsonl"
         assert any("HTTP 404" in line["reason"] for line in read_lines(samples))
@@ -422,20 +423,19 @@ def test_a_reward_that_fails_at_every_end_is_refused_before_a_request_and_may_be
 
 def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_command_goes_on(task, capsys):
     folder, recipe = task
-    path, model = messages_file(folder), Model()
+    path, model, most = messages_file(folder), Model(), 5
 
-    def down(request):
-        return as_json({"error": "no"}, status=401)
+    def answer(request):
+        return as_json({"error": "no"}, status=401) if len(model.sent) >= most else model(request)
 
     known = ("audit", path, "--recipe", recipe, "--model", "m")
     words = (*known, "--out", folder / "audit", "--samples", 3, "--url")
-    with serve(lambda request: down(request) if len(model.sent) >= 5 else model(request)) as server:
+    with serve(answer) as server:
         capsys.readouterr()
         assert main([*map(str, words), server.url]) == 2
         err = capsys.readouterr().err
         assert "Traceback" not in err
         assert "401" in err
-        port = int(server.url.rpartition(":")[2])
-    with serve(model, port) as server:
+        most = 1000
         assert main([*map(str, words), server.url]) == 0
     assert len(read_lines(folder / "audit" / "effects.jsonl")) == 8

@@ -224,7 +224,7 @@ def test_a_mirror_gone_bad_writes_nothing_outside_and_gives_no_model(model_folde
         before = time.monotonic()
         fetch = ("model", "fetch", "org/tiny", "--out", out)
         statuses, output, lines = run_here(here.url, home, fetch, HF_HUB_DOWNLOAD_TIMEOUT=1)
-    assert time.monotonic() - before < 60
+    assert time.monotonic() - before < 200
     if message is None:
         assert statuses == [0], lines
         assert (out / "model.safetensors").read_bytes() == (model_folder / "model.safetensors").read_bytes()

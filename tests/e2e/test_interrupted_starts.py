@@ -106,7 +106,7 @@ def test_a_server_that_does_not_start(forked, tmp_path, model_folder, broken_pyt
     text, more = STARTS[name]
     recipe = write_task(tmp_path / "task", model_folder, text.replace("deterministic = true\n", ""))
     run = recipe.parent / "run"
-    served = f'engine={{name="vllm",launch=true,python="{broken_python}",dtype="float32",start_seconds=5}}'
+    served = f'engine={{name="vllm",launch=true,python="{broken_python}",dtype="float32",start_seconds=60}}'
     words = (name, recipe, *more)
     for again in ((), ("--resume",) if name in RESUMED else ()):
         status, _, message = forked(*words, "-s", served, *again)

@@ -109,8 +109,8 @@ def test_a_run_that_was_killed_goes_on_in_the_same_run_of_its_logger(
     environment = {"TRACKIO_DIR": str(folder / "trackio"), "WANDB_DIR": str(folder)}
     settings = ("data.epochs=400", "run.threads=1", "run.save_every=4", f'log.to=["{name}"]')
     arguments = ("sft", recipe, *overrides(*settings))
-    when = (f"{run}/metrics.jsonl", 6, signal.SIGKILL)
-    assert forked(*arguments, when=when, **environment)[0] == -signal.SIGKILL
+    seventh = (r"^open .*/metrics\.jsonl a", 7)
+    assert forked(*arguments, at=seventh, **environment)[0] == -signal.SIGKILL
     before = len(read_metrics(run / "metrics.jsonl"))
     status, out, err = forked(*arguments, "--resume", "--max-steps", before + 5, **environment)
     assert status == 0, err

@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from e2e_runs import SECONDS
 from file_limits import file_size_limit
 from ramify.cli import main
 from ramify.modeling import plain_folder
@@ -392,7 +393,7 @@ def test_a_signal_leaves_nothing(tmp_path, actor):
         while "tensors" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGINT)
-        message = process.communicate(timeout=60)[1]
+        message = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 130, message
     assert message == "ramify merge: stopped by Ctrl-C\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["large", "model", "save"]

@@ -62,7 +62,7 @@ def test_a_run_with_parts_in_a_file_is_the_run_with_ramifys_own(task, tmp_path, 
 def test_a_killed_run_goes_on_to_the_same_bits_and_refuses_another_file(task, tmp_path, forked):
     expected, run = tmp_path / "whole", task.parent / "run"
     assert main(["train", str(task), *settings(), "-s", f"run.dir={expected}"]) == 0
-    status, _, err = forked("train", task, *settings(), when=(f"{run}/metrics.jsonl", 1, signal.SIGKILL))
+    status, _, err = forked("train", task, *settings(), at=(r"^open .*/metrics\.jsonl a", 2))
     assert status == -signal.SIGKILL, err
     source = (tmp_path / "own_parts.py").read_text()
     (tmp_path / "own_parts.py").write_text(source + "\n")

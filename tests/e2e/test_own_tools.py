@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_runs import TRAIN, overrides, write_task
+from e2e_runs import SECONDS, TRAIN, overrides, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
@@ -46,7 +46,11 @@ def example(tmp_path):
 def test_the_python_example_prints_what_the_page_says(example, model_folder):
     folder, _, printed = example
     done = subprocess.run(
-        [sys.executable, "example.py", model_folder], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, "example.py", model_folder],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == printed

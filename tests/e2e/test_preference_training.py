@@ -72,8 +72,7 @@ def test_an_adapters_run_that_is_killed_and_resumed_ends_like_one_that_was_not(t
     assert status == 0, message
     whole = rows_of(task), weights_of(task)
     (task.parent / "run").rename(tmp_path / "whole")
-    metrics = f"{task.parent}/run/metrics.jsonl"
-    status, _, message = forked("dpo", task, *LORA, when=(metrics, 5, signal.SIGKILL))
+    status, _, message = forked("dpo", task, *LORA, at=(r"^open .*/metrics\.jsonl a", 6))
     assert status == -signal.SIGKILL, message
     status, _, message = forked("dpo", task, *LORA, "--resume")
     assert status == 0, message

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,12 @@ def test_a_thousand_runs_take_less_than_two_seconds(tmp_path, model_folder, list
             (folder / name).hardlink_to(run / name)
     begin = time.process_time()
     rows = listed(tmp_path / "many")
-    assert time.process_time() - begin < 2.0
+    seconds = time.process_time() - begin
+    begin = time.process_time()
+    for path in (tmp_path / "many").glob("*/recipe.toml"):
+        tomllib.loads(path.read_text())
+    # On a slow machine, a few times what parsing their recipes takes there.
+    assert seconds < max(2.0, 8 * (time.process_time() - begin))
     assert len(rows) == 1000
     assert {row["step"] for row in rows.values()} == {1999}
 

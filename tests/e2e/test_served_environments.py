@@ -2,17 +2,16 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
-import httpx
 import pytest
 
-from e2e_runs import TRAIN, overrides, write_task
+from e2e_runs import SECONDS, TRAIN, overrides, write_task
+from ports import held_port, takes_connections
+from processes import wait_until
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics
@@ -150,10 +149,6 @@ def kept_running(start):
 def test_an_openenv_server_that_is_killed_and_comes_back_costs_its_open_sessions(tmp_path, model_folder):
     pytest.importorskip("websockets")
     once = tmp_path / "once"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/room"
 
     def start():
         command = [sys.executable, Path(__file__).parents[1] / "openenv_rooms.py", "stand-in", str(port)]
@@ -161,15 +156,11 @@ def test_an_openenv_server_that_is_killed_and_comes_back_costs_its_open_sessions
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
 
     def wait_for_server():
-        for _ in range(300):
-            with contextlib.suppress(httpx.HTTPError):
-                httpx.get(f"{url}/schema", timeout=5).raise_for_status()
-                return
-            time.sleep(0.1)
+        wait_until(lambda: takes_connections(port), SECONDS)
 
-    with kept_running(start) as running:
+    with held_port() as port, kept_running(start) as running:
         wait_for_server()
-        environment = f"{{type='openenv', url='{url}'}}"
+        environment = f"{{type='openenv', url='http://127.0.0.1:{port}/room'}}"
         acts = ('<act> {\\"say\\": \\"die\\"} </act>', '<act> {\\"say\\": \\"dig\\"} </act>')
         trees = train(tmp_path, model_folder, environment, *acts, between=wait_for_server)
     assert once.read_text() == "killed"

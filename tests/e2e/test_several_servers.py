@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,35 +17,47 @@ from e2e_runs import EVAL, overrides, write_lines, write_task
 from ramify.cli import main
 from ramify.eval.results import read_records
 
-SECONDS = 60.0
 PROBLEMS = 12
 
 
 def write(messages, body):
-    """Search once, then answer right or wrong as the seed says; slow enough to be killed in the middle."""
+    """Search once, then answer right or wrong as the seed says."""
     time.sleep(0.05)
     if len(messages) < 3:
         return "<think> I look. </think><search> capital of France </search>"
     return f"<answer> \\boxed{{{('Paris', 'Rome')[body['seed'] % 2]}}} </answer>"
 
 
-def serve_until_killed():
-    with chat_service(write, says_which=True, models=("m",)) as server:
+def serve_until_killed(results=None):
+    """Serve; with a file of results, die at the first request after four attempts have ended, and leave their number."""
+    last = threading.Lock()
+
+    def dying(messages, body):
+        text = write(messages, body)
+        done = results.read_bytes().count(b"\n") if results.exists() else 0
+        if done >= 4:
+            last.acquire()
+            results.with_name("killed_at").write_text(f"{done}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return text
+
+    model = write if results is None else dying
+    with chat_service(model, says_which=True, models=("m",)) as server:
         print(server.url, flush=True)  # noqa: T201 - the test reads it
         threading.Event().wait()
 
 
 @contextmanager
-def server_process():
+def server_process(*results):
     paths = [str(Path(__file__).parents[1]), *sys.path]
     process = subprocess.Popen(
-        [sys.executable, __file__],
+        [sys.executable, __file__, *results],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     try:
-        yield process.pid, process.stdout.readline().strip()
+        yield process.stdout.readline().strip()
     finally:
         process.kill()
         process.communicate()
@@ -71,28 +83,11 @@ def words_of(task, out, urls):
 def test_one_of_two_servers_is_killed_in_the_middle(task):
     """Nothing is lost and nothing doubled: the results are those of one server that was never touched."""
     results = task.parent / "two" / "results.jsonl"
-    killed_at = []
-
-    def kill(pid):
-        ends = time.monotonic() + SECONDS
-        while time.monotonic() < ends:
-            done = results.read_bytes().count(b"\n") if results.exists() else 0
-            if done >= 4:
-                os.kill(pid, signal.SIGKILL)
-                killed_at.append(done)
-                return
-            time.sleep(0.01)
-
-    with ExitStack() as stack:
-        (first, url), (_, other) = (stack.enter_context(server_process()) for _ in range(2))
-        killer = threading.Thread(target=kill, args=(first,))
-        killer.start()
+    with server_process(results) as url, server_process() as other:
         assert main(words_of(task, "two", [f"{url}/v1", f"{other}/v1"])) == 0
-        killer.join()
         assert main(words_of(task, "one", f"{other}/v1")) == 0
     records = read_records(task.parent / "two")
-    (done,) = killed_at
-    assert 4 <= done < len(records) == 2 * PROBLEMS
+    assert 4 <= int(results.with_name("killed_at").read_text()) < len(records) == 2 * PROBLEMS
     assert len({(record.problem, record.attempt) for record in records}) == len(records)
     assert {record.correct for record in records} == {True, False}
     for name in ("results.jsonl", "trees.jsonl"):
@@ -123,4 +118,4 @@ def test_a_list_that_cannot_be_used_is_one_line(task, refused, urls, message):
 
 
 if __name__ == "__main__":
-    serve_until_killed()
+    serve_until_killed(*map(Path, sys.argv[1:]))

@@ -11,7 +11,7 @@ import threading
 import httpx
 import pytest
 
-from e2e_runs import EVAL, SYNTH, TRAIN, overrides, start, write_task
+from e2e_runs import EVAL, SECONDS, SYNTH, TRAIN, overrides, start, write_task
 from ramify.cli import COMMANDS, main
 from ramify.commands.parser import make_parser
 from ramify.obs.trace import tree_record
@@ -85,14 +85,14 @@ def test_two_people_watch_a_run_that_grows(tmp_path):
     attempts = [one_path(f"p{number}", 0, "some text", float(number % 2)) for number in range(40)]
     folder = write_evaluation(tmp_path / "eval", attempts[:1])
     process = start("view", folder)
-    watchdog = threading.Timer(100, process.kill)
+    watchdog = threading.Timer(SECONDS, process.kill)
     watchdog.start()
     try:
         address = re.fullmatch(r"(http://127\.0\.0\.1:(\d+)/)#token=(\S{32})\n", process.stdout.readline())
         url, port, token = address.groups()
         assert not _answers(_own_address(), int(port))
         numbers = {"first": [], "second": []}
-        with httpx.Client(base_url=url, headers={"x-ramify-token": token}, timeout=60) as client:
+        with httpx.Client(base_url=url, headers={"x-ramify-token": token}, timeout=SECONDS) as client:
             assert client.get("/").text.startswith("<!doctype html>")
             for traced in attempts[1:]:
                 with (folder / "trees.jsonl").open("a") as file:
@@ -104,7 +104,7 @@ def test_two_people_watch_a_run_that_grows(tmp_path):
                     thread.join()
         assert numbers["first"] == numbers["second"] == list(range(2, 41))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=SECONDS)
         assert (process.returncode, err, out.splitlines()[-1]) == (0, "", "stopped")
     finally:
         watchdog.cancel()

@@ -10,7 +10,7 @@ import time
 import uuid
 from pathlib import Path
 
-SECONDS = 150.0
+SECONDS = 400.0
 
 
 def free_port():

@@ -13,7 +13,7 @@ from e2e_runs import TRAIN, write_task
 from ramify.obs.metrics import read_metrics
 
 KILLS = 10
-COPY = TRAIN.replace("deterministic = true", f"deterministic = true\nsteps = {KILLS + 1}").replace(
+COPY = TRAIN.replace("deterministic = true", f"deterministic = true\nsteps = {3 * KILLS}").replace(
     "slots = 12", 'slots = 12\nweights = "copy"'
 )
 
@@ -75,7 +75,7 @@ def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_fold
     nodes = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "7"]
     node = {"RAMIFY_SECRET": "1f" * 32, "GLOO_SOCKET_IFNAME": "lo"}
     agents = [
-        start(1, "train", recipe, "--max-steps", 4, restarts=3, launcher=nodes, **node) for _ in range(2)
+        start(1, "train", recipe, "--max-steps", 12, restarts=3, launcher=nodes, **node) for _ in range(2)
     ]
     wait_until(lambda: steps_done(run) >= 2, agents[0])
     ranks = {number: pid for agent in agents for number, pid in ranks_of(agent).items()}
@@ -86,7 +86,7 @@ def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_fold
     output = "".join(written for _, written in done)
     assert "going on from" in output
     assert output.count("model written to") == 1
-    assert len(read_metrics(run / "metrics.jsonl")) == 4
+    assert len(read_metrics(run / "metrics.jsonl")) == 12
 
 
 def test_a_restart_does_not_go_on_with_a_run_of_somebody_else(tmp_path, model_folder, forked):

@@ -79,7 +79,7 @@ print(open("/proc/self/environ").read())
 
 _OTHER_FOLDER = """
 import glob, time
-end = time.monotonic() + 1
+end = time.monotonic() + 4
 while time.monotonic() < end:
     for base in ["..", *glob.glob("$tmp/ramify-*")]:
         for path in [*glob.glob(base + "/*/notes"), *(f"{base}/{number}/notes" for number in range(1, 200))]:

@@ -31,7 +31,7 @@ ATTACKS = (*red_team_files.ATTACKS, *red_team_system.ATTACKS, *red_team_resource
 LIMITS = Limits(file_bytes=1 << 20, output_bytes=4096, num_processes=48)
 USERS = "ballast"
 _AT_ONCE = 4
-_SETTLE_SECONDS = 3.0
+_SETTLE_SECONDS = 10.0
 
 
 class Siege:

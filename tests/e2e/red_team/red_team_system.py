@@ -283,6 +283,6 @@ ATTACKS = (
         claims,
     ),
     Attack("kill the sandbox's process", _TO_PARENT.format(name="SIGKILL"), damages, alone=True),
-    Attack("stop the sandbox's process", _TO_PARENT.format(name="SIGSTOP"), damages, 0.5, alone=True),
+    Attack("stop the sandbox's process", _TO_PARENT.format(name="SIGSTOP"), damages, 3.0, alone=True),
     Attack("kill the sandbox's process and leave a child", _ORPHAN, _outlived, alone=True),
 )  # fmt: skip

@@ -66,7 +66,7 @@ class Army:
         (marked / "src").symlink_to(SOURCE)
         command = [self._pythons[identity], str(HERE / "red_team_siege.py"), level, str(marked), *modules]
         run = subprocess.run(
-            command, **self._as(identity, marked / "src"), capture_output=True, text=True, timeout=250, check=False
+            command, **self._as(identity, marked / "src"), capture_output=True, text=True, timeout=800, check=False
         )  # fmt: skip
         assert run.returncode == 0, run.stderr
         return json.loads(run.stdout)
