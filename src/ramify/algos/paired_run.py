@@ -68,7 +68,9 @@ class PairedRun:
         """
         deltas = self._deltas.get(step) or _deltas(self.trees)
         if not deltas:
-            raise ConfigError(f"rollout.branching.of: {self.folder} has no branching decisions")
+            raise ConfigError(
+                f"rollout.branching.of: {self.folder} has no branching decisions. Name a run whose rule branches."
+            )
         return deltas
 
 
