@@ -68,9 +68,7 @@ class PairedRun:
         """
         deltas = self._deltas.get(step) or _deltas(self.trees)
         if not deltas:
-            raise ConfigError(
-                f"rollout.branching.of: {self.folder} has no branching decisions. Name a run whose rule branches."
-            )
+            raise ConfigError(f"rollout.branching.of: {self.folder} has no branching decisions")
         return deltas
 
 

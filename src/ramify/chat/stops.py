@@ -24,7 +24,7 @@ class StopMatcher:
         for stop in stops:
             if not _can_be_written(stop.encode(), token_bytes):
                 raise ConfigError(
-                    f"stop string {stop!r}: no tokens of this tokenizer spell it, so a turn would never end at it. Choose another."
+                    f"stop string {stop!r}: no tokens of this tokenizer spell it, so a turn would never end at it"
                 )
         self._token_bytes = token_bytes
         self._stops = tuple(stop.encode() for stop in stops)

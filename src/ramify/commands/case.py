@@ -47,9 +47,7 @@ def _make(options: argparse.Namespace) -> None:
     trace = trace_of(options.places[0], options.step)
     scored, recipe = tree_at(trace, options.tree), recipe_of(trace)
     if recipe is None:
-        raise ConfigError(
-            f"{trace}: its run has no recipe.toml, which says the tools and the reward. Put it back beside the trees."
-        )
+        raise ConfigError(f"{trace}: its run has no recipe.toml, which says the tools and the reward")
     index = trajectory_at(scored.tree, options.leaf)
     with new_output_folder("--out", options.out) as folder:
         write_case(scored, index, recipe, folder, options.out)
