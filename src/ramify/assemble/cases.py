@@ -25,7 +25,7 @@ from ramify.core.tree import Source, StopReason, Trajectory
 from ramify.data.problems import load_problems
 from ramify.files.durable import RECIPE, dump_line, parse_line
 from ramify.obs.console import RunConsole
-from ramify.runs.recorded_trees import tree_at
+from ramify.runs.recorded_trees import require_tokenizer, tree_at
 from ramify.runs.run_folder import RunFolder
 
 ROW, SCRIPT, EXPECTED = "case.jsonl", "script.toml", "expected"
@@ -62,8 +62,7 @@ def write_case(scored: ScoredTree, index: int, recipe: Path, folder: Path, final
     table = _recipe(read_toml(recipe), final)
     parsed = check_recipe(TrainRecipe, table, f"{recipe}")
     tokenizer = ChatTokenizer(parsed.model.folder)
-    if tokenizer.decode(trajectory.nodes[0].token_ids) != trajectory.nodes[0].text:
-        raise DataError(f"{recipe}: model.path has another tokenizer than the recorded tokens")
+    require_tokenizer(f"{recipe}: problem {problem.id!r}", trajectory.nodes[0], tokenizer.decode)
     result_end = renderer_for(parsed.model.dialect, tokenizer).result_end
     script = {"turns": _turns(trajectory, result_end)}
     messages = [{"role": message.role, "content": message.text} for message in problem.messages]

@@ -45,9 +45,13 @@ def build_tokenizer(
     ours = ChatTokenizer(folder)
     text = ours.chat_text([Message.of("user", _PROBE)])
     if _SAID not in text:
-        raise DataError(f"{folder}: the chat template drops or changes the user's message")
+        raise DataError(
+            f"{folder}: the chat template drops or changes the user's message. Use the template of the model's publisher."
+        )
     if not ours.encode(text):
-        raise DataError(f"{folder}: tokenizer.json makes no tokens of a text")
+        raise DataError(
+            f"{folder}: tokenizer.json makes no tokens of a text. Copy it again from where the model came from."
+        )
     other = _compare(ours, text) if computes else None
     if other is not None and note is not None:
         note(
@@ -142,7 +146,7 @@ def require_positions(path: Path, limit: int, context_tokens: int) -> None:
     """Raise ConfigError unless a model with `limit` positions takes sequences of `context_tokens`."""
     if context_tokens > limit:
         raise ConfigError(
-            f"model.path: {path} has {limit} positions, but prompt and response may take {context_tokens}"
+            f"model.path: {path} has {limit} positions, but prompt and response may take {context_tokens}. Lower the limits of tokens."
         )
 
 

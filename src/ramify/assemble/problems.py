@@ -251,6 +251,7 @@ def _fitting(
                 if tools
                 else ")"
             )
+            + ". Raise data.max_prompt_tokens."
         )
     notes = []
     if len(fitting) < len(problems):
@@ -270,7 +271,9 @@ def _without(
     remaining = without_questions(problems, read_questions(exclude))
     places = ", ".join(exclude)
     if not remaining:
-        raise DataError(f"{path}: no problem is left, all of them are in data.exclude ({places})")
+        raise DataError(
+            f"{path}: no problem is left, all of them are in data.exclude ({places}). Name other problems, or exclude fewer."
+        )
     return (
         remaining,
         f"dropped {len(problems) - len(remaining)} of {len(problems)} problems that are in {places}",

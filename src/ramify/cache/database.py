@@ -302,7 +302,9 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
         MachineError: It cannot be read in its folder.
     """
     if not path.is_file():
-        raise DataError(f"cache {path} does not exist")
+        raise DataError(
+            f"cache {path} does not exist. Correct the path, or make one with ramify cache import."
+        )
     with contextlib.closing(connect_to_read(path)) as connection:
         try:
             yield connection

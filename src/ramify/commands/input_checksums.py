@@ -1,7 +1,7 @@
 """Checksums of the files that recipes name: data, models, corpora, scripts, functions."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from ramify.commands.check_files import input_files
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.data.benchmarks import parse_dataset
-from ramify.data.sources import sources
+from ramify.data.sources import Data, Split, data_files, is_on_hub, sources
 from ramify.modeling.model_config import whole_folder
 from ramify.modeling.model_path import is_fetched
 from ramify.runs.manifest import file_sha256
@@ -19,7 +19,7 @@ _OF_A_MODEL = ("*.safetensors", "*.bin", "*.gguf", "config.json", "adapter_confi
 
 
 def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str, str]:
-    """Return a checksum of what each key names; without those of the hub's data sets, and of files that are not there.
+    """Return a checksum of what each key names; without files that are not there, and what the hub does not give.
 
     `known` has those of files and folders that were read before, and gets those that are read now.
     """
@@ -27,18 +27,27 @@ def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str,
     # A model that is not here belongs to runs that ended, or is refused where it is needed.
     with suppress(DataError):
         paths["model.path"] = list(_model_files(recipe))
-    data = {"data.train": recipe.data.train or (), "data.exclude": tuple(recipe.data.exclude)}
-    for key, named in data.items():
-        paths[key] = [Path(source) for source in sources(named)]
+    data: dict[str, tuple[Data, Split]] = {
+        "data.train": (recipe.data.train or (), "train"),
+        "data.exclude": (tuple(recipe.data.exclude), "test"),
+    }
     if recipe.eval is not None:
         benchmarks = [parse_dataset(source) or ("", source) for source in sources(recipe.eval.test)]
-        paths["eval.test"] = [Path(location) for _, location in benchmarks]
+        data["eval.test"] = tuple(location for _, location in benchmarks), "test"
+    for key, (named, split) in data.items():
+        with suppress(DataError):
+            paths[key] = [path for source in sources(named) for path in _paths(source, split)]
     for key, path in input_files("", recipe):
         paths.setdefault(key, []).append(path)
     present = {key: each for key, each in paths.items() if each and all(path.exists() for path in each)}
     return {
         key: _together([_of_path(path, known) for path in each])[:_DIGITS] for key, each in present.items()
     }
+
+
+def _paths(source: str, split: Split) -> Sequence[Path]:
+    # What is on the hub can change between two sessions too.
+    return data_files(source, split) if is_on_hub(source) else (Path(source),)
 
 
 def _model_files(recipe: TrainRecipe) -> Iterator[Path]:

@@ -58,7 +58,9 @@ def run(options: argparse.Namespace) -> None:
     config = judge_config(options.url, options.model, options.key_variable, options.cache, options.overrides)
     if options.source.is_dir():
         if options.task is not None or options.out is not None:
-            raise ConfigError(f"{options.source}: is a run, which takes no --task and no --out")
+            raise ConfigError(
+                f"{options.source}: is a run, which takes no --task and no --out. Leave them out."
+            )
         _judge_run(options, config)
     elif options.task is None:
         raise ConfigError("--task: expected math or qa for a file of results")

@@ -92,7 +92,9 @@ def _fetch_from_hub(name: Path, folder: Path, note: Callable[[str], None]) -> No
     fetch_model(name, note=note)
     cached = local_folder(name)
     if not any(cached.glob("*.safetensors")):
-        raise DataError(f"{name}: has no *.safetensors on the hub, and ramify reads no other weights")
+        raise DataError(
+            f"{name}: has no *.safetensors on the hub, and ramify reads no other weights. Choose a repository that has them."
+        )
     stored_tensors(cached)
     for file in sorted(cached.iterdir()):
         if not file.is_file():

@@ -33,12 +33,16 @@ def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
         if path.is_dir():
             raise ConfigError(f"{option} {path}: is a folder; expected a file")
         if not target.parent.is_dir():
-            raise ConfigError(f"{option} {path}: the folder {target.parent} does not exist")
+            raise ConfigError(
+                f"{option} {path}: the folder {target.parent} does not exist. Create it, or name another."
+            )
         is_denied = path.exists() and not os.access(path, os.W_OK)
         if is_denied or (_is_replaced(path) and not os.access(target.parent, os.W_OK | os.X_OK)):
             raise ConfigError(f"{option} {path}: may not be written; name another file")
     except OSError as error:
-        raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"{option} {path}: cannot be written: {error.strerror}. Name another file."
+        ) from None
 
 
 def write_output(option: str, path: Path, content: bytes) -> None:
@@ -54,7 +58,9 @@ def write_output(option: str, path: Path, content: bytes) -> None:
         else:
             path.write_bytes(content)
     except OSError as error:
-        raise MachineError(f"{option} {path}: cannot be written: {error.strerror}") from None
+        raise MachineError(
+            f"{option} {path}: cannot be written: {error.strerror}. Make room there, or name a file elsewhere."
+        ) from None
 
 
 def _target(path: Path) -> Path:
@@ -88,7 +94,7 @@ def new_output_folder(option: str, path: Path) -> Iterator[Path]:
         raise ConfigError(f"{option} {path}: exists; name a new folder")
     above = path.absolute().parent
     if not above.is_dir():
-        raise ConfigError(f"{option} {path}: the folder {above} does not exist")
+        raise ConfigError(f"{option} {path}: the folder {above} does not exist. Create it, or name another.")
     unfinished = above / f".{path.name}{UNFINISHED}"
     make_folder(option, unfinished)
     with locked_folder(option, unfinished):

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
 
     if options.reward is not None:
         if options.golden or options.task or options.compat:
-            raise DataError("--reward: it takes no --golden, --task or --compat")
+            raise DataError("--reward: it takes no --golden, --task or --compat. Leave them out.")
         result: Mapping[str, Any] = _rescored(options)
     elif options.step is not None or options.tree is not None or options.overrides:
         raise DataError("--step, --tree and -s: expected --reward RECIPE with them")

@@ -117,4 +117,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0]
-        raise MachineError(f"--host {host} --port {port}: cannot listen there ({why})") from None
+        raise MachineError(
+            f"--host {host} --port {port}: cannot listen there ({why}). Choose another address."
+        ) from None

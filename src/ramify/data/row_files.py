@@ -142,7 +142,7 @@ def _read_cells(path: Path) -> Iterator[tuple[int, Any]]:
 def _require_one_of_each(path: Path, columns: list[str]) -> None:
     for name in columns:
         if columns.count(name) > 1:
-            raise DataError(f"{path}: two columns are called {name!r}")
+            raise DataError(f"{path}: two columns are called {name!r}. Rename one of them.")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:

@@ -102,7 +102,9 @@ def _cached_table(
 ) -> tuple[tuple[Path, ...], str]:
     folder = cached_snapshot(hub_cache(), repo)
     if folder is None:
-        raise DataError(f"{location}: the hub cannot be reached, and the cache has no copy ({reason})")
+        raise DataError(
+            f"{location}: the hub cannot be reached, and the cache has no copy ({reason}). Connect to the network, or name a file."
+        )
     names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
     return tuple(folder / name for name in _one_table(location, names, table)), folder.name
 

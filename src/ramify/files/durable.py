@@ -58,9 +58,11 @@ def make_folder(key: str, path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be created: {error.strerror}") from None
+        raise ConfigError(
+            f"{key}: {path} cannot be created: {error.strerror}. Name another folder."
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}: {path} cannot be written")
+        raise ConfigError(f"{key}: {path} cannot be written. Name another folder, or change its permissions.")
 
 
 def entries(folder: Path) -> frozenset[str]:
@@ -101,7 +103,9 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
         _lock(lock)
     except BlockingIOError:
         os.close(lock)
-        raise ConfigError(f"{key}: {path} is in use by another process") from None
+        raise ConfigError(
+            f"{key}: {path} is in use by another process. Wait until it ends, or name another folder."
+        ) from None
     try:
         yield
     finally:

@@ -144,6 +144,7 @@ class Folder:
         try:
             descriptor = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
         except FileNotFoundError:
+            # A folder without links was removed while this process had it open.
             if not os.fstat(self._folder).st_nlink:
                 raise ChannelError(f"the store {self._path} is gone") from None
             return None

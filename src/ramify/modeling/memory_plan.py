@@ -201,6 +201,7 @@ _LAYERS_AT_ONCE = 3
 _GRADIENTS_AT_ONCE = 2
 """Layers whose gradients are whole then: of the last backward pass, and of the one that is being summed."""
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +212,9 @@ class ModelSize:
         base: Of the whole model, a tied one counted once, without an adapter.
         adapter: Of an adapter beside it; 0: the model itself is trained, or nothing is.
         layer: Of the largest layer.
-        outside: Of what is in no layer: embedding, last norm, head.
-        head: Of the head, which is as large as the embedding.
+        outside: Of what is in no layer: embeddings, last norm, head.
+        head: Of the head, which is as large as the embedding of tokens. (Gemma 4 has a larger table of embeddings for its layers.)
+        is_tied: The head is the embedding.
     """
 
     base: int
@@ -220,6 +222,7 @@ class ModelSize:
     layer: int
     outside: int
     head: int
+    is_tied: bool
 
     @classmethod
     def of(cls, shapes: Mapping[str, Iterable[int]], adapter: int = 0) -> "ModelSize":
@@ -237,13 +240,9 @@ class ModelSize:
             adapter=adapter,
             layer=max(layers.values(), default=0),
             outside=sum(outside),
-            head=max(outside, default=0),
+            head=prod(shapes.get(_HEAD, shapes.get(_EMBEDDING, (0,)))),
+            is_tied=_HEAD not in shapes,
         )
-
-    @property
-    def is_tied(self) -> bool:
-        """Return True if the head is the embedding."""
-        return self.outside < 2 * self.head
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,5 +393,7 @@ def _gathered(job: Job, gather: Gather) -> dict[str, int]:
         gradients = job.trained + trained * size.is_tied * size.head
     else:
         weights = size.outside + _LAYERS_AT_ONCE * size.layer + size.adapter
-        gradients = trained * (size.head + _GRADIENTS_AT_ONCE * size.layer) + size.adapter
+        # The row counts that of the embedding; that of a tied head is another tensor.
+        tables = size.outside if size.is_tied else size.outside - size.head
+        gradients = trained * (tables + _GRADIENTS_AT_ONCE * size.layer) + size.adapter
     return {"gathered weights": number * weights, "gradients before they are summed": _FLOAT * gradients}

@@ -103,7 +103,9 @@ def whole_folder(folder: Path) -> Path:
     if folder.is_file():
         raise DataError(f"{folder} is a file, expected a model folder")
     if not folder.is_dir():
-        raise DataError(f"model folder {folder}: no such folder")
+        raise DataError(
+            f"model folder {folder}: no such folder. Correct the path, or fetch a model with ramify model fetch."
+        )
     if not is_adapter_folder(folder):
         return folder
     path = folder / ADAPTER_SETTINGS

@@ -80,7 +80,9 @@ def local_folder(path: Path) -> Path:
         return model_of(path)
     folder = cached_snapshot(hub_cache(), _repo(path))
     if folder is None:
-        raise MachineError(f"{path}: no such folder here, and no model of this name in the hub's cache")
+        raise MachineError(
+            f"{path}: no such folder here, and no model of this name in the hub's cache. Correct the path, or fetch it with ramify model fetch."
+        )
     return folder
 
 
@@ -117,7 +119,7 @@ def _fetched(path: Path, patterns: tuple[str, ...], *, weights: bool, note: Call
         )
     if failure.problem is HubProblem.NO_REPO:
         raise DataError(
-            f"{path}: no such folder here and no such model on the hub (or a private one that needs HF_TOKEN)"
+            f"{path}: no such folder here and no such model on the hub. Correct the name, or set HF_TOKEN for a private model."
         )
     raise failure.for_user(str(path), "model")
 

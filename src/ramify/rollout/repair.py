@@ -166,6 +166,7 @@ class Backtracer:
 def _before_call(renderer: Renderer, turn: str, tools: Sequence[ToolSpec]) -> int:
     """Return the characters of a turn to keep: up to the last line or sentence of the thought directly before the call, else to the call."""
     outline = renderer.outline(turn, tools)
+    # No thought stands directly before the call.
     if outline.words_end == outline.words:
         return outline.words
     start = outline.thoughts[-1][0]
@@ -231,7 +232,7 @@ class Refiner:
 
 
 def _size(context: Segment) -> int:
-    """Count the tokens after the prompt."""
+    """Count the tokens after the prompt, which is the first part of a context."""
     return sum(size for _, size in context.parts[1:])
 
 

@@ -278,6 +278,7 @@ class TreeGrower:
         *earlier, last = turn.parts
         for part in earlier:
             state = self._add_part_of_turn(state, self._policy_node(state, part))
+        # What is left for the last part: the earlier ones have spent theirs.
         room -= len(turn.token_ids) - len(last.token_ids)
         node = self._policy_node(state, last)
         if self._may_branch(state):

@@ -83,7 +83,9 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         save_model(model, scratch, weights=False)
         _write_companions(scratch, companions)
     except OSError as error:
-        raise TrainingError(f"{error.filename or scratch}: cannot be written: {error.strerror}") from error
+        raise TrainingError(
+            f"{error.filename or scratch}: cannot be written: {error.strerror}. Make room there, and go on with --resume."
+        ) from error
     except Exception as error:
         raise DataError(
             f"model.path: a checkpoint of this model cannot be saved: {first_line(error)}"

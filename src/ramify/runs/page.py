@@ -140,23 +140,23 @@ def run_page(folder: Path, state: str | None = None) -> Page:
         raise DataError(f"{folder}: nothing to report yet. {' '.join(notes) or 'No step has been written.'}")
     command, kind = _kind(steps)
     rows = (*(steps or _rollout_rows(last)), *_read_rows(folder / "evals.jsonl"))
-    sections = [
-        _failures_section(folder, rows, last, notes),
-        *([last.tree_section(f"A tree of step {last.name}")] if last and last.summaries else []),
-        Section("All metrics", tables=(_metrics_table(rows),), folded=True),
-        *origin_sections(folder, command),
-    ]
+    learning: list[Section] = []
+    updates: list[Section] = []
+    # A rollout has neither.
     if steps:
         branching = " ".join(
             f"{note[0].upper()}{note[1:]}." for note in branch_notes(steps, looks_at_entropy=True)
         )
-        learning = Section("Learning", branching, charts=charts(LEARNING, rows))
-        sections = [
-            learning,
-            *sections[:-3],
-            Section("Updates", charts=charts(UPDATES, rows)),
-            *sections[-3:],
-        ]
+        learning = [Section("Learning", branching, charts=charts(LEARNING, rows))]
+        updates = [Section("Updates", charts=charts(UPDATES, rows))]
+    sections = [
+        *learning,
+        _failures_section(folder, rows, last, notes),
+        *([last.tree_section(f"A tree of step {last.name}")] if last and last.summaries else []),
+        *updates,
+        Section("All metrics", tables=(_metrics_table(rows),), folded=True),
+        *origin_sections(folder, command),
+    ]
     return Page(
         f"{kind}: {folder.absolute().name}",
         _subtitle(folder, state or _state(folder), steps),

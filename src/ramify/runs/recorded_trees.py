@@ -6,12 +6,13 @@ and {other} for ids of leaves. Folders that do not exist yet are named after the
 
 import shlex
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.tree import Tree
+from ramify.core.tree import Node, Tree
 from ramify.files.durable import RECIPE
 from ramify.obs import trace_index
 from ramify.obs.trace import TracedTree
@@ -48,7 +49,11 @@ def trace_of(source: Path, step: int | None) -> Path:
         if file.stem == f"{step:06d}":
             return file
     steps = [file.stem.lstrip("0") for file in files if file.stem.isdigit()]
-    there = f"has steps {steps[0]} to {steps[-1]}" if steps else "has no steps. Leave --step out"
+    there = (
+        f"has steps {steps[0]} to {steps[-1]}. Choose one of them."
+        if steps
+        else "has no steps. Leave --step out"
+    )
     raise ConfigError(f"--step {step}: {source} {there}")
 
 
@@ -64,6 +69,18 @@ def tree_at(path: Path, number: int) -> TracedTree:
             return trace_index.read_tree(path, summary)
         count += 1
     raise DataError(f"{path}: it has no tree {number}; it has {f'0 to {count - 1}' if count else 'none'}")
+
+
+def require_tokenizer(where: object, prompt: Node, decode: Callable[[Sequence[int]], str]) -> None:
+    """Check that a recorded prompt is of the model's tokenizer, whose `decode` gives the text of tokens.
+
+    Raises:
+        DataError: It is of another one; `where` begins the message.
+    """
+    if decode(prompt.token_ids) != prompt.text:
+        raise DataError(
+            f"{where}: its tokens are those of another model's tokenizer. Set model.path to the model that wrote them."
+        )
 
 
 def trajectory_at(tree: Tree, leaf: str) -> int:

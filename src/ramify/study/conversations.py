@@ -139,8 +139,8 @@ def _conversation(record: Mapping[str, Any]) -> Conversation:
         for name, value in record.items()
         if name not in ("messages", "completion", "prompt", "tools", "answer", *_REWARDS)
     }
-    begins = [message.get("role") == "assistant" for message in messages]
-    return _read(messages, begins, reward, record.get("answer"), others, record.get("tools"))
+    by_model = [message.get("role") == "assistant" for message in messages]
+    return _read(messages, by_model, reward, record.get("answer"), others, record.get("tools"))
 
 
 def _messages(record: Mapping[str, Any], key: str, role: str = "") -> list[Mapping[str, Any]]:
@@ -178,9 +178,9 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
     row = _field(_field(record, "task", part(), {}), "data", part(), {})
     data = {key: value for key, value in row.items() if key not in ("prompt", "system_prompt")}
     messages = [node["message"] for node in path]
-    begins = [bool(node.get("sampled")) for node in path]
+    by_model = [bool(node.get("sampled")) for node in path]
     tools = record.get("tools") or path[0].get("tools")
-    return _read(messages, begins, reward, data.pop("answer", None), data, tools)
+    return _read(messages, by_model, reward, data.pop("answer", None), data, tools)
 
 
 def _field(record: Mapping[str, Any], key: str, read: Reader[T], absent: object) -> T:
@@ -193,19 +193,19 @@ def _field(record: Mapping[str, Any], key: str, read: Reader[T], absent: object)
 
 def _read(
     messages: Sequence[Any],
-    begins: Sequence[bool],
+    by_model: Sequence[bool],
     reward: float | None,
     answer: object,
     info: Mapping[str, Any],
     tools: object,
 ) -> Conversation:
-    """Return a conversation; `begins` says of each message if the model wrote it."""
+    """Return a conversation; `by_model` says of each message if the model wrote it."""
     if reward is None:
         raise RowError("it has no reward")
-    if True not in begins:
+    if True not in by_model:
         raise RowError("it has no turn of the model")
     listed = read_tools(tools)
-    first = begins.index(True)
+    first = by_model.index(True)
     plain = [_message(message) for message in messages]
     prompt = read_lines(plain[:first], "messages", listed) if first else []
     if not prompt or not all(isinstance(line, Message) for line in prompt):

@@ -16,6 +16,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, each_tree
 from ramify.rollout.plan import TreeRequest, request_from
+from ramify.runs.recorded_trees import require_tokenizer
 from ramify.sampler.recorded import TreeRecorder, recorded_keys
 from ramify.sampler.sampler import sampling
 from ramify.study.decisions import Decision
@@ -141,7 +142,9 @@ def grow_forks(plans: Sequence[ForkPlan], recipe: TrainRecipe, console: RunConso
         return
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     task = build_task(recipe, console)
-    _require_tokenizer(plans, task.renderer.decode)
+    for plan in plans:
+        tree = plan.trees[plan.states[0][0]].tree
+        require_tokenizer(f"problem {tree.problem.id!r}", tree.nodes[0], task.renderer.decode)
 
     def open_sampler() -> Any:  # noqa: ANN401 - a Sampler
         return build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
@@ -154,12 +157,3 @@ def grow_forks(plans: Sequence[ForkPlan], recipe: TrainRecipe, console: RunConso
 
 def _is_done(path: Path, planned: Sequence[TreeRequest]) -> bool:
     return {(each.problem.id, each.key.attempt) for each in planned} <= recorded_keys(path)
-
-
-def _require_tokenizer(plans: Sequence[ForkPlan], decode: Any) -> None:  # noqa: ANN401 - of a renderer
-    for plan in plans:
-        prompt = plan.trees[plan.states[0][0]].tree.nodes[0]
-        if decode(prompt.token_ids) != prompt.text:
-            raise DataError(
-                f"problem {plan.trees[0].tree.problem.id!r}: its tokens are those of another model's tokenizer"
-            )

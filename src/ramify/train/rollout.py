@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramify.chat.token_texts import copy_tokenizer
-from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.core.records import ScoredTree
 from ramify.core.tree import StopReason
@@ -17,7 +16,7 @@ from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import TreeRequest, request_from, step_requests
 from ramify.runs.manifest import RecipeRecord
 from ramify.runs.page import write_run_page
-from ramify.runs.recorded_trees import tree_at
+from ramify.runs.recorded_trees import require_tokenizer, tree_at
 from ramify.runs.run_folder import RunFolder
 from ramify.runs.status import begin_session
 from ramify.sampler.sampler import Sampler, sampling
@@ -86,7 +85,5 @@ def recorded_start(start: Place, decode: Callable[[Sequence[int]], str]) -> Tree
         DataError: There is no such tree or node, nothing can go on from it, or its tokens are another model's.
     """
     planned = request_from(tree_at(start.trace, start.tree).tree, start.node)
-    prompt = planned.above[0]
-    if decode(prompt.token_ids) != prompt.text:
-        raise DataError(f"{start.trace}: its tokens are those of another model's tokenizer")
+    require_tokenizer(start.trace, planned.above[0], decode)
     return planned

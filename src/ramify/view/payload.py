@@ -54,14 +54,14 @@ class RunView:
         self._summaries, self._texts = SummaryCache(), TokenTexts()
         self._facts: dict[Path, RunFacts] = {}
         self._credits: dict[Path, RunCredits] = {}
-        self._look()
+        self._find_runs()
 
-    def _look(self) -> None:
+    def _find_runs(self) -> None:
         self.runs = find_runs(self._roots)
         sources = sources_of(self.runs, self._roots)
         reasons = {source.id: schema_note(source.path) for source in sources}
         self.left_out = _grouped([(source.path, reasons[source.id]) for source in sources])
-        # The page knows what it shows, and asks by that.
+        # By the id that the page was sent and asks for: cleaned, as all texts of a page.
         self.sources: Mapping[str, TraceSource] = {
             clean(source.id): source for source in sources if not reasons[source.id]
         }
@@ -99,7 +99,7 @@ class RunView:
 
     def run(self) -> dict[str, Any]:
         """Return the run: what it is, its traces, its curves."""
-        self._look()
+        self._find_runs()
         runs, sources = self.runs, self.sources
         live = {run.folder: is_locked(run.folder) for run in runs}
         notes = [*self.left_out]
@@ -265,7 +265,7 @@ class RunView:
 
     def _source(self, source_id: str) -> TraceSource:
         if source_id not in self.sources:
-            self._look()
+            self._find_runs()
         if source_id not in self.sources:
             raise NotThereError("There is no such source. Reload the page.")
         return self.sources[source_id]

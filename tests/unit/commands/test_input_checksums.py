@@ -1,5 +1,6 @@
 """Checksums of what a recipe names: they follow the content, and neither names nor what lies beside it."""
 
+import huggingface_hub.constants
 import pytest
 
 from ramify.commands.input_checksums import input_checksums
@@ -47,7 +48,36 @@ def test_a_key_that_names_several_files_has_one_checksum_of_all(recipe):
     assert changed(recipe, "test.jsonl", both) == ["data.train", "eval.test"]
 
 
-def test_what_is_not_there_or_on_the_hub_has_none(recipe):
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The hub's cache, without a network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub" / "datasets--org--name"
+
+
+def test_a_data_set_of_the_hub_has_that_of_its_files(recipe, hub):
+    checksums = []
+    for digit, content in (("1", "train.jsonl"), ("2", "train.jsonl"), ("3", "other")):
+        files = hub / "snapshots" / (40 * digit)
+        for path, text in ((files / "train.jsonl", content), (files / "test.jsonl", f"test {content}")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (hub / "refs").mkdir(exist_ok=True)
+        (hub / "refs" / f"v{digit}").write_text(files.name)
+        source = f"hf:org/name@v{digit}"
+        overrides = (f"data.train={source}", f"data.exclude=['{source}']", f"eval.test=gsm8k={source}")
+        checksums.append(input_checksums(load(recipe, *overrides), {}))
+    first, same, other = checksums
+    assert first == same
+    keys = ("data.train", "data.exclude", "eval.test")
+    assert all(first[key] != other[key] for key in keys)
+    assert first["data.exclude"] == first["eval.test"] != first["data.train"]
+    # The same bytes in a folder of one's own.
+    assert first["data.train"] == input_checksums(load(recipe), {})["data.train"]
+
+
+def test_what_is_not_there_has_none(recipe, hub):
     (recipe.parent / "passages.jsonl").unlink()
     overrides = ("data.train=hf:org/name", "model.path=models/none")
     assert set(input_checksums(load(recipe, *overrides), {})) == {"eval.test"}

@@ -11,7 +11,7 @@ from ramify.modeling.model_config import published_config
 
 GIB = 1 << 30
 ROOM = int(73.6 * GIB)
-SIZE = ModelSize(base=1000, adapter=0, layer=100, outside=400, head=200)
+SIZE = ModelSize(base=1000, adapter=0, layer=100, outside=400, head=200, is_tied=False)
 CONFIG = SimpleNamespace(
     model_type="qwen2",
     hidden_size=4,
@@ -41,9 +41,19 @@ def test_the_sizes_of_a_model_by_hand():
         "model.layers.1.b": (2,),
     }
     tied = ModelSize.of(shapes)
-    assert tied == ModelSize(base=204 + 15 + 23, adapter=0, layer=23, outside=204, head=200)
-    assert tied.is_tied
+    assert tied == ModelSize(base=204 + 15 + 23, adapter=0, layer=23, outside=204, head=200, is_tied=True)
     assert not ModelSize.of(shapes | {"lm_head.weight": (50, 4)}).is_tied
+    # Gemma 4's table for its layers is larger than its head.
+    more = ModelSize.of(shapes | {"model.embed_tokens_per_layer.weight": (50, 60)})
+    assert more == replace(tied, base=tied.base + 3000, outside=3204)
+
+
+def test_a_table_of_embeddings_for_layers_is_no_second_head():
+    tables = replace(JOB, size=replace(SIZE, base=4000, outside=3200, is_tied=True))
+    once, layers = (plan_of(tables, way, recompute=True).parts for way in (Layout(), BY_LAYER))
+    assert once["gradients before they are summed"] == 4 * (4000 + 200)
+    # The head's, that of the other table, and two layers.
+    assert layers["gradients before they are summed"] == 4 * (200 + 3000 + 2 * 100)
 
 
 def test_one_process_in_float32_keeps_everything_whole():
@@ -67,7 +77,7 @@ def test_split_weights_by_hand():
     assert plan.resident == 500 + 1000 + 250
     assert (once["gradients"], once["gathered weights"]) == (500, 2000)
     assert once["gradients before they are summed"] == 4000
-    tied = replace(JOB, size=replace(SIZE, outside=250))
+    tied = replace(JOB, size=replace(SIZE, outside=250, is_tied=True))
     assert plan_of(tied, recompute=True).parts["gradients before they are summed"] == 4800
     layers = plan_of(JOB, BY_LAYER, recompute=True).parts
     assert layers["gathered weights"] == 2 * (400 + 3 * 100)

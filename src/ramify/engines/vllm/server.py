@@ -146,7 +146,9 @@ class VllmServer:
         name = model if model is not None else next(iter(served), "")
         if name not in served:
             names = ", ".join(map(repr, list(served)[:_MAX_NAMES])) or "no model"
-            raise ConfigError(f"engine.model: {self.url} serves {names}, not {name!r}")
+            raise ConfigError(
+                f"engine.model: {self.url} serves {names}, not {name!r}. Name a model that it serves, or another server."
+            )
         self._model = name
         context = number_of(served[name], "max_model_len", answer)
         try:
