@@ -54,7 +54,7 @@ class Room:
             return {"text": f"{self.count}: {random.SystemRandom().random()}"}, 1, False
         if say == "fall":
             raise RuntimeError("the floor gave way")
-        time.sleep({"wait": 1, "hang": 600}.get(say, 0))
+        time.sleep({"wait": 4, "hang": 600}.get(say, 0))
         return ANSWERS.get(say, ({"text": f"{say}?"}, None, False))
 
 

@@ -13,16 +13,20 @@ from ramify.runtime.daemon_threads import DaemonThreads
 
 
 def test_late_threads_leave_their_room_to_others():
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Semaphore(0)
     threads = DaemonThreads("tool wait", 1)
 
+    def hang():
+        begun.release()
+        gate.wait()
+
     async def main():
-        late = [asyncio.ensure_future(threads.result(threads.submit(gate.wait))) for _ in range(3)]
-        await asyncio.sleep(0.05)
+        late = [asyncio.ensure_future(threads.result(threads.submit(hang))) for _ in range(3)]
+        await asyncio.to_thread(begun.acquire)
         # One runs, two wait for it: only the first has a thread to be let go of.
         late[2].cancel()
         late[0].cancel()
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.acquire)
         late[1].cancel()
         await asyncio.wait(late)
         return await threads.result(threads.submit(lambda: threading.current_thread().name))
@@ -34,12 +38,17 @@ def test_late_threads_leave_their_room_to_others():
 
 def test_too_many_late_threads_end_the_run(monkeypatch):
     monkeypatch.setattr(daemon_threads, "MOST_LATE", 2)
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Semaphore(0)
     threads = DaemonThreads("tool x", 8)
+
+    def hang():
+        begun.release()
+        gate.wait()
 
     async def main():
         for _ in range(2):
-            job = threads.submit(gate.wait)
+            job = threads.submit(hang)
+            await asyncio.to_thread(begun.acquire)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(threads.result(job), 0.01)
         with pytest.raises(MachineError, match="tool x: 2 calls still run long after their deadline"):
@@ -57,10 +66,18 @@ def test_a_thread_that_hangs_does_not_keep_the_process_alive():
 import asyncio, threading
 from ramify.runtime.daemon_threads import DaemonThreads
 
+begun = threading.Event()
+
+def hang():
+    begun.set()
+    threading.Event().wait()
+
 async def main():
     threads = DaemonThreads("hang", 1)
+    job = threads.submit(hang)
+    begun.wait()
     try:
-        await asyncio.wait_for(threads.result(threads.submit(threading.Event().wait)), 0.05)
+        await asyncio.wait_for(threads.result(job), 0.05)
     except TimeoutError:
         print("late", threads.late)
 

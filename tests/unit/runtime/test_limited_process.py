@@ -17,7 +17,7 @@ from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, Una
 
 pytestmark = pytest.mark.integration
 
-LIMITS = Limits(cpu_seconds=0.5, memory_bytes=1 << 29, answer_bytes=1 << 23, wall_seconds=20.0)
+LIMITS = Limits(cpu_seconds=2.0, memory_bytes=1 << 29, answer_bytes=1 << 23, wall_seconds=20.0)
 PLAIN, FORKING = "limited_job", "limited_forking_job"
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
 
@@ -118,7 +118,7 @@ def test_a_request_over_a_limit_has_a_reason_and_the_next_an_answer(job, request
 
 @pytest.mark.parametrize("module", [PLAIN, FORKING])
 def test_a_request_that_sleeps_ends_by_the_clock(new_job, module):
-    job = new_job(module, wall_seconds=1.0)
+    job = new_job(module, wall_seconds=3.0)
     assert job.ask(["echo", 1]) == [[1], 0]
     assert ending(job, "sleep", 60) is Ending.WALL_TIME
     assert job.ask(["echo", 1]) == [[1], 0]
@@ -127,7 +127,7 @@ def test_a_request_that_sleeps_ends_by_the_clock(new_job, module):
 @on_linux
 @pytest.mark.parametrize("size", [1, 1_000_000])
 def test_a_process_that_somebody_stopped_counts_as_lost(new_job, size):
-    job = new_job(wall_seconds=1.0)
+    job = new_job(wall_seconds=3.0)
     os.kill(job.ask(["pids"])[0], signal.SIGSTOP)
     assert ending(job, "echo", "x" * size) is Ending.WALL_TIME
     assert job.ask(["echo", 1]) == [[1], 0]
@@ -136,8 +136,8 @@ def test_a_process_that_somebody_stopped_counts_as_lost(new_job, size):
 def test_the_processor_time_of_one_request_is_not_that_of_the_next(new_job):
     job = new_job(cpu_seconds=0.5)
     pids = {job.ask(["pids"])[0]}
-    for _ in range(12):  # 12 * 0.1 s
-        job.ask(["repeat", 6_000_000])
+    for _ in range(36):  # 36 * 0.03 s
+        job.ask(["repeat", 2_000_000])
         pids.add(job.ask(["pids"])[0])
     assert len(pids) == 1
 

@@ -206,8 +206,8 @@ def test_a_late_answer_is_not_taken_for_the_next_one(url):
             await asyncio.wait_for(session.call(act("wait")), 0.2)
         began = time.monotonic()
         results = [await session.call(act("dig"))]
-        assert time.monotonic() - began < 0.1
-        await asyncio.sleep(1.2)
+        assert time.monotonic() - began < 3
+        await asyncio.sleep(4.2)
         results.append(await session.call(act("dig")))
         await session.close()
         return results
@@ -265,7 +265,7 @@ def test_a_server_that_is_killed_in_mid_call(own_server):
             await environment.open(problem(), 5)
         await session.close()
         await other.close()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
         return results
 
     for result in asyncio.run(main()):
@@ -278,18 +278,18 @@ def test_a_server_that_stands_still(own_server):
     process, address = own_server
 
     async def main():
-        environment = opened(address, timeout_seconds=0.5)
+        environment = opened(address, timeout_seconds=30.0)
         session, idle = [await environment.open(problem(), 5) for _ in range(2)]
         os.kill(process.pid, signal.SIGSTOP)
-        began = time.monotonic()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.call(act("dig")), 0.3)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(environment.open(problem(), 5), 0.3)
+        began = time.monotonic()
         await session.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1.9  # The idle one waits two seconds for a goodbye.
         await idle.close()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
 
     run_clean(main(), 0.05)
     with pytest.raises(
@@ -384,10 +384,10 @@ def test_trajectories_without_room_fail_with_the_servers_reason(folder, url):
 
 
 def test_calls_that_hang_cost_their_deadline(folder, url):
-    environment = opened(url, timeout_seconds=0.5)
+    environment = opened(url, timeout_seconds=2.0)
     began = time.monotonic()
     tree, _ = grown(folder, environment, [called("wait"), called("dig"), "42"], n=2)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
     for trajectory in tree.trajectories:
         first, second = (result for _, result in trajectory.exchanges)
         assert (first.status, second.status) == (ToolStatus.TIMEOUT, ToolStatus.ERROR)

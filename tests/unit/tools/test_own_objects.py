@@ -245,8 +245,11 @@ def test_a_call_that_is_late_is_let_go_of_and_what_comes_next_waits_for_it():
 
     async def main():
         session = await tool.open(TASK)
+        first = asyncio.ensure_future(session.call(ToolCall("a", "slow", {"wait": True})))
+        while not steps:
+            await asyncio.sleep(0.001)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(session.call(ToolCall("a", "slow", {"wait": True})), 0.05)
+            await asyncio.wait_for(first, 0.05)
         assert tool.threads.late == 1
         following = asyncio.ensure_future(session.call(ToolCall("b", "slow", {"wait": False})))
         await asyncio.sleep(0.05)

@@ -40,7 +40,7 @@ def test_markup_without_end_takes_no_time_of_its_own(piece: str) -> None:
     """In processor seconds, which other programs of the machine do not change; what is quadratic takes minutes."""
     started = time.thread_time()
     plain_text(piece * (2_000_000 // len(piece)))
-    assert time.thread_time() - started < 2.0
+    assert time.thread_time() - started < 20.0
 
 
 def test_only_the_hits_that_are_shown_are_read() -> None:
