@@ -181,6 +181,18 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
     assert read_state(folder, ADVICE) == STATE
 
 
+def test_a_damaged_byte_of_a_large_file_is_found_wherever_it_is(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    content = np.random.default_rng(0).bytes(3_500_000)
+    weights.write_bytes(content)
+    write_record(tmp_path, STATE)
+    assert read_state(tmp_path, ADVICE) == STATE
+    for at in range(0, len(content), 499_999):
+        weights.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(DataError, match="it is damaged"):
+            read_state(tmp_path, ADVICE)
+
+
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "state/optimizer.safetensors", "tokenizer.json", "config.json"]
 )
