@@ -16,6 +16,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, each_tree
 from ramify.rollout.plan import TreeRequest, request_from
+from ramify.rollout.rewriting import Decode
 from ramify.sampler.recorded import TreeRecorder, recorded_keys
 from ramify.sampler.sampler import sampling
 from ramify.study.decisions import Decision
@@ -141,7 +142,6 @@ def grow_forks(plans: Sequence[ForkPlan], recipe: TrainRecipe, console: RunConso
         return
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     task = build_task(recipe, console)
-    _require_tokenizer(plans, task.renderer.decode)
 
     def open_sampler() -> Any:  # noqa: ANN401 - a Sampler
         return build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
@@ -156,7 +156,8 @@ def _is_done(path: Path, planned: Sequence[TreeRequest]) -> bool:
     return {(each.problem.id, each.key.attempt) for each in planned} <= recorded_keys(path)
 
 
-def _require_tokenizer(plans: Sequence[ForkPlan], decode: Any) -> None:  # noqa: ANN401 - of a renderer
+def require_tokenizer(plans: Sequence[ForkPlan], decode: Decode) -> None:
+    """Raise DataError unless `decode` gives the texts of the prompts that plans go on from."""
     for plan in plans:
         prompt = plan.trees[plan.states[0][0]].tree.nodes[0]
         if decode(prompt.token_ids) != prompt.text:
