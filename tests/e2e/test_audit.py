@@ -197,12 +197,22 @@ def test_a_folder_holds_one_audit(world, tmp_path, refused, capsys):
     assert main([*words, "2"]) == 0
     capsys.readouterr()
     assert "samples = 2" in refused(*words, "3")
+    # What the trajectories would go on with now is not what the others went on with.
+    for name in ("right.py", "script.toml", "run/recipe.toml"):
+        file = world.parent / name
+        whole = file.read_text()
+        file.write_text(f"{whole}# another one\n")
+        message = refused(*words, "2")
+        file.write_text(whole)
+        assert f"{file} has changed since the audit in {tmp_path / 'audit'} began" in message
+    assert main([*words, "2"]) == 0
+    capsys.readouterr()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x").write_text("")
     assert "holds no audit" in refused("audit", world, "--out", tmp_path / "other")
 
 
-def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, capsys):
+def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, capsys, refused):
     recipe = write_task(tmp_path / "task", caller, TRAIN)
     assert main(["train", str(recipe), "--max-steps", "2", *overrides("run.save_every=1")]) == 0
     run, words = recipe.parent / "run", ("--samples", 4, "--decisions", 5, "--step", 2)
@@ -214,6 +224,8 @@ def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, ca
     assert trace.read_bytes() == whole
     capsys.readouterr()
     (run / "checkpoints" / "step-000001").rename(tmp_path / "gone")
+    message = refused("audit", run, *words, "--out", tmp_path / "audit")
+    assert f"the model of {run / 'trees' / '000002.jsonl'} has changed since" in message
     out = ["--out", str(tmp_path / "before")]
     assert main(["audit", str(run), *map(str, words), *out]) == 0
     assert "the weights of step 1 were not saved" in capsys.readouterr().out

@@ -439,3 +439,56 @@ def test_an_endpoint_that_is_down_ends_the_audit_in_one_line_and_the_same_comman
         most = 1000
         assert main([*map(str, words), server.url]) == 0
     assert len(read_lines(folder / "audit" / "effects.jsonl")) == 8
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "advice"),
+    [
+        (429, "slow down", "The address is right: wait"),
+        (503, "loading", "The address is right: look at the server"),
+        (404, "no such model", "Correct --url"),
+        (400, "max_tokens is too large", "Change what the service refuses, such as --model, --max-tokens"),
+    ],
+)
+def test_the_advice_on_requests_that_all_failed_can_help(task, refused, status, text, advice):
+    folder, recipe = task
+    words = ("--recipe", recipe, "--model", "m", "--samples", 2, "--decisions", 2, "--out", folder / "audit")
+    with serve(lambda _: as_json({"error": text}, status, **{"retry-after": "0"})) as server:
+        message = refused("audit", messages_file(folder), "--url", server.url, *words)
+    assert f"HTTP {status}" in message
+    assert message.partition("worked. ")[2].startswith(advice)
+
+
+@pytest.mark.parametrize("status", [401, 402])
+def test_a_service_that_refuses_the_key_does_not_bind_the_folder(task, capsys, status):
+    folder, recipe = task
+    path, out = messages_file(folder), folder / "audit"
+    known = ["audit", path, "--recipe", recipe, "--model", "m", "--out", out, "--samples", 2, "--url"]
+    with serve(lambda _: as_json({}, status)) as server:
+        assert main([*map(str, (*known, server.url))]) == 2
+        assert f"HTTP {status}" in capsys.readouterr().err
+    with serve(Model()) as server:
+        assert main([*map(str, (*known, server.url))]) == 0
+
+
+@pytest.mark.parametrize("part", ["[environment]", "[reward]"])
+def test_a_function_that_has_changed_since_is_no_part_of_the_same_audit(task, capsys, refused, part):
+    folder, recipe = task
+    named = folder / "parts.py"
+    if part == "[environment]":
+        named = folder / "doors.py"
+        named.write_text(PARTS)
+        with recipe.open("a") as file:
+            file.write(f'[environment]\ntype = "own"\npath = "{named}"\nfunction = "Doors"\n')
+    whole = named.read_text()
+    with serve(Model()) as server:
+        known = ("--recipe", recipe, "--url", server.url, "--model", "m", "--samples", 12)
+        path = messages_file(folder)
+        audit(capsys, path, recipe, server.url, folder / "audit")
+        settings = (folder / "audit" / "settings.json").read_bytes()
+        named.write_text(f"{whole}# another one\n")
+        message = refused("audit", path, "--out", folder / "audit", *known)
+        assert f"{named} has changed since the audit in {folder / 'audit'} began. Restore it" in message
+        named.write_text(whole)
+        audit(capsys, path, recipe, server.url, folder / "audit")
+    assert (folder / "audit" / "settings.json").read_bytes() == settings

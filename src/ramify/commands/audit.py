@@ -196,6 +196,7 @@ def _check_endpoint(options: argparse.Namespace) -> None:
 
 
 def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "TurnJudge | None") -> "Audit":
+    from ramify.commands.input_checksums import file_checksums
     from ramify.study.conversations import is_foreign
 
     foreign = {is_foreign(Path(source)) for source in settings.sources}
@@ -206,7 +207,9 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "
     if True in foreign:
         from ramify.study.foreign_audit import audit_conversations
 
-        return audit_conversations(settings, out, console, judge)
+        return audit_conversations(
+            settings, out, console, lambda task: settings.bind_files(out, file_checksums(task)), judge
+        )
     if settings.url:
         raise ConfigError("--url: trees of ours go on with the engine of their recipe. Leave it out")
     from ramify.commands.check_files import check_files
@@ -214,6 +217,7 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "
 
     def check(recipe: "TrainRecipe") -> None:
         check_files(recipe, fetch=True, note=console.note, trains=False)
+        settings.bind_files(out, file_checksums(recipe))
 
     return audit_traces(settings, out, console, check, judge)
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ramify.commands.check_files import input_files
+from ramify.config.schema_parts import Section
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.data.benchmarks import parse_dataset
@@ -43,6 +44,16 @@ def input_checksums(recipe: TrainRecipe, known: dict[Path, str]) -> Mapping[str,
     return {
         key: _together([_of_path(path, known) for path in each])[:_DIGITS] for key, each in present.items()
     }
+
+
+def file_checksums(recipe: Section) -> Mapping[str, str]:
+    """Return a checksum by name of each file and folder that a recipe or a part of one acts with, and of its model's files."""
+    # A cassette or an index is written by the run itself, and is no input.
+    paths = [path for _, path in input_files("", recipe)]
+    if isinstance(recipe, TrainRecipe):
+        paths += _model_files(recipe)
+    known: dict[Path, str] = {}
+    return {f"{path}": _of_path(path, known)[:_DIGITS] for path in paths if path.exists()}
 
 
 def _paths(source: str, split: Split) -> Sequence[Path]:

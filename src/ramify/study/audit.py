@@ -79,7 +79,7 @@ class AuditSettings:
         begun = any(name not in (LOCK, SETTINGS) and not name.startswith(VERDICTS) for name in names)
         if path.exists() and begun:
             old = read_record(path, part(decisions=whole, contents=mapping(text)))
-            _refuse_changed_files(folder, old["contents"], contents)
+            contents = _unchanged(folder, old["contents"], contents)
             judge = _read_object(old.get(JUDGE, {}))
             for key, setting in judge.items():
                 if self.judge.get(key) != setting:
@@ -97,6 +97,16 @@ class AuditSettings:
             raise ConfigError(f"--out: {folder} holds no audit. Name a new folder")
         replace_file(path, f"{dump_line({**settings, JUDGE: judge, 'contents': contents})}\n".encode())
 
+    def bind_files(self, folder: Path, checksums: Mapping[str, str]) -> None:
+        """Have the folder refuse other contents of files that trajectories go on with, by name, from now on.
+
+        Raises:
+            ConfigError: One has changed since the folder's audit began.
+        """
+        record = read_record(folder / SETTINGS, part(contents=mapping(text)))
+        contents = _unchanged(folder, record["contents"], checksums)
+        replace_file(folder / SETTINGS, f"{dump_line({**record, 'contents': contents})}\n".encode())
+
     def bind_judge(self, folder: Path) -> None:
         """Have the folder refuse other judges from now on; before it has opinions of one, a mistaken judge can be corrected."""
         record = read_record(folder / SETTINGS, _read_object)
@@ -106,11 +116,13 @@ class AuditSettings:
 _read_object = part()
 
 
-def _refuse_changed_files(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def _unchanged(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return old and new checksums together; raises ConfigError if one differs."""
     if changed := [name for name, checksum in now.items() if before.get(name, checksum) != checksum]:
         raise ConfigError(
-            f"--out: {changed[0]} has changed since the audit in {folder} began. Restore the file, or name a new folder"
+            f"--out: {changed[0]} has changed since the audit in {folder} began. Restore it, or name a new folder"
         )
+    return {**before, **now}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.engines.openai import bearer
 from ramify.engines.openai_chat import chat_message, read_chat_reply
 from ramify.net.client import HttpClient
-from ramify.net.failures import RequestFailedError
+from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.servers import Servers
 from ramify.obs.console import Phase
 from ramify.rollout.grow import first_failure
@@ -40,6 +41,15 @@ _MOST_TURNS = 50
 """Turns of a trajectory, beyond which it has no reward."""
 AT_ONCE = 64
 """Trajectories that are sampled at a time: more than the client has requests in flight, since some wait for a world."""
+_WRONG_ADDRESS = "Correct --url, which should end with the version, such as /v1, or --model"
+_ADVICE = {
+    **dict.fromkeys(FailureKind, _WRONG_ADDRESS),
+    FailureKind.CONNECTION: "Start the model, or correct --url",
+    FailureKind.TIMEOUT: "Lower --max-tokens, or use a faster server",
+    FailureKind.TOO_MANY: "The address is right: wait until the service takes requests again, and repeat the command",
+    FailureKind.SERVER: "The address is right: look at the server's own messages, and repeat the command",
+    FailureKind.TOO_LARGE: "Lower --max-tokens",
+}
 _REQUEST_FAILED, _REWARD_FAILED = "a request that failed", "the reward failed"
 
 
@@ -86,7 +96,7 @@ class Endpoint:
             )
             reply = read_chat_reply(answer, (), sent=False)
         except RequestFailedError as error:
-            raise UnknownOutcomeError(f"{_REQUEST_FAILED}: {error.detail}"[:200]) from None
+            raise UnknownOutcomeError(f"{_REQUEST_FAILED}: {error}"[:200]) from None
         return reply.turn, reply.finish
 
 
@@ -163,6 +173,11 @@ class EndpointForks:
         return {
             names[name]: Reward(value or 0.0, {}, counts=value is not None) for name, value in values.items()
         }
+
+    @property
+    def has_samples(self) -> bool:
+        """True if a trajectory was sampled that no failed request ended."""
+        return any(not _is_failed(record["reason"]) for _, record in self._lines().each())
 
     @property
     def failure(self) -> str:
@@ -265,6 +280,15 @@ def conversation_of(problem: Problem, nodes: Sequence[Node]) -> list[Line]:
 
 def _is_failed(reason: str) -> bool:
     return reason.startswith(_REQUEST_FAILED)
+
+
+def advice_on(reason: str) -> str:
+    """Return what to do about a request that failed for this reason."""
+    kind = FailureKind(reason.removeprefix(f"{_REQUEST_FAILED}: ").partition(":")[0])
+    if kind is FailureKind.CLIENT and not re.search(r"HTTP (404|405|410) ", reason):
+        # The service is there, and says what it does not take.
+        return "Change what the service refuses, such as --model, --max-tokens or --temperature"
+    return _ADVICE[kind]
 
 
 def _keyed(path: Path) -> KeyedLines:

@@ -1,6 +1,6 @@
 """The audit of another trainer's run: its conversations, resampled at a chat endpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ramify.assemble.reward import build_reward
@@ -15,7 +15,7 @@ from ramify.config.schema_parts import (
     ToolsSection,
 )
 from ramify.core.closing import Closable, close_all
-from ramify.core.errors import ConfigError, MachineError
+from ramify.core.errors import ConfigError, MachineError, ServiceDownError
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import read_key
 from ramify.net.servers import Servers
@@ -24,7 +24,7 @@ from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.sampler.task import Toolbox
 from ramify.study.audit import Audit, AuditSettings
 from ramify.study.conversations import ForeignRun, read_conversations
-from ramify.study.endpoint import Endpoint, EndpointForks
+from ramify.study.endpoint import Endpoint, EndpointForks, advice_on
 from ramify.study.forks import states_of
 from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
 from ramify.study.sources import Sources
@@ -43,9 +43,20 @@ class _Task(Section):
 
 
 def audit_conversations(
-    settings: AuditSettings, out: Path, console: RunConsole, judge: TurnJudge | None
+    settings: AuditSettings,
+    out: Path,
+    console: RunConsole,
+    check: Callable[[Section], None],
+    judge: TurnJudge | None,
 ) -> Audit:
-    """Resample decisions of files of conversations as far as `out` lacks them; returns their effects, with a judge's opinions.
+    """Resample decisions of files of conversations as far as `out` lacks them; returns their effects.
+
+    Args:
+        settings: The command.
+        out: The audit's folder.
+        console: Shows the progress.
+        check: Refuses the tables of the recipe if a file that they name has changed since the audit began.
+        judge: Also gives its opinion of each decision.
 
     Raises:
         UserError: A file, the recipe or the machine is wrong, or nothing can be resampled.
@@ -64,11 +75,12 @@ def audit_conversations(
     states = [states_of(each for each in decisions if each.trace == trace) for trace in range(len(runs))]
     ends = [sources.ends(decisions, trace) for trace in range(len(runs))]
     task = load_tables(_Task, Path(settings.recipe), settings.overrides)
+    check(task)
     key = read_key(settings.key_variable) if settings.key_variable else None
     reward = build_reward(task.reward)
     toolbox = _toolbox(task, console)
     # A judge that does not work ends the command here, before the sampling, which takes longer.
-    others = {} if judge is None else judge.scores(sources, decisions, console)
+    others = {} if judge is None else judge.scores(sources, decisions, console, {})
     client = http_client("endpoint", _HTTP, key)
     endpoint = Endpoint(
         client, Servers(settings.url), settings.model, key, settings.max_tokens, settings.temperature
@@ -89,16 +101,12 @@ def audit_conversations(
                             f"{settings.recipe}: no recorded end could be scored: {failure}. Correct the function."
                         )
                     stop.run(fork.grow(of_file, settings.samples, phase))
+        except ServiceDownError:
+            _free(forks)
+            raise
         finally:
             loop.run(close_all(_open(client, reward, toolbox)))
-    failures = [fork.failure for fork in forks if fork.path.exists()]
-    if failures and all(failures):
-        # The folder is free for another --url or --model.
-        for fork in forks:
-            fork.remove()
-        raise MachineError(
-            f"--url {settings.url}: {failures[0]}. No other request worked; correct --url or --model, or start the model"
-        )
+    _require_success(settings, forks)
     for fork in forks:
         for reason, number in fork.reasons().items():
             console.note(f"{number} trajectories without a reward: {reason}")
@@ -107,6 +115,22 @@ def audit_conversations(
     rescored, rescoring = sources.rescored(rewards)
     console.note(f"{rescoring}")
     return Audit(rescored.effects(decisions, sides, others), rescoring)
+
+
+def _require_success(settings: AuditSettings, forks: Sequence[EndpointForks]) -> None:
+    failures = [fork.failure for fork in forks if fork.path.exists()]
+    if failures and all(failures):
+        _free(forks)
+        raise MachineError(
+            f"--url {settings.url}: {failures[0]}. No other request worked. {advice_on(failures[0])}"
+        )
+
+
+def _free(forks: Sequence[EndpointForks]) -> None:
+    """Free the folder for another --url, --model or --key-variable, unless the endpoint wrote a trajectory."""
+    if not any(fork.has_samples for fork in forks):
+        for fork in forks:
+            fork.remove()
 
 
 def _toolbox(task: _Task, console: RunConsole) -> Toolbox | None:

@@ -16,6 +16,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, each_tree
 from ramify.rollout.plan import TreeRequest, request_from
+from ramify.rollout.rewriting import Decode
 from ramify.runs.recorded_trees import require_tokenizer
 from ramify.sampler.recorded import TreeRecorder, recorded_keys
 from ramify.sampler.sampler import sampling
@@ -142,9 +143,6 @@ def grow_forks(plans: Sequence[ForkPlan], recipe: TrainRecipe, console: RunConso
         return
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     task = build_task(recipe, console)
-    for plan in plans:
-        tree = plan.trees[plan.states[0][0]].tree
-        require_tokenizer(f"problem {tree.problem.id!r}", tree.nodes[0], task.renderer.decode)
 
     def open_sampler() -> Any:  # noqa: ANN401 - a Sampler
         return build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
@@ -157,3 +155,10 @@ def grow_forks(plans: Sequence[ForkPlan], recipe: TrainRecipe, console: RunConso
 
 def _is_done(path: Path, planned: Sequence[TreeRequest]) -> bool:
     return {(each.problem.id, each.key.attempt) for each in planned} <= recorded_keys(path)
+
+
+def check_tokenizer(plans: Sequence[ForkPlan], decode: Decode) -> None:
+    """Raise DataError unless `decode` gives the texts of the prompts that plans go on from."""
+    for plan in plans:
+        tree = plan.trees[plan.states[0][0]].tree
+        require_tokenizer(f"problem {tree.problem.id!r}", tree.nodes[0], decode)

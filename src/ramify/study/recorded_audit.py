@@ -5,16 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramify.assemble.rescoring import rescore_trees
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import read_trees
+from ramify.rollout.rewriting import Decode
+from ramify.runs.manifest import file_sha256
 from ramify.runs.recorded_trees import recipe_of, weights_of
 from ramify.study.audit import Audit, AuditSettings
 from ramify.study.decisions import Decision
 from ramify.study.effects import Side
-from ramify.study.forks import ForkPlan, State, fork_recipe, grow_forks, states_of
+from ramify.study.forks import (
+    ForkPlan,
+    State,
+    check_tokenizer,
+    fork_recipe,
+    grow_forks,
+    states_of,
+)
 from ramify.study.sources import Rescoring, Sources
 from ramify.study.turn_judge import TurnJudge
 
@@ -40,7 +50,7 @@ def audit_traces(
         settings: The command.
         out: The audit's folder.
         console: Shows the progress.
-        check: Refuses a recipe whose files cannot be used.
+        check: Refuses a recipe whose files cannot be used, or have changed since the audit began.
         judge: Also gives its opinion of each decision.
 
     Raises:
@@ -51,19 +61,26 @@ def audit_traces(
     sources = Sources(settings.sources, tuple(read_trees(path) for path in paths))
     decisions = sources.draw(settings.decisions, settings.seed)
     plans = _plans(sources, decisions, out)
-    rescored, rescoring = _rescored(settings, sources, decisions)
-    if rescoring is not None:
-        console.note(f"{rescoring}")
     recipes: list[tuple[TrainRecipe, list[int]]] = []
+    decoders: dict[int, Decode] = {}
     for growth, files in _growths(settings, paths, plans, console).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
             overrides.insert(0, f"model.path={growth.weights}")
         recipe = fork_recipe(growth.recipe, overrides, settings.samples, out)
         check(recipe)
+        settings.bind_files(out, {f"{growth.recipe}": file_sha256(growth.recipe)[:16]})
+        # The weights that were saved last may have been removed, and others are then the last.
+        settings.bind_files(out, {f"the model of {paths[trace]}": f"{recipe.model.path}" for trace in files})
+        tokenizer = ChatTokenizer(recipe.model.folder)
+        check_tokenizer([plans[trace] for trace in files], tokenizer.decode)
+        decoders |= dict.fromkeys(files, tokenizer.decode)
         recipes.append((recipe, files))
+    rescored, rescoring = _rescored(settings, sources, decisions)
+    if rescoring is not None:
+        console.note(f"{rescoring}")
     # A judge that does not work ends the command here, before the sampling, which takes longer.
-    others = {} if judge is None else judge.scores(sources, decisions, console)
+    others = {} if judge is None else judge.scores(sources, decisions, console, decoders)
     for recipe, files in recipes:
         grow_forks([plans[trace] for trace in files], recipe, console)
     sides: list[Mapping[State, Side]] = [

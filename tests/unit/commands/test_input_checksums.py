@@ -3,7 +3,7 @@
 import huggingface_hub.constants
 import pytest
 
-from ramify.commands.input_checksums import input_checksums
+from ramify.commands.input_checksums import file_checksums, input_checksums
 from train_recipes import RECIPE, load
 
 EVAL = '[eval]\ntest = "test.jsonl"\nevery = 5\n'
@@ -81,3 +81,17 @@ def test_what_is_not_there_has_none(recipe, hub):
     (recipe.parent / "passages.jsonl").unlink()
     overrides = ("data.train=hf:org/name", "model.path=models/none")
     assert set(input_checksums(load(recipe, *overrides), {})) == {"eval.test"}
+
+
+def test_what_an_agent_acts_with_has_checksums_by_file(recipe):
+    """The data that a run trains and evaluates on are no part of it."""
+    own = load(recipe, "reward.own=[{path='own.py', function='a'}]")
+    before = file_checksums(own)
+    assert set(before) == {
+        "passages.jsonl",
+        "own.py",
+        "models/tiny/config.json",
+        "models/tiny/model.safetensors",
+    }
+    (recipe.parent / "own.py").write_text("other")
+    assert [name for name, checksum in file_checksums(own).items() if checksum != before[name]] == ["own.py"]

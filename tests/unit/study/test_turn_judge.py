@@ -8,7 +8,7 @@ import pytest
 
 from ramify.core.messages import Calls, Final, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward
-from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
+from ramify.core.tree import Cut, Node, Source, StopReason, TreeKey, make_tree
 from ramify.obs.trace import TracedTree
 from ramify.study.decisions import decisions_of
 from ramify.study.turn_judge import PROMPT, TurnCase
@@ -95,6 +95,48 @@ def test_where_a_reply_was_rewritten_the_judge_reads_what_the_policy_read():
     assert cases["0.0.0"].shown()["before"][-1] == read
 
 
+def backtracked(context, text):
+    """A trajectory whose second result a rewriter replaced by `text` in another context, and what
+    the judge is shown of the last two turns."""
+    nodes = [
+        Node("", (), None, Source.PROMPT, (0,), "which door?"),
+        replace(policy((0,), "I look.", look(1)), token_ids=(1, 2), behavior_logprobs=(0.0, 0.0)),
+        reply((0, 0), "<result>a goat</result>", result_of(1, "a goat")),
+        replace(
+            policy((0, 0, 0), "I wager on two.", look(2)), token_ids=(3, 4, 5), behavior_logprobs=(0.0,) * 3
+        ),
+        replace(
+            reply((0, 0, 0, 0), text, result_of(2, "what?")), rewriter="backtracer", context=context
+        ),
+        policy((0, 0, 0, 0, 0), "three.", stop=StopReason.ANSWERED),
+    ]  # fmt: skip
+    tree = make_tree(Problem("p", (Message.of("user", "which door?"),), ()), TreeKey(0, 0), nodes)
+    words = {1: "I ", 2: "look.", 3: "I ", 4: "wager ", 5: "on two."}
+    decisions = decisions_of(TracedTree(tree, (Reward(1.0, {}),)), 0, 0)
+    cases = [TurnCase(tree, each, lambda ids: "".join(words[token] for token in ids)) for each in decisions]
+    return cases[1].shown(), cases[2].shown()
+
+
+@pytest.mark.parametrize(
+    ("context", "changes"),
+    [
+        (Cut("0.0.0", 2), {"taken_back": 1, "kept": "I wager "}),
+        (Cut("0", 1), {"taken_back": 3, "kept": "I "}),
+        # The turn is written anew, after the result that stands before it.
+        (Cut("0.0", 1), {"taken_back": 1}),
+        ("fresh", {"taken_back": 3}),
+        ("parent", {}),
+    ],
+)
+def test_what_a_cut_took_away_and_the_head_that_it_left_are_shown(context, changes):
+    """The next turn goes on in the middle of one that the judge would otherwise think was over."""
+    cut, end = backtracked(context, "no, on ")
+    replaced = {"reply": ["no, on "], "rewritten_by": ["backtracer"], **changes}
+    assert {name: cut[name] for name in cut if name not in ("prompt", "before", "turn")} == replaced
+    assert end["before"][-1] == replaced
+    assert (end["turn"]["text"], end["reply"], len(end["before"])) == ("three.", None, 4)
+
+
 def test_a_call_that_could_not_be_read_says_so():
     broken = (ToolCall("c1", "look", {}, malformed="no JSON"),)
     cases = chain(
@@ -163,6 +205,6 @@ def test_the_wording_of_the_turn_judge_belongs_to_its_version(cases):
     """Another wording is another version: count that of PROMPT up, then put the new checksum here."""
     instructions, _ = cases["0.0"].messages("M")
     assert (PROMPT.version, hashlib.sha256(instructions.text.encode()).hexdigest()[:16]) == (
-        1,
-        "da3f44a153ad2d64",
+        2,
+        "a4bd2102041e0e86",
     )
