@@ -38,7 +38,11 @@ def attacked(tmp_path, model_folder):
 
     def attack(launch, *modes):
         port, public = free_port(), Path(tempfile.mkdtemp(dir=tmp_path))
-        for folder in (public, *tmp_path.parents[: len(tmp_path.parts) - 2]):
+        # Down from the folder of all users' temporary files, which stays as it is.
+        above = [
+            each for each in (tmp_path, *tmp_path.parents) if Path(tempfile.gettempdir()) in each.parents
+        ]
+        for folder in (public, *above):
             folder.chmod(0o777 if folder == public else 0o755)
         canary, log = public / "canary", tmp_path / "stranger.log"
         words = [sys.executable, STRANGER, port, canary, Path(tempfile.gettempdir()) / "x", *modes]
