@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,13 +119,22 @@ def plan_ablation(
             planned = override_recipe(TrainRecipe, deepcopy(table), own, f"{path}, arm {name}")
             rule = planned.model_dump(mode="json")["rollout"]["branching"]
             after = _run_before(rule, {out / run_name(each, seed) for each in names})
-            runs.append(
-                PlannedRun(name, seed, planned.run.dir, (*overrides, *own), rules[name], planned, after)
-            )
+            chosen = _last_of_each([*overrides, *own])
+            runs.append(PlannedRun(name, seed, planned.run.dir, chosen, rules[name], planned, after))
     _refuse_circles(runs)
     order = [name for name in (FLAT, YOKED, RULE) if name in arms]
     settings = _settings(table)
     return Ablation(recipe, settings, _fingerprint(settings), (*order, *others), tuple(runs))
+
+
+def _last_of_each(settings: Iterable[str]) -> tuple[str, ...]:
+    """Return each key's last value, as KEY=VALUE, where it stood: what counts, and what a reader wants to see."""
+    last: dict[str, str] = {}
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        last.pop(key, None)
+        last[key] = setting
+    return tuple(last.values())
 
 
 def _rule(

@@ -59,6 +59,20 @@ def test_a_seed_can_have_its_own_start_and_world(recipe):
     assert str(recipes["flat-1"].data.train) == "runs/1/train.jsonl"
 
 
+def test_settings_of_a_run_name_each_key_once_with_the_value_that_counts(recipe):
+    rule = ("rollout.branching={ name = 'random', rate = 0.5 }", "rollout.branching.rate=0.25")
+    ablation = plan(
+        recipe, "model.path=runs/{seed}/sft", *rule, "rollout.m=2", arms=("flat", "rule"), seeds=1
+    )
+    assert loaded(recipe, ablation)["rule-0"].rollout.branching.rate == 0.25
+    for run in ablation.runs:
+        keys = [setting.partition("=")[0] for setting in run.overrides]
+        assert len(keys) == len(set(keys))
+        assert 'model.path="runs/0/sft"' in run.overrides
+    branching = [text for text in run.overrides if text.startswith("rollout.branching=")]
+    assert (run.name, branching) == ("flat-0", ["rollout.branching={ name = 'none' }"])
+
+
 def test_other_arms_and_rules_that_compute_their_roots(recipe):
     others = {"aepo": "{ name = 'balanced' }", "bare": "balanced", "half": "{ name = 'random', rate = 0.5 }"}
     recipes = loaded(recipe, plan(recipe, others=others, seeds=1))
