@@ -21,7 +21,7 @@ from ramify.core.records import NO_FILTERS, Completion, EngineInfo, Finish, Floa
 from ramify.engines.served_models import ServedModel, defaults_note, filter_fields
 from ramify.net.client import HttpClient
 from ramify.net.exchange import Answer
-from ramify.net.failures import RequestFailedError
+from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.servers import Servers
 
 FILTERED = "content_filter"
@@ -31,6 +31,12 @@ FILTER_ADVICE = tuple(
     for name in ("top_p", "top_k", "min_p", "repetition_penalty")
 )
 """What to do about a refusal that names a filter."""
+_FAILURE_ADVICE = {
+    FailureKind.TOO_MANY: "Lower engine.slots or engine.http.requests_per_second, then resume.",
+    FailureKind.SERVER: "Look at the service's log, then resume; engine.http.attempts asks it more often.",
+    FailureKind.TIMEOUT: "Raise engine.http.timeout_seconds or lower engine.slots, then resume.",
+    FailureKind.CONNECTION: "Check engine.url and that the service runs, then resume.",
+}
 _ALL_TOKENS = -1
 """`top_k` for no limit, in vLLM and SGLang."""
 _SEED_BITS = (1 << 31) - 1
@@ -210,12 +216,11 @@ class OpenAIEngine(TextService):
             for words, advice in FILTER_ADVICE:
                 if re.search(words, refusal):
                     raise ConfigError(f"engine 'openai': {failed}; {advice}") from None
-            chat = (
-                '; a service with chat endpoints only takes engine.api = "chat"'
-                if failed.status == 404
-                else ""
-            )
-            raise EngineError(f"engine 'openai': {failed}{chat}") from None
+            if failed.status == 404:
+                raise EngineError(
+                    f"engine 'openai': {failed}; a service with chat endpoints only takes engine.api = \"chat\""
+                ) from None
+            raise as_engine_error(failed) from None
         return self._encoded(request, text, finish)
 
     async def _reads_ids(self, body: Mapping[str, Json], request: Request) -> bool:
@@ -245,6 +250,12 @@ class OpenAIEngine(TextService):
         choice = first_choice(read)
         text = None if choice is None else choice.get("text")
         return isinstance(text, str) and text.strip().startswith(_PROBE)
+
+
+def as_engine_error(failed: RequestFailedError) -> EngineError:
+    """Return the engine's error for a failed request, with what to do about its kind."""
+    advice = _FAILURE_ADVICE.get(failed.kind)
+    return EngineError(f"engine 'openai': {failed}" + (f". {advice}" if advice else ""))
 
 
 def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:

@@ -25,6 +25,7 @@ from ramify.engines.openai import (
     FILTERED,
     Service,
     TextService,
+    as_engine_error,
     as_text,
     cut_at_stop,
     first_choice,
@@ -173,7 +174,7 @@ class OpenAIChatEngine(TextService):
             self._leave_out(refused[0], "the service refuses it")
             return
         if advice is None:
-            raise EngineError(f"engine 'openai': {failed}") from None
+            raise as_engine_error(failed) from None
         raise ConfigError(f"engine 'openai': {failed}; {advice}") from None
 
     def _leave_out(self, field: str, why: str) -> None:

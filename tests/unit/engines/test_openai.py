@@ -171,7 +171,8 @@ def test_a_cut_turn_and_one_that_our_tokens_make_longer(renderer):
         (as_json({"choices": [{"message": {"content": "chat"}}]}), "expected choices with a text"),
         (choice("x", "tool_calls"), "finish_reason 'tool_calls'"),
         (as_json({"error": "no such model"}, 404), "no such model.*takes engine.api"),
-        (as_json({}, 500), "HTTP 500"),
+        (as_json({}, 500), r"HTTP 500 from .*\. Look at the service's log, then resume"),
+        (as_json({}, 429), r"HTTP 429 from .*\. Lower engine\.slots or engine\.http\.requests_per_second"),
     ],
 )
 def test_what_is_no_completion_ends_the_run_in_words(renderer, reply, message):

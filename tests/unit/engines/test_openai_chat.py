@@ -450,10 +450,11 @@ def test_a_refusal_names_the_key_to_change(tags, message, advice):
         (chosen({"content": "x"}, None), "finish_reason None"),
         (chosen({"content": "x"}, "tool_calls"), "finish_reason 'tool_calls'"),
         (as_json({"error": "out of cheese"}, 400), "out of cheese"),
-        (as_json({}, 500), "HTTP 500"),
+        (as_json({}, 500), r"HTTP 500 from .*\. Look at the service's log, then resume"),
+        (as_json({}, 429), r"HTTP 429 from .*\. Lower engine\.slots or engine\.http\.requests_per_second"),
         (Reply(200, b"<html>", {"content-type": "text/html"}), "expected JSON, found text/html"),
         (Reply(200, b'{"choices": [{"mess', {"content-type": "application/json"}), "expected JSON"),
-        (Reply(write=lambda stream: stream.write(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")), "connection"),
+        (Reply(write=lambda stream: stream.write(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")), r"connection.*Check engine\.url"),
     ],
 )  # fmt: skip
 def test_what_is_no_answer_ends_the_run_in_one_line(tags, reply, message):
