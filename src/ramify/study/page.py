@@ -136,11 +136,13 @@ _NEEDED = tuple(f"pairs for {size:g} (at Holm's first step)" for size in DIFFERE
 def _needed(contrast: Contrast) -> list[str]:
     """Return the pairs that each of `DIFFERENCES` needs."""
     pairs = map(contrast.pairs_for, DIFFERENCES)
-    return [f"{plain} ({at_first_step})" for plain, at_first_step in pairs]
+    return ["{} ({})".format(*needed) if needed else "" for needed in pairs]
 
 
 def interval_text(area: MeanDifference) -> str:
-    """Return a difference with its interval."""
+    """Return a difference with its interval, if it has one."""
+    if not area.sd:
+        return f"{area.value:+.4f}"
     return f"{area.value:+.4f} [{area.low:+.4f}, {area.high:+.4f}]"
 
 
