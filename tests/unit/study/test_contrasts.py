@@ -137,7 +137,7 @@ def test_mixed_groups_are_compared_beside_the_endpoint_where_all_lines_have_them
     (contrast,) = result.contrasts
     assert (contrast.mixed.value, contrast.mixed.n) == (pytest.approx(0.1), 3)
     assert result.to_json()["arms"]["flat"]["mixed"] == pytest.approx([0.6] * 3)
-    page = render_page(ablation_page(result, Path("runs/x")))
+    page = render_page(ablation_page(result, Path("runs/x"), Path("runs/x/results.jsonl")))
     assert "share of mixed groups" in page
     lines[0] = line("flat", 0, [0.5, 0.5])
     assert compare_arms(lines, ["flat", "rule"]).contrasts[0].mixed is None
@@ -215,7 +215,7 @@ def test_a_control_that_does_not_match_is_a_warning():
     result = compare_arms(lines, ["yoked", "rule"])
     assert [round(each.ratio, 3) for each in result.matches] == [0.9, 0.9]
     assert re.match("2 of 2 yoked runs have more than 5% more or fewer branches", result.warnings[0])
-    page = render_page(ablation_page(result, Path("runs/x")))
+    page = render_page(ablation_page(result, Path("runs/x"), Path("runs/x/results.jsonl")))
     assert "trees with as many" in page
 
 
