@@ -1,6 +1,9 @@
 """The folder of a finished ablation, taken up again: shown, looked at blindly, compared with what it was begun with."""
 
+import html
 import json
+import shlex
+import shutil
 from dataclasses import asdict
 
 import pytest
@@ -69,6 +72,29 @@ def test_a_folder_is_shown_like_its_results(out, capsys, refused):
     (begun / "results.jsonl").write_text("\n")
     assert "no run of it has ended yet" in refused("ablate", begun / "results.jsonl")
     assert "shown as they are" in refused("ablate", out, "--seeds", 2)
+
+
+def test_the_page_of_lines_alone_names_commands_that_work_and_joins_nothing_else(out, capsys, refused):
+    lines, shown = out / "results.jsonl", out.parent / "shown"
+    assert main(["ablate", str(lines), "--out", str(shown)]) == 0
+    page = shown / "ablate.html"
+    assert f"<pre>ramify ablate {shlex.quote(str(lines))} --out {shown}\n</pre>" in html.unescape(
+        page.read_text()
+    )
+    written = page.read_bytes()
+    assert f"LINES --out {shown}" in refused("report", shown)
+    assert page.read_bytes() == written
+    assert main(["ablate", str(lines), "--out", str(shown)]) == 0
+    # A folder of its own has what its page names; runs that were removed are not shown.
+    assert main(["ablate", str(out), "--out", str(out)]) == 0
+    assert "ramify view" not in (out / "ablate.html").read_text()
+    (out / "rule-0").mkdir()
+    assert main(["report", str(out)]) == 0
+    assert "rule-0'\n" in html.unescape((out / "ablate.html").read_text())
+    copied = shutil.copy(lines, out.parent / "lines.jsonl")
+    capsys.readouterr()
+    for other in (out, out.parent):
+        assert "holds more than a page. Name a new folder" in refused("ablate", copied, "--out", other)
 
 
 def test_a_blind_look_shows_the_spread_alone_and_writes_no_page(recipe, out, capsys, refused):

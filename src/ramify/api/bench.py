@@ -1,9 +1,10 @@
 """`bench_credit`: an estimator of credit against executed effects, in three frozen worlds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from ramify.algos.estimators import EstimatorConfig
 from ramify.algos.file_parts import FileEstimator
 from ramify.api.tables import algorithm_section, is_function
 from ramify.assemble.recorded_credit import RecordedAlgorithm
@@ -85,6 +86,14 @@ def _ranked_by(estimator: Any) -> tuple[str, Callable[[BenchWorld], Ranking]]:  
             section = algorithm_section(estimator).model_copy(update=_WITHOUT_MODEL)
         except ConfigError as error:
             raise ConfigError(f"{error}. Estimators are {', '.join(_NAMES)}") from None
-        name = estimator if isinstance(estimator, str) else section.estimator.name
+        name = estimator if isinstance(estimator, str) else _described(section.estimator)
         own = RecordedAlgorithm(name, section, runs_file=True)
     return own.name, lambda world: world.rank_algorithm(own.name, own)
+
+
+def _described(estimator: EstimatorConfig) -> str:
+    """Return the name of an estimator with its keys that are not the defaults: the table has rows of the same name."""
+    if isinstance(estimator, FileEstimator):
+        return estimator.function
+    keys = (field.name for field in fields(estimator) if estimator.is_changed(field.name))
+    return ", ".join([estimator.name, *(f"{key} {getattr(estimator, key)}" for key in keys)])

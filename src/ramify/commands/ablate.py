@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
                 f"they are left out here. ramify ablate {out} shows all"
             )
         result = compare_arms([line for line in trained if line.name in planned], ablation.arms)
-        _write(console, result, out, blind=options.blind)
+        _write(console, result, out, out / RESULTS, blind=options.blind)
 
 
 def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Sequence[RunLine]":
@@ -195,6 +195,7 @@ def _show_lines(options: argparse.Namespace) -> None:
     from ramify.files.durable import make_folder
     from ramify.study.contrasts import arm_names, compare_arms
     from ramify.study.lines import RESULTS, read_lines
+    from ramify.study.page import refuse_other_content
 
     path = options.recipe / RESULTS if options.recipe.is_dir() else options.recipe
     lines = read_lines(path)
@@ -214,11 +215,14 @@ def _show_lines(options: argparse.Namespace) -> None:
         )
     result = compare_arms(lines, arm_names(lines))
     if options.out is not None:
+        refuse_other_content(options.out, path)
         make_folder("--out", options.out)
-    _write(open_console(options), result, options.out, blind=options.blind)
+    _write(open_console(options), result, options.out, path, blind=options.blind)
 
 
-def _write(console: "RunConsole", result: "AblationResult", out: Path | None, *, blind: bool) -> None:
+def _write(
+    console: "RunConsole", result: "AblationResult", out: Path | None, lines: Path, *, blind: bool
+) -> None:
     from ramify.commands.run_listing import SCHEMA
     from ramify.study.page import ABLATION_PAGE, arms_table, blind_table, contrasts_table, write_ablation
 
@@ -231,7 +235,7 @@ def _write(console: "RunConsole", result: "AblationResult", out: Path | None, *,
         show(blind_table(result.contrasts))
     else:
         if out is not None:
-            write_ablation(result, out)
+            write_ablation(result, out, lines)
         show(arms_table(result))
         show(contrasts_table(result.contrasts))
         for match in result.matches:

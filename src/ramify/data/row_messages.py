@@ -87,7 +87,9 @@ def text_of(value: object, where: str) -> str:
     return value
 
 
-def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool = True) -> list[Line]:
+def read_lines(
+    messages: object, column: str, tools: str = "", *, wrapped: bool = True, malformed: bool = False
+) -> list[Line]:
     """Return the lines of a list of messages; results are in the order of their calls.
 
     A call directly after a text of the assistant, or after another call, joins its turn.
@@ -97,6 +99,7 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
         column: The column that it stands in.
         tools: The row's tools (`row_tools.read_tools`), which say what a null among the arguments of a call means.
         wrapped: A user's message that is nothing but results in a dialect's tags, behind a turn with a call, is a result.
+        malformed: Arguments that are a text stay as the model wrote them, also where they are no JSON object.
 
     Raises:
         RowError: It is no such list.
@@ -128,7 +131,7 @@ def read_lines(messages: object, column: str, tools: str = "", *, wrapped: bool 
                 line = replace(
                     line,
                     thought=_thought(record, where),
-                    calls=tuple(_call(call, where, tools) for call in calls),
+                    calls=tuple(_call(call, where, tools, malformed=malformed) for call in calls),
                 )
             lines.append(line)
     return _in_order_of_calls(lines)
@@ -260,7 +263,7 @@ def _join_calls(lines: list[Line], record: Mapping[str, Any], where: str, tools:
         lines.append(AssistantTurn("", turn.thought, calls, trained))
 
 
-def _call(call: object, where: str, tools: str) -> AssistantCall:
+def _call(call: object, where: str, tools: str, *, malformed: bool = False) -> AssistantCall:
     """Return a call {id?, function: {name, arguments}} or {name, arguments}; each object may be JSON text."""
     call = as_record(call)
     function = as_record(call.get("function", call)) if isinstance(call, dict) else None
@@ -284,6 +287,10 @@ def _call(call: object, where: str, tools: str) -> AssistantCall:
         wrong = unread[0] if unread else f"{names[0]!r} and {names[1]}"
         raise RowError("a call has an unsupported field", f"a call of {where} has {wrong!r:.60}")
     raw = function[names[0]] if names else {}
+    # The text of a custom call is no arguments.
+    if malformed and isinstance(raw, str) and call.get("type") != "custom":
+        written = text_of(raw, f"a call of {where}")
+        return AssistantCall(str(call.get("id", "")), text_of(function["name"], where), written)
     try:
         if isinstance(raw, str):
             arguments = read_object(raw if raw.strip() else "{}", unique_keys=True)

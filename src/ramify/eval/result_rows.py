@@ -60,7 +60,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Raises:
         DataError: The file or a row cannot be read; names it.
     """
-    _require_text(path)
+    require_text(path)
     is_empty = True
     for where, row in read_text_rows(path):
         is_empty = False
@@ -152,7 +152,12 @@ def is_gold(gold: object) -> bool:
     return bool(gold.strip()) if isinstance(gold, str) else type(gold) in (int, float)
 
 
-def _require_text(path: Path) -> None:
+def require_text(path: Path) -> None:
+    """Refuse files of other kinds by their first bytes.
+
+    Raises:
+        DataError: It is packed, a table or in another encoding, or cannot be read.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(4)

@@ -17,6 +17,8 @@ from ramify.core.records import Floats
 
 NUM_RESAMPLES = 2000
 _RESAMPLES_AT_ONCE = 100
+_NO_SPREAD = 1e-12
+"""Standard deviation of differences of shares that are equal but for rounding."""
 _Z = NormalDist().inv_cdf(0.975)
 _MAX_ENUMERATED = 14
 _IN_BIN = 100
@@ -103,7 +105,8 @@ class MeanDifference:
     """The mean of differences of n pairs.
 
     Attributes:
-        value, low, high: The mean and its t interval, of 95 % unless another level was asked for.
+        value, low, high: The mean and its t interval, of 95 % unless another level was asked for; its bounds are infinite where the
+            differences have no spread.
         sd: Standard deviation of the differences.
         p_value: Of the paired t test (Student 1908), two-sided.
         n: Number of pairs.
@@ -120,7 +123,7 @@ class MeanDifference:
 def paired_t(differences: Sequence[float], alpha: float = 0.05) -> MeanDifference:
     """Return the mean of the differences of pairs of runs, which a t interval suits: a few numbers, each a mean of many.
 
-    The level of the interval is 1 - alpha.
+    The level of the interval is 1 - alpha. Equal differences say nothing about the spread of others: their p-value is 1.
 
     Raises:
         ValueError: There are fewer than two.
@@ -129,9 +132,9 @@ def paired_t(differences: Sequence[float], alpha: float = 0.05) -> MeanDifferenc
     if n < 2:
         raise ValueError(f"a t interval needs at least 2 pairs, got {n}")
     mean, sd = float(np.mean(differences)), float(np.std(differences, ddof=1))
+    if sd < _NO_SPREAD:
+        return MeanDifference(mean, -math.inf, math.inf, 0.0, 1.0, n)
     error = sd / math.sqrt(n)
-    if not error:
-        return MeanDifference(mean, mean, mean, 0.0, float(mean == 0), n)
     half = _student_t(n - 1, alpha) * error
     return MeanDifference(
         mean, mean - half, mean + half, sd, float(_t_tails(mpmath.mpf(mean / error), n - 1)), n

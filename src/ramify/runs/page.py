@@ -194,15 +194,28 @@ def _session(folder: Path) -> Mapping[str, Any]:
     return last if isinstance(last, dict) else {}
 
 
-def origin_section(folder: Path, versions: Mapping[str, object], again: str) -> Section:
-    """Return a section with the versions that made what is in `folder`, and commands; `again` is the one that repeats it."""
+def origin_section(
+    folder: Path, versions: Mapping[str, object], again: str, *, has_runs: bool = True
+) -> Section:
+    """Return a section with the versions that made what is in `folder`, and commands.
+
+    Args:
+        folder: The folder of the page.
+        versions: The commit and the packages by name.
+        again: The command that repeats what the folder holds.
+        has_runs: False if it holds nothing but the page.
+    """
     run = shlex.quote(str(folder))
     listed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    purpose = (
+        "Look at single trees and attempts, write this page and its figures again, or repeat the run"
+        if has_runs
+        else "Write this page again"
+    )
     return Section(
         "How this was made",
-        f"{f'With {listed}. ' if listed else ''}This page was written on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC. Look at single trees "
-        "and attempts, write this page and its figures again, or repeat the run:",
-        commands=(f"ramify view {run}", f"ramify report {run} --figures", again),
+        f"{f'With {listed}. ' if listed else ''}This page was written on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC. {purpose}:",
+        commands=(f"ramify view {run}", f"ramify report {run} --figures", again) if has_runs else (again,),
     )
 
 

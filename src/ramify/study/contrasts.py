@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class Contrast:
         if area.n < FEWEST_PAIRS:
             more = FEWEST_PAIRS - area.n
             return f"no verdict on {names} yet: {area.n} pairs, a verdict needs {more} more"
+        if not area.sd:
+            return f"no verdict on {names}: all {area.n} pairs differ by {area.value:+.4f}, so their spread is not known"
         interval = f"[{area.low:+.4f}, {area.high:+.4f}] ({1 - self.alpha:.3g})"
         if self.adjusted < _LEVEL:
             word = "better" if area.value > 0 else "worse"
@@ -67,32 +70,45 @@ class Contrast:
         largest = max(abs(area.low), abs(area.high))
         return f"no difference between {names} beyond {largest:.4f}: {area.value:+.4f} {interval}, p {self.adjusted:.2g}"
 
-    def pairs_for(self, difference: float) -> tuple[int, int]:
-        """Return the pairs that would show a difference at level .05, and at Holm's first step."""
+    def pairs_for(self, difference: float) -> tuple[int, int] | None:
+        """Return the pairs that would show a difference at level .05, and at Holm's first step; None without a spread."""
         sd = self.decided.sd
+        if not sd:
+            return None
         return pairs_needed(sd, difference, _LEVEL), pairs_needed(sd, difference, self.first_alpha)
 
     def blind_json(self) -> dict[str, Any]:
         """Return the contrast as a JSON object without anything that says which arm is better."""
-        needed = {f"pairs_for_{size:g}": list(self.pairs_for(size)) for size in DIFFERENCES}
+        pairs = {f"pairs_for_{size:g}": self.pairs_for(size) for size in DIFFERENCES}
         return {
             "first": self.first,
             "second": self.second,
             "n": self.decided.n,
             "sd": self.decided.sd,
-            **needed,
+            **{name: list(needed) if needed else None for name, needed in pairs.items()},
         }
 
     def to_json(self) -> dict[str, Any]:
         """Return the contrast as a JSON object."""
         return {
             **self.blind_json(),
-            **{axis: asdict(area) for axis, area in self.areas.items()},
-            MIXED: None if self.mixed is None else asdict(self.mixed),
+            **{axis: _difference_record(area) for axis, area in self.areas.items()},
+            MIXED: None if self.mixed is None else _difference_record(self.mixed),
             "p_value_adjusted": self.adjusted,
-            "decided": {"low": self.decided.low, "high": self.decided.high, "level": 1 - self.alpha},
+            "decided": {**_bounds(self.decided), "level": 1 - self.alpha},
             "verdict": self.verdict,
         }
+
+
+def _difference_record(area: MeanDifference) -> dict[str, Any]:
+    return {**asdict(area), **_bounds(area)}
+
+
+def _bounds(area: MeanDifference) -> dict[str, float | None]:
+    """Return the interval as JSON, null where it is not known."""
+    return {
+        name: value if isfinite(value) else None for name, value in (("low", area.low), ("high", area.high))
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,28 @@ from ramify.core.json_types import FieldError, Reader, T, each, mapping, number,
 from ramify.core.messages import Calls, Final, Message, Problem, Say, ToolCall, ToolResult
 from ramify.core.records import Reward
 from ramify.core.tree import Node, NodePath, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.data.row_columns import described
 from ramify.data.row_messages import read_lines
 from ramify.data.row_tools import read_tools
+from ramify.eval.result_rows import require_text
 from ramify.files.durable import parse_line
 from ramify.obs.trace import TracedTree, lines_of
 
 _REWARDS = ("reward", "score")
-_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+_FORMS = ("traces", "nodes", "messages", "completion")
+"""Fields of which a record of a conversation has one."""
+_MESSAGE_FIELDS = (
+    "role",
+    "content",
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+)
+_UNREAD_WORDS = ("function_call", "refusal", "audio")
+"""Fields in which a turn says something that is not read; without them it would be another turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +90,28 @@ def is_foreign(path: Path) -> bool:
     """Return True if a file of JSON lines holds conversations, and no trees of ours.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: It cannot be read, or its first line is neither.
     """
+    require_text(path)
     lines = ((row, line) for row, line in enumerate(lines_of(path), start=1) if line.strip())
     row, first = next(lines, (0, b""))
     if not row:
         raise DataError(f"{path}: the file is empty. Name a file of trees or of conversations.")
-    record = parse_line(path, row, first)
-    return "schema" not in record and any(
-        key in record for key in ("traces", "messages", "nodes", "completion")
-    )
+    record = _record(path, row, first)
+    is_tree = "schema" in record
+    if not is_tree and not any(key in record for key in _FORMS):
+        raise DataError(
+            f"{path} row {row}: expected a tree of ramify, or a conversation as messages, as prompt and completion, or of verifiers; "
+            f"the row has {described(record)}. Rename its columns, or name another file."
+        )
+    return not is_tree
+
+
+def _record(path: Path, row: int, line: bytes) -> dict[str, Any]:
+    try:
+        return parse_line(path, row, line)
+    except DataError as error:
+        raise DataError(f"{error}. Correct or remove the row; each is one line.") from None
 
 
 def read_conversations(path: Path) -> ForeignRun:
@@ -98,7 +125,7 @@ def read_conversations(path: Path) -> ForeignRun:
     for row, line in enumerate(lines_of(path), start=1):
         if not line.strip():
             continue
-        for record in _traces(parse_line(path, row, line)):
+        for record in _traces(_record(path, row, line)):
             try:
                 conversation = _conversation(part()(record))
                 groups.setdefault(conversation.problem, []).append(conversation)
@@ -127,11 +154,7 @@ def _traces(record: Mapping[str, Any]) -> Iterator[Any]:
 def _conversation(record: Mapping[str, Any]) -> Conversation:
     if "nodes" in record:
         return _of_verifiers(record)
-    messages = [
-        *_messages(record, "prompt", "user"),
-        *_messages(record, "completion", "assistant"),
-        *_messages(record, "messages"),
-    ]
+    messages, by_model = _of_columns(record)
     key = next((key for key in _REWARDS if record.get(key) is not None), "")
     reward = _field(record, key, optional(number), None)
     others = {
@@ -139,8 +162,22 @@ def _conversation(record: Mapping[str, Any]) -> Conversation:
         for name, value in record.items()
         if name not in ("messages", "completion", "prompt", "tools", "answer", *_REWARDS)
     }
-    by_model = [message.get("role") == "assistant" for message in messages]
     return _read(messages, by_model, reward, record.get("answer"), others, record.get("tools"))
+
+
+def _of_columns(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[bool]]:
+    """Return the messages of a record, and for each True if the model wrote it: turns in a column of prompts are examples."""
+    prompt = _messages(record, "prompt", "user")
+    completion = _messages(record, "completion", "assistant")
+    messages = _messages(record, "messages")
+    if messages and completion:
+        raise RowError("it has both messages and a completion")
+    if messages and messages[0].get("role") != "assistant":
+        # A prompt beside them is where they begin.
+        prompt = []
+    behind = [*completion, *messages]
+    by_model = [*(False for _ in prompt), *(message.get("role") == "assistant" for message in behind)]
+    return [*prompt, *behind], by_model
 
 
 def _messages(record: Mapping[str, Any], key: str, role: str = "") -> list[Mapping[str, Any]]:
@@ -201,7 +238,7 @@ def _read(
 ) -> Conversation:
     """Return a conversation; `by_model` says of each message if the model wrote it."""
     if reward is None:
-        raise RowError("it has no reward")
+        raise RowError("it has no reward (reward or score)")
     if True not in by_model:
         raise RowError("it has no turn of the model")
     listed = read_tools(tools)
@@ -210,7 +247,12 @@ def _read(
     prompt = read_lines(plain[:first], "messages", listed) if first else []
     if not prompt or not all(isinstance(line, Message) for line in prompt):
         raise RowError("its prompt holds turns or calls, or nothing")
-    lines = read_lines(plain[first:], "messages", listed, wrapped=False)
+    if any(
+        message.get("role") == "assistant" and not own
+        for message, own in zip(plain[first:], by_model[first:], strict=True)
+    ):
+        raise RowError("a turn that the model did not write follows one that it wrote")
+    lines = read_lines(plain[first:], "messages", listed, wrapped=False, malformed=True)
     # Refuses a conversation that makes no path.
     conversation_nodes(lines, (0,))
     golds = answer if isinstance(answer, list) else [] if answer in (None, "") else [answer]
@@ -218,7 +260,7 @@ def _read(
         tuple(line for line in prompt if isinstance(line, Message)),
         tuple(lines),
         reward,
-        tuple(map(str, golds)),
+        tuple(gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False) for gold in golds),
         info,
         listed,
     )
@@ -226,6 +268,8 @@ def _read(
 
 def _message(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are read. A turn of thoughts alone, or of nothing, has no content or null, which is no mistake."""
+    if unread := next((key for key in _UNREAD_WORDS if record.get(key)), None):
+        raise RowError(f"a message has {unread}, which is not read")
     fields = {key: value for key, value in record.items() if key in _MESSAGE_FIELDS and value is not None}
     return {"content": "", **fields} if fields.get("role") == "assistant" else fields
 
@@ -317,5 +361,6 @@ def reply_node(path: NodePath, results: Sequence[ToolResult], messages: Sequence
 def _call(identifier: str, name: str, arguments: str) -> ToolCall:
     try:
         return ToolCall(identifier, name, read_object(arguments if arguments.strip() else "{}"))
-    except ValueError as error:
-        return ToolCall(identifier, name, {}, malformed=f"{error}"[:200])
+    except (ValueError, RecursionError) as error:
+        # With the text, by which recorded results are known.
+        return ToolCall(identifier, name, {}, malformed=f"{error}: {arguments}"[:400])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ramify.core.errors import ConfigError, DataError
 from ramify.eval.statistics import MeanDifference
 from ramify.files.durable import write_record
 from ramify.obs.charts import Chart, Line, line_chart
@@ -31,9 +32,9 @@ _POINTS = 41
 _COLOURS = 6
 
 
-def write_ablation(result: AblationResult, folder: Path) -> None:
-    """Write ablate.html and ablate.json into `folder`."""
-    write_page(folder / ABLATION_PAGE, ablation_page(result, folder))
+def write_ablation(result: AblationResult, folder: Path, lines: Path) -> None:
+    """Write ablate.html and ablate.json into `folder`; `lines` is the file of the runs."""
+    write_page(folder / ABLATION_PAGE, ablation_page(result, folder, lines))
     write_record(folder / ABLATION, result.to_json())
 
 
@@ -41,14 +42,31 @@ def page_of_ablation(folder: Path) -> Page:
     """Return the page of a finished ablation, from its lines.
 
     Raises:
-        DataError: A line cannot be read.
+        DataError: A line cannot be read, or there is none.
     """
-    lines = read_lines(folder / RESULTS)
-    return ablation_page(compare_arms(lines, arm_names(lines)), folder)
+    path = folder / RESULTS
+    lines = read_lines(path)
+    if not lines:
+        raise DataError(
+            f"{folder}: a page of lines that are not in this folder. Write it again with ramify ablate LINES --out {folder}."
+        )
+    return ablation_page(compare_arms(lines, arm_names(lines)), folder, path)
 
 
-def ablation_page(result: AblationResult, folder: Path) -> Page:
-    """Return the page of an ablation in `folder`."""
+def refuse_other_content(folder: Path, lines: Path) -> None:
+    """Raise ConfigError if the page of `lines` would join something else in a folder, such as another ablation."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if there - {ABLATION, ABLATION_PAGE} and not _is_own(folder, lines):
+        raise ConfigError(f"--out: {folder} holds more than a page. Name a new folder.")
+
+
+def _is_own(folder: Path, lines: Path) -> bool:
+    """Return True if a file of lines is that of the ablation in a folder."""
+    return lines.resolve() == (folder / RESULTS).resolve()
+
+
+def ablation_page(result: AblationResult, folder: Path, lines: Path) -> Page:
+    """Return the page in `folder` of an ablation whose runs are `lines`."""
     cards = [
         Card(name, f"{np.mean(areas):.3f}", "mean success up to equal sampled tokens", _colour(number))
         for number, (name, areas) in enumerate(result.areas[ENDPOINT].items())
@@ -77,7 +95,7 @@ def ablation_page(result: AblationResult, folder: Path) -> Page:
                 tables=(arms_table(result),),
             ),
             _branches_section(result),
-            _origin(result, folder),
+            _origin(result, folder, lines),
         ),
     )
 
@@ -136,11 +154,13 @@ _NEEDED = tuple(f"pairs for {size:g} (at Holm's first step)" for size in DIFFERE
 def _needed(contrast: Contrast) -> list[str]:
     """Return the pairs that each of `DIFFERENCES` needs."""
     pairs = map(contrast.pairs_for, DIFFERENCES)
-    return [f"{plain} ({at_first_step})" for plain, at_first_step in pairs]
+    return ["{} ({})".format(*needed) if needed else "" for needed in pairs]
 
 
 def interval_text(area: MeanDifference) -> str:
-    """Return a difference with its interval."""
+    """Return a difference with its interval, if it has one."""
+    if not area.sd:
+        return f"{area.value:+.4f}"
     return f"{area.value:+.4f} [{area.low:+.4f}, {area.high:+.4f}]"
 
 
@@ -234,12 +254,16 @@ def _branches_section(result: AblationResult) -> Section:
     )
 
 
-def _origin(result: AblationResult, folder: Path) -> Section:
-    """Return how the runs were made, and how to look at them."""
-    section = origin_section(folder, _versions(result), f"ramify ablate {shlex.quote(str(folder / RESULTS))}")
-    first = [line.name for runs in result.arms.values() for line in runs[:1]]
-    views = [f"ramify view {shlex.quote(str(folder / name))}" for name in first[-1:]]
-    return replace(section, commands=(*views, *section.commands[1:]))
+def _origin(result: AblationResult, folder: Path, lines: Path) -> Section:
+    """Return how the runs were made, and how to look at those that are still there."""
+    again = f"ramify ablate {shlex.quote(str(lines))}"
+    if not _is_own(folder, lines):
+        again += f" --out {shlex.quote(str(folder))}"
+        return origin_section(folder, _versions(result), again, has_runs=False)
+    section = origin_section(folder, _versions(result), again)
+    names = [line.name for runs in result.arms.values() for line in runs[:1]]
+    views = [f"ramify view {shlex.quote(str(folder / name))}" for name in names if (folder / name).is_dir()]
+    return replace(section, commands=(*views[-1:], *section.commands[1:]))
 
 
 def _versions(result: AblationResult) -> dict[str, object]:

@@ -8,7 +8,6 @@ import ramify as rf
 from ramify.study.bench import WORLDS, read_world
 
 FUNCTIONS = {
-    "centred": lambda rewards, tree: rewards - rewards.mean(),
     "short": lambda rewards, tree: rewards[:-1],
     "text": lambda rewards, tree: "?",
     "raises": lambda rewards, tree: rewards[len(rewards)],
@@ -17,6 +16,10 @@ FUNCTIONS = {
     "none": lambda rewards, tree: {node.id: None for node in tree.nodes},
     "strange": lambda rewards, tree: {"9.9.9.9.9": 1.0},
 }
+
+
+def centred(rewards, tree):
+    return rewards - rewards.mean()
 
 
 def texts(tree):
@@ -49,18 +52,25 @@ def test_an_estimator_is_shown_beside_the_others_in_each_world(group):
         assert ranking == same
         assert ranking.spearman.low <= ranking.spearman.value <= ranking.spearman.high
         assert text.count(world) == len(group.others[world]) + 2
-    assert rf.bench_credit(rf.algorithms.RLOO()).worlds.keys() == group.worlds.keys()
+
+
+def test_an_object_has_a_name_of_its_own(group):
+    rloo = rf.bench_credit(rf.algorithms.RLOO())
+    assert rloo.worlds.keys() == group.worlds.keys()
+    assert rloo.name == rloo.worlds["contrast"].name == "group, scale none, baseline leave_subtree_out"
+    assert rf.bench_credit(rf.algorithms.ARPO()).name == "group"
+    assert rf.bench_credit(rf.algorithms.ARPO(estimator=centred)).name == "centred"
 
 
 def test_a_function_scores_trajectories_or_nodes(group):
-    centred = rf.bench_credit(FUNCTIONS["centred"])
-    for world, ranking in centred.worlds.items():
+    rankings = rf.bench_credit(centred).worlds
+    for world, ranking in rankings.items():
         (same,) = (each for each in group.others[world] if each.name == "group, scale none")
         assert ranking.spearman.value == pytest.approx(same.spearman.value, abs=0.02)
     # As large as numbers can be, and ranked as the same ones of a usual size.
     huge = rf.bench_credit(lambda rewards, tree: (rewards - rewards.mean()) * 5e307)
     for world, ranking in huge.worlds.items():
-        assert ranking.spearman.value == pytest.approx(centred.worlds[world].spearman.value)
+        assert ranking.spearman.value == pytest.approx(rankings[world].spearman.value)
     # The worlds share questions, so a tree is known by all that it says.
     measured = {
         (texts(world.trees[effect.row].tree), effect.node): effect.value

@@ -277,8 +277,14 @@ def test_the_paired_t_test_of_students_own_data():
     assert (wide.low, wide.high) == (pytest.approx(0.5 - 318.3096), pytest.approx(0.5 + 318.3096))
 
 
-def test_equal_differences_have_an_interval_without_width():
-    assert (paired_t([0.5, 0.5]).p_value, paired_t([0.0, 0.0, 0.0]).p_value) == (0.0, 1.0)
+@pytest.mark.parametrize("differences", [[0.5, 0.5], [0.0, 0.0, 0.0], [0.3 - 0.2, 0.2 - 0.1, 0.1]])
+def test_equal_differences_say_nothing_about_their_spread(differences):
+    result = paired_t(differences)
+    assert result.value == pytest.approx(differences[-1])
+    assert (result.low, result.high, result.sd, result.p_value) == (-math.inf, math.inf, 0.0, 1.0)
+
+
+def test_one_difference_has_no_interval():
     with pytest.raises(ValueError, match="at least 2 pairs, got 1"):
         paired_t([0.1])
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
+from ramify.files.durable import dump_line
 from ramify.obs.page import render_page
 from ramify.study.contrasts import arm_names, compare_arms, mean_success
 from ramify.study.lines import RunLine, YokedMatch, read_lines, write_lines
-from ramify.study.page import ablation_page, blind_table
+from ramify.study.page import ablation_page, blind_table, contrasts_table
 
 SLEEP = (1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4)
 
@@ -68,7 +69,7 @@ def test_contrasts_are_student_s_with_holm_s_correction():
     # At Holm's first step of two the interval has level .975; t of 9 degrees of freedom 2.6850.
     assert rule.verdict == "rule is better than yoked by 0.1580 [+0.0536, +0.2624] (0.975), p 0.0057"
     assert yoked.verdict == (
-        "no difference between yoked and flat beyond 0.0000: +0.0000 [+0.0000, +0.0000] (0.95), p 1"
+        "no verdict on yoked and flat: all 10 pairs differ by +0.0000, so their spread is not known"
     )
     assert result.warnings == ()
 
@@ -88,6 +89,27 @@ def test_there_is_no_verdict_below_three_pairs():
     assert contrast.verdict == "no verdict on rule and flat yet: 2 pairs, a verdict needs 1 more"
 
 
+@pytest.mark.parametrize("gains", [[0.0] * 3, [0.1, 0.2 - 0.1, 0.3 - 0.2]])
+def test_pairs_that_all_differ_by_the_same_have_no_verdict_and_no_interval(gains):
+    """Three failed runs are no proof of equality, and three equal gains none of a difference; they loosen no other correction."""
+    lines = [
+        *steady("flat", [0.0] * 3),
+        *steady("same", gains),
+        *steady("other", [0.10, 0.11, 0.12]),
+    ]
+    result = compare_arms(lines, ["flat", "same", "other"])
+    same, other = result.contrasts
+    assert same.verdict.startswith("no verdict on same and flat: all 3 pairs differ by")
+    assert (other.alpha, other.adjusted) == (0.025, 2 * other.areas["tokens"].p_value)
+    record = json.loads(dump_line(result.to_json()))["contrasts"][0]
+    bounds = [record["decided"][end] for end in ("low", "high")] + [
+        record["tokens"][end] for end in ("low", "high")
+    ]
+    assert (bounds, record["pairs_for_0.005"], record["p_value_adjusted"]) == ([None] * 4, None, 1.0)
+    assert contrasts_table(result.contrasts).rows[0][2] == f"{gains[0]:+.4f}"
+    assert blind_table(result.contrasts).rows[0][3:] == ["", ""]
+
+
 gains = st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3)
 
 
@@ -100,7 +122,8 @@ def test_a_verdict_and_its_interval_never_contradict_each_other(arms):
     ]
     for contrast in compare_arms(lines, names).contrasts:
         holds_zero = contrast.decided.low <= 0 <= contrast.decided.high
-        assert holds_zero == (contrast.adjusted >= 0.05) == contrast.verdict.startswith("no difference")
+        without = "no difference" if contrast.decided.sd else "no verdict"
+        assert holds_zero == (contrast.adjusted >= 0.05) == contrast.verdict.startswith(without)
         assert (
             contrast.decided.high - contrast.decided.low
             >= contrast.areas["tokens"].high - contrast.areas["tokens"].low
@@ -114,7 +137,7 @@ def test_mixed_groups_are_compared_beside_the_endpoint_where_all_lines_have_them
     (contrast,) = result.contrasts
     assert (contrast.mixed.value, contrast.mixed.n) == (pytest.approx(0.1), 3)
     assert result.to_json()["arms"]["flat"]["mixed"] == pytest.approx([0.6] * 3)
-    page = render_page(ablation_page(result, Path("runs/x")))
+    page = render_page(ablation_page(result, Path("runs/x"), Path("runs/x/results.jsonl")))
     assert "share of mixed groups" in page
     lines[0] = line("flat", 0, [0.5, 0.5])
     assert compare_arms(lines, ["flat", "rule"]).contrasts[0].mixed is None
@@ -192,7 +215,7 @@ def test_a_control_that_does_not_match_is_a_warning():
     result = compare_arms(lines, ["yoked", "rule"])
     assert [round(each.ratio, 3) for each in result.matches] == [0.9, 0.9]
     assert re.match("2 of 2 yoked runs have more than 5% more or fewer branches", result.warnings[0])
-    page = render_page(ablation_page(result, Path("runs/x")))
+    page = render_page(ablation_page(result, Path("runs/x"), Path("runs/x/results.jsonl")))
     assert "trees with as many" in page
 
 
