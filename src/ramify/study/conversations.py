@@ -173,11 +173,16 @@ def _of_columns(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], lis
     if messages and completion:
         raise RowError("it has both messages and a completion")
     if messages and messages[0].get("role") != "assistant":
-        # A prompt beside them is where they begin.
-        prompt = []
+        # They begin with the prompt; where that is written in another way, their first turn ends it.
+        shared = len(prompt) if _texts(messages[: len(prompt)]) == _texts(prompt) else 0
+        prompt, messages = messages[:shared], messages[shared:]
     behind = [*completion, *messages]
     by_model = [*(False for _ in prompt), *(message.get("role") == "assistant" for message in behind)]
     return [*prompt, *behind], by_model
+
+
+def _texts(messages: Sequence[Mapping[str, Any]]) -> list[tuple[object, object]]:
+    return [(message.get("role"), message.get("content")) for message in messages]
 
 
 def _messages(record: Mapping[str, Any], key: str, role: str = "") -> list[Mapping[str, Any]]:
@@ -244,9 +249,7 @@ def _read(
     listed = read_tools(tools)
     first = by_model.index(True)
     plain = [_message(message) for message in messages]
-    prompt = read_lines(plain[:first], "messages", listed) if first else []
-    if not prompt or not all(isinstance(line, Message) for line in prompt):
-        raise RowError("its prompt holds turns or calls, or nothing")
+    prompt = _prompt_messages(read_lines(plain[:first], "messages", listed) if first else [])
     if any(
         message.get("role") == "assistant" and not own
         for message, own in zip(plain[first:], by_model[first:], strict=True)
@@ -257,13 +260,30 @@ def _read(
     conversation_nodes(lines, (0,))
     golds = answer if isinstance(answer, list) else [] if answer in (None, "") else [answer]
     return Conversation(
-        tuple(line for line in prompt if isinstance(line, Message)),
+        prompt,
         tuple(lines),
         reward,
         tuple(gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False) for gold in golds),
         info,
         listed,
     )
+
+
+def _prompt_messages(lines: Sequence[Line]) -> tuple[Message, ...]:
+    """Return what stands before the model's first turn; turns in it, such as examples, are messages that it reads."""
+    messages = []
+    for line in lines:
+        if isinstance(line, AssistantTurn) and not line.calls:
+            messages.append(Message.of("assistant", line.text))
+        elif isinstance(line, Message):
+            messages.append(line)
+        else:
+            raise RowError("its prompt holds a call")
+    if not messages:
+        raise RowError("it has no prompt")
+    if messages[-1].role == "assistant":
+        raise RowError("its prompt ends with a turn of the assistant")
+    return tuple(messages)
 
 
 def _message(record: Mapping[str, Any]) -> dict[str, Any]:

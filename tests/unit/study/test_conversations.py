@@ -50,14 +50,33 @@ def test_a_prompt_beside_the_messages_is_where_they_begin(read):
         assert turns(read({"prompt": prompt, "messages": [ANSWER]})) == (["which door ?"], ["3"])
 
 
+def test_turns_in_the_prompt_are_read_and_are_no_decisions(read):
+    example = {"role": "assistant", "content": "1"}
+    prompt = [QUESTION, example, QUESTION]
+    by_columns = read(
+        {"prompt": prompt, "completion": [ANSWER]}, {"prompt": prompt, "messages": [*prompt, ANSWER]}
+    )
+    greeted = [{"role": "system", "content": "Open a door."}, example, QUESTION, ANSWER]
+    nodes = [node(each, at - 1 if at else None, sampled=at == 3) for at, each in enumerate(greeted)]
+    by_nodes = read({"nodes": nodes, "rewards": {"right": {"score": 1}}})
+    assert turns(by_columns) == (["which door ?", "1", "which door ?"], ["3", "3"])
+    assert turns(by_nodes) == (["Open a door.", "1", "which door ?"], ["3"])
+    assert [each.role for each in by_nodes.trees[0].tree.problem.messages] == ["system", "assistant", "user"]
+
+
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
         ({"messages": [QUESTION], "completion": [ANSWER]}, "it has both messages and a completion"),
         (
-            {"prompt": [QUESTION, ANSWER, QUESTION], "completion": [ANSWER]},
-            "its prompt holds turns or calls, or nothing",
+            {"prompt": [QUESTION, call("{}"), RESULT, QUESTION], "completion": [ANSWER]},
+            "its prompt holds a call",
         ),
+        (
+            {"prompt": [QUESTION, ANSWER], "messages": [ANSWER]},
+            "its prompt ends with a turn of the assistant",
+        ),
+        ({"messages": [ANSWER]}, "it has no prompt"),
         (
             {
                 "nodes": [
