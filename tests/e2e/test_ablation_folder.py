@@ -4,7 +4,7 @@ import html
 import json
 import shlex
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -150,6 +150,24 @@ def test_runs_that_a_command_did_not_ask_for_are_left_out_with_a_note(recipe, ou
     text = " ".join(capsys.readouterr().out.split())
     assert "also has 5 finished runs that this command did not ask for, such as yoked-0" in text
     assert "no verdict on rule and flat yet: 2 pairs, a verdict needs 1 more" in text
+
+
+def test_arms_of_finished_runs_can_be_chosen_so_that_one_with_fewer_seeds_takes_no_pair_from_others(
+    out, capsys, refused
+):
+    lines = read_lines(out / "results.jsonl")
+    oracle = replace(lines[0], arm="oracle", branching={"name": "oracle"})
+    write_lines(out / "results.jsonl", (*lines, oracle))
+    chosen = {}
+    for words in ((), ("--arms", "flat,yoked,rule"), ("--arms", "oracle,yoked")):
+        assert main(["ablate", str(out), "--json", *words]) == 0
+        chosen[words] = json.loads(capsys.readouterr().out)
+    every, usual, two = chosen.values()
+    assert ("compare fewer arms (--arms)" in " ".join(every["warnings"]), usual["warnings"]) == (True, [])
+    assert (len(every["seeds"]), len(usual["seeds"]), list(two["arms"])) == (1, 3, ["yoked", "oracle"])
+    assert f"{out / 'results.jsonl'} has no arm 'coin'. Choose among flat, yoked, rule, oracle." in refused(
+        "ablate", out, "--arms", "flat,coin"
+    )
 
 
 def test_mistakes_about_arms_and_folders_are_one_line(recipe, out, refused):

@@ -33,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--arms",
         type=_arms,
-        default=_ARMS,
         metavar="NAMES",
         help="some of flat (no branching), yoked (as many branches as the rule, at results drawn by chance) and rule (the recipe's own); "
-        "flat,yoked,rule",
+        "flat,yoked,rule. Of finished runs: the arms to compare (all)",
     )
     parser.add_argument(
         "--arm",
@@ -82,9 +81,12 @@ def run(options: argparse.Namespace) -> None:
 
     out: Path = options.out or Path("runs", f"ablate-{options.recipe.stem}")
     others = _by_name(options.others)
-    ablation = plan_ablation(
-        options.recipe, options.overrides, options.arms, others, options.seeds or _SEEDS, out
-    )
+    arms = options.arms or _ARMS
+    if wrong := [name for name in arms if name not in _ARMS]:
+        raise ConfigError(
+            f"--arms: expected some of {', '.join(_ARMS)}, got {wrong[0][:40]!r}. Add others with --arm."
+        )
+    ablation = plan_ablation(options.recipe, options.overrides, arms, others, options.seeds or _SEEDS, out)
     if options.dry_run:
         lines = read_lines(out / RESULTS)
         refuse_other_ablation(ablation, {line.name: line for line in lines}, out)
@@ -200,20 +202,23 @@ def _show_lines(options: argparse.Namespace) -> None:
     path = options.recipe / RESULTS if options.recipe.is_dir() else options.recipe
     lines = read_lines(path)
     if not lines:
-        there = options.recipe.is_dir() or path.is_file()
-        reason = "no run of it has ended yet" if there else "no such file"
+        is_there = options.recipe.is_dir() or path.is_file()
+        reason = "no run of it has ended yet" if is_there else "no such file"
         raise DataError(f"{options.recipe}: {reason}. Name the folder or the results.jsonl of an ablation.")
-    if options.overrides or options.others or options.dry_run or options.arms != _ARMS or options.seeds:
+    if options.overrides or options.others or options.dry_run or options.seeds:
         raise ConfigError(
-            f"{options.recipe}: finished runs are shown as they are. Leave out -s, --arm, --arms, --seeds and --dry-run."
+            f"{options.recipe}: finished runs are shown as they are. Leave out -s, --arm, --seeds and --dry-run."
         )
+    there = arm_names(lines)
+    if wrong := [name for name in options.arms or () if name not in there]:
+        raise ConfigError(f"--arms: {path} has no arm {wrong[0][:40]!r}. Choose among {', '.join(there)}.")
     if options.blind and options.out is not None:
         raise ConfigError("--blind: no page is written, which would show the means. Leave out --out.")
     if len(recipes := {line.recipe for line in lines}) > 1:
         raise DataError(
             f"{path}: runs of {len(recipes)} recipes, which cannot be compared. Give each a file."
         )
-    result = compare_arms(lines, arm_names(lines))
+    result = compare_arms(lines, [name for name in there if name in (options.arms or there)])
     if options.out is not None:
         refuse_other_content(options.out, path)
         make_folder("--out", options.out)
@@ -269,12 +274,7 @@ def _by_name(others: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _arms(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if wrong := [name for name in names if name not in _ARMS]:
-        raise argparse.ArgumentTypeError(
-            f"expected some of {', '.join(_ARMS)}, got {wrong[0][:40]!r}; --arm adds others"
-        )
-    return names
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def _other_arm(text: str) -> tuple[str, str]:

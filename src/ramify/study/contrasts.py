@@ -326,7 +326,8 @@ def _arm_warnings(
     used = [line for runs in arms.values() for line in runs]
     if used and (left := [line for line in lines if line.arm in arms and line not in used]):
         warnings.append(
-            f"{len(left)} runs are left out, such as {left[0].name}: not every arm has a run of their seeds."
+            f"{len(left)} runs are left out, such as {left[0].name}: not every arm has a run of their seeds. Train those that are "
+            "missing, or compare fewer arms (--arms)."
         )
     if len(used) > len(arms) and not contrasts:
         warnings.append("No arms are compared: that needs flat or yoked, and another one.")
