@@ -1,30 +1,29 @@
 """Runs of other trainers as recorded trees: `traces.jsonl` of verifiers 0.4, and JSON lines with messages and a reward.
 
-Conversations that begin with the same messages are trajectories of one problem. Their token ids are not recorded, so each turn
-is a single placeholder token, with the turn's text and calls.
+Conversations that begin with the same messages are trajectories of one problem.
 """
 
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramify.chat.arguments import read_object
 from ramify.chat.conversation import AssistantTurn, Line
 from ramify.core.errors import DataError, RowError
 from ramify.core.json_types import FieldError, Reader, T, each, mapping, number, optional, part, whole
-from ramify.core.messages import Calls, Final, Message, Problem, Say, ToolCall, ToolResult
+from ramify.core.messages import Message, Problem
 from ramify.core.records import Reward
-from ramify.core.tree import Node, NodePath, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.core.tree import Node, Source, TreeKey, make_tree
 from ramify.data.row_columns import described
 from ramify.data.row_messages import read_lines
 from ramify.data.row_tools import read_tools
 from ramify.eval.result_rows import require_text
 from ramify.files.durable import parse_line
 from ramify.obs.trace import TracedTree, lines_of
+from ramify.study.conversation_nodes import conversation_nodes
 
 _REWARDS = ("reward", "score")
 _FORMS = ("traces", "nodes", "messages", "completion")
@@ -303,84 +302,3 @@ def _tree(slot: int, group: Sequence[Conversation]) -> TracedTree:
         nodes += conversation_nodes(conversation.lines, (index,))
     rewards = tuple(Reward(each.reward, {}) for each in group)
     return TracedTree(make_tree(problem, TreeKey(0, slot), nodes), rewards)
-
-
-def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
-    """Return the nodes of a path that begins with a turn at `start`; what follows the last turn is left out.
-
-    Raises:
-        RowError: A turn has another number of results than of calls, or follows a turn directly.
-    """
-    if not lines or not isinstance(lines[0], AssistantTurn):
-        raise RowError("it has no turn of the model")
-    turns: list[tuple[AssistantTurn, list[ToolResult], list[Message]]] = []
-    for line in lines:
-        if isinstance(line, AssistantTurn):
-            turns.append((line, [], []))
-        elif isinstance(line, ToolResult):
-            turns[-1][1].append(line)
-        else:
-            turns[-1][2].append(line)
-    nodes: list[Node] = []
-    for number_of, (turn, results, messages) in enumerate(turns):
-        path = (*start, *(0, 0) * number_of)
-        is_last = number_of == len(turns) - 1
-        replied = results or messages
-        if not is_last and not replied:
-            raise RowError("a turn follows another directly")
-        if not is_last and turn.calls and len(results) != len(turn.calls):
-            raise RowError("a turn has another number of results than of calls")
-        nodes.append(turn_node(turn, path, is_last=is_last))
-        if not is_last:
-            # Calls and results may come without ids, which an endpoint asks for.
-            named = [
-                replace(result, call_id=call.id)
-                for call, result in zip(nodes[-1].calls, results, strict=False)
-            ]
-            nodes.append(reply_node((*path, 0), named or results, messages))
-    return nodes
-
-
-def turn_node(turn: AssistantTurn, path: NodePath, *, is_last: bool) -> Node:
-    """Return a turn as a node; the last one ends its trajectory, with an answer unless it calls tools."""
-    calls = tuple(
-        _call(each.id or f"call_{i}", each.name, each.arguments) for i, each in enumerate(turn.calls)
-    )
-    words = Final(turn.text) if is_last else Say(turn.text)
-    stop = (StopReason.CALLS if calls else StopReason.ANSWERED) if is_last else None
-    parsed = Calls(calls) if calls else words
-    identifier = node_id(path)
-    return Node(
-        identifier,
-        path,
-        node_id(path[:-1]),
-        Source.POLICY,
-        (0,),
-        turn.whole_text,
-        (0.0,),
-        turn=parsed,
-        stop=stop,
-    )
-
-
-def reply_node(path: NodePath, results: Sequence[ToolResult], messages: Sequence[Message] = ()) -> Node:
-    """Return results, or what the user said, as a node."""
-    text = "\n".join([*(each.text for each in results), *(each.text for each in messages)])
-    return Node(
-        node_id(path),
-        path,
-        node_id(path[:-1]),
-        Source.TOOL,
-        (),
-        text,
-        results=tuple(results),
-        messages=tuple(messages),
-    )
-
-
-def _call(identifier: str, name: str, arguments: str) -> ToolCall:
-    try:
-        return ToolCall(identifier, name, read_object(arguments if arguments.strip() else "{}"))
-    except (ValueError, RecursionError) as error:
-        # With the text, by which recorded results are known.
-        return ToolCall(identifier, name, {}, malformed=f"{error}: {arguments}"[:400])

@@ -25,7 +25,8 @@ from ramify.obs.console import Phase
 from ramify.rollout.grow import first_failure
 from ramify.rollout.plan import content_errors
 from ramify.runs.keyed_lines import KeyedLines, key_of
-from ramify.study.conversations import ForeignRun, reply_node, turn_node
+from ramify.study.conversation_nodes import reply_node, turn_node
+from ramify.study.conversations import ForeignRun
 from ramify.study.effects import Side
 from ramify.study.forks import State
 from ramify.study.replayed_world import (
