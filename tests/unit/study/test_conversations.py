@@ -152,6 +152,7 @@ def test_an_answer_that_is_no_text_is_its_json(read):
         (b'[{"messages": []}]', "row 1: expected a JSON object, found list. Correct or remove the row"),
         (b'{"messages": [', "row 1: the line is cut off .* Correct or remove the row"),
     ],
+    ids=["other-columns", "gzip", "utf-16", "array", "cut"],
 )
 def test_a_file_that_holds_no_conversations_says_what_it_holds(tmp_path, content, message):
     path = tmp_path / "runs.jsonl"
