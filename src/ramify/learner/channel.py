@@ -144,9 +144,7 @@ class Folder:
         try:
             descriptor = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
         except FileNotFoundError:
-            # A folder without links was removed while this process had it open.
-            if not os.fstat(self._folder).st_nlink:
-                raise ChannelError(f"the store {self._path} is gone") from None
+            self._require_folder()
             return None
         with os.fdopen(descriptor, "rb") as file:
             return file.read(_MOST_BYTES)
@@ -169,12 +167,19 @@ class Folder:
     def collectives(self, seal: Seal, generation: str, size: int) -> Store:
         """See `Channel`. A file in the folder, where others cannot write, needs no signatures."""
         del seal
+        # FileStore would wait five minutes for a folder, and the whole process with it.
+        self._require_folder()
         return FileStore(str(self._path / f"{generation}.collectives"), size)
 
     def close(self, is_last: bool) -> None:
         """See `Channel`."""
         if is_last:
             shutil.rmtree(self._path, ignore_errors=True)
+
+    def _require_folder(self) -> None:
+        # A folder without links was removed while this process had it open.
+        if not os.fstat(self._folder).st_nlink:
+            raise ChannelError(f"the store {self._path} is gone")
 
     def _write(self, name: str, message: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -301,8 +302,31 @@ def test_processes_that_do_not_come_are_named_by_their_ranks(tmp_path):
     store = Meeting(str(tmp_path / "meeting"), 0, 3, 0.2)
     with pytest.raises(AbsentError, match=r"processes 1, 2 did not come within 0\.2 s"):
         join(store, 0)
-    with pytest.raises(RuntimeError, match="was stopped"):
+    with pytest.raises(RuntimeError, match="is over"):
         join(replace(store, seconds=60.0), 0, lambda: True)
+    # Nobody opens the meeting.
+    with pytest.raises(AbsentError, match=r"processes 0 did not come within 0\.2 s"):
+        join(replace(store, path=str(tmp_path / "another")), 1)
+
+
+def test_a_server_that_comes_to_a_meeting_after_its_end_is_free_at_once(tmp_path):
+    """In gloo it would wait for processes that have left."""
+    meeting = Meeting(str(tmp_path / "meeting"), 0, 3, 60.0)
+    with ThreadPoolExecutor(1) as early:
+        first = early.submit(join, meeting, 1)
+        with pytest.raises(AbsentError):
+            join(replace(meeting, seconds=0.2), 0)
+        with pytest.raises(RuntimeError, match="the learner has left it"):
+            first.result(10.0)
+    with pytest.raises(RuntimeError, match="the learner has left it"):
+        join(meeting, 2)
+
+
+def test_a_meeting_whose_folder_is_gone_holds_nobody(tmp_path):
+    """FileStore would wait for it for five minutes, and no other thread of the process would run."""
+    meeting = Meeting(str(tmp_path / "gone" / "meeting"), 0, 2, 60.0)
+    with pytest.raises(RuntimeError, match="its folder is gone"):
+        join(meeting, 1)
 
 
 @pytest.mark.usefixtures("short_waits")

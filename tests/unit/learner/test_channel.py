@@ -42,6 +42,9 @@ def test_ranks_of_one_run_meet_and_nobody_else_can_come(environ, tmp_path):
         second.get("hello")
     with pytest.raises(ChannelError):
         second.put("hello", b"name")
+    # torch's store would wait for the folder for five minutes, and no other thread of the process would run.
+    with pytest.raises(ChannelError, match="is gone"):
+        second.collectives(other, "1", 2)
 
 
 @pytest.mark.parametrize("key", ["TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"])

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice, pairwise
+from pathlib import Path
 from socket import if_nameindex
 from typing import Any, TypeAlias
 
@@ -103,8 +104,9 @@ def join(meeting: Meeting, rank: int, is_stopped: Callable[[], bool] = lambda: F
 
     Raises:
         AbsentError: Some of them did not come.
-        RuntimeError: They cannot connect, or `is_stopped` became true.
+        RuntimeError: They cannot connect, the meeting is over, or `is_stopped` became true.
     """
+    _require_folder(meeting)
     gloo: Any = ProcessGroupGloo
     options = gloo._Options()
     loopback = next(name for _, name in if_nameindex() if name in ("lo", "lo0"))
@@ -117,16 +119,40 @@ def join(meeting: Meeting, rank: int, is_stopped: Callable[[], bool] = lambda: F
     return group
 
 
+def _require_folder(meeting: Meeting) -> None:
+    """Refuse a folder that is gone: FileStore would wait five minutes for it, and the whole process with it."""
+    if not Path(meeting.path).parent.is_dir():
+        raise RuntimeError("the meeting is over: its folder is gone")
+
+
 def _wait_for_all(store: FileStore, meeting: Meeting, rank: int, is_stopped: Callable[[], bool]) -> None:
-    """Wait until all processes are there: gloo itself waits for each in a call that nothing ends early."""
+    """Wait until all processes are there: gloo itself waits for each in a call that nothing ends early.
+
+    The learner opens the meeting or ends it: who comes too late would wait in gloo for processes that have left.
+    """
     until = time.monotonic() + meeting.seconds
     store.set(f"came-{rank}", "1")
-    while absent := [other for other in range(meeting.size) if not store.check([f"came-{other}"])]:
-        if is_stopped():
-            raise RuntimeError("the meeting was stopped")
-        if time.monotonic() > until:
-            raise AbsentError(absent, meeting.seconds)
-        time.sleep(_POLL_SECONDS)
+
+    def absent() -> list[int]:
+        if rank:
+            return [] if store.check(["open"]) else [0]
+        return [other for other in range(1, meeting.size) if not store.check([f"came-{other}"])]
+
+    try:
+        while True:
+            if is_stopped() or store.check(["over"]):
+                raise RuntimeError("the meeting is over: the learner has left it")
+            if not (missing := absent()):
+                break
+            if time.monotonic() > until:
+                raise AbsentError(missing, meeting.seconds)
+            time.sleep(_POLL_SECONDS)
+    except RuntimeError:
+        if rank == 0 and Path(meeting.path).parent.is_dir():
+            store.set("over", "1")
+        raise
+    if rank == 0:
+        store.set("open", "1")
 
 
 def seal(delivery: Delivery, number: int, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[str]]:
