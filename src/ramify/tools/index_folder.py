@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 import unicodedata
 import uuid
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ MEMORY_BYTES = 32_000_000
 SCHEMA = 2
 _BUILT_WITH = (ENGINE, VERSION, unicodedata.unidata_version)
 _MANIFEST, _LOCK, _PREFIX = "manifest.json", "lock", "index-"
+_REMOVALS, _PAUSE_SECONDS = 20, 0.05
+"""Then a folder is left, which the next build removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def _write(
         add_rows(files, _with_progress(reader, stamp[0], note), stamp[0])
         index = PassageIndex.of_rows(files, reader)
     except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+        _remove(new)
         raise
     manifest = Manifest(
         SCHEMA,
@@ -166,8 +169,17 @@ def _write(
     )
     _write_manifest(folder, manifest)
     for left in before:
-        shutil.rmtree(left)
+        _remove(left)
     return index
+
+
+def _remove(index: Path) -> None:
+    """Delete the folder of an index. Threads of tantivy, of any process that has it open, may write a lock meanwhile."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(index, ignore_errors=True)
+        if not index.exists():
+            return
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _with_progress(reader: PassageReader, size: int, note: Callable[[str], None]) -> Iterator[PassageRow]:

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,35 @@ def test_a_full_disk_is_named_and_nothing_is_left(case: Case, monkeypatch: pytes
     with pytest.raises(DataError, match=r"cannot be written .*No space left"):
         case.open()
     assert list(case.folder.glob("index-*")) == []
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_lock_that_tantivy_writes_into_a_folder_that_goes_does_not_keep_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch, is_rebuilt: bool
+) -> None:
+    def locked_at_first(folder: Path, ignore_errors: bool = False) -> None:
+        remove(folder, ignore_errors)
+        if not tries:
+            folder.mkdir()
+            (folder / ".tantivy-meta.lock").touch()
+        tries.append(folder)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if is_rebuilt:
+        case.open()
+    remove, tries = shutil.rmtree, list[Path]()
+    monkeypatch.setattr(shutil, "rmtree", locked_at_first)
+    if is_rebuilt:
+        case.corpus.write_text(lines(range(100)))
+        case.open()
+    else:
+        monkeypatch.setattr(index_folder, "add_rows", full)
+        with pytest.raises(DataError, match="No space left"):
+            case.open()
+    assert len(list(case.folder.glob("index-*"))) == is_rebuilt
+    assert len(tries) == 2
 
 
 def test_empty_and_missing_files(case: Case) -> None:
