@@ -183,9 +183,11 @@ def claimed_folder(key: str, path: Path, check: Callable[[], None]) -> Iterator[
         try:
             yield
         finally:
-            (path / LOCK).unlink()
-            if is_new and not any(path.iterdir()):
-                path.rmdir()
+            # Somebody may have removed it meanwhile, which is not to hide why the block failed.
+            with suppress(OSError):
+                (path / LOCK).unlink()
+                if is_new and not any(path.iterdir()):
+                    path.rmdir()
 
 
 def replace_file(path: Path, content: bytes) -> None:

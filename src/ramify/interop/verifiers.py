@@ -9,7 +9,6 @@ Tool servers run in this process, each trajectory with its own. A task is scored
 their results and the answer. Tasks that need a runtime of verifiers, or its loop (stop conditions, simulated users), are refused.
 """
 
-import asyncio
 import functools
 import inspect
 import json
@@ -17,6 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ramify.core.errors import ConfigError, MachineError
+from ramify.runtime.daemon_threads import DaemonThreads
+
+_MOST_THREADS = 16
+"""In which one tool runs at the same time."""
 
 
 class TasksetEnvironment:
@@ -110,11 +113,14 @@ def _servers(taskset: Any, kind: Any, config: Any) -> list[Any]:  # noqa: ANN401
 def _method(function: Any, position: int, name: str) -> Callable[..., Any]:  # noqa: ANN401 - a bound method
     """Return a method that runs a tool of the object's own server, with the tool's signature, and records the call."""
 
+    threads = DaemonThreads(f"tool {name}", _MOST_THREADS)
+
     @functools.wraps(function.__func__)
     async def call(self: TasksetEnvironment, **arguments: object) -> object:
         own = getattr(self._servers[position], function.__name__)
         is_async = inspect.iscoroutinefunction(own)
-        result = await (own(**arguments) if is_async else asyncio.to_thread(own, **arguments))
+        work = functools.partial(own, **arguments)
+        result = await (work() if is_async else threads.result(threads.submit(work)))
         key = f"call_{len(self._trace.nodes)}"
         record = {"id": key, "name": name, "arguments": json.dumps(arguments, default=str)}
         self._record({"role": "assistant", "tool_calls": [record]}, sampled=True)

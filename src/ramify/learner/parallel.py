@@ -409,7 +409,8 @@ def _beat(post: Post, ranks: Ranks, ended: threading.Event) -> None:
             _print(f"{error}")
             os._exit(1)
         except RuntimeError:
-            return
+            # The disk may be full for a moment.
+            continue
 
 
 def _wait(post: Post, kind: str, number: int, signalled: Sequence[float], patience: float) -> bytes | None:

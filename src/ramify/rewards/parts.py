@@ -27,6 +27,7 @@ from ramify.core.tree import Trajectory
 from ramify.files.user_code import load_function, one_line, place_of
 from ramify.rewards.configs import OwnPartConfig
 from ramify.rewards.extract import answer_of
+from ramify.runtime.daemon_threads import DaemonThreads
 
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 """The verdict on an answer ("" if there was none), in [0, 1]; None if there is no verdict."""
@@ -43,6 +44,9 @@ _BATCH = frozenset({"completions", "prompts", "trajectories"})
 
 _LARGEST = 1e9
 """Largest absolute value; its squares and means still fit float32."""
+
+_MOST_THREADS = 16
+"""In which one function runs at the same time."""
 
 _NO_REWARD = Reward(0.0, {})
 """The sum to which parts are added without a base reward."""
@@ -171,7 +175,8 @@ class FunctionPart:
     The function gets the parameters that it names, each a list with one entry per trajectory: `completions` (text after
     the prompt, including tool results), `prompts` (the problem's messages as (role, text) pairs), `answer` (lists of
     golds), `trajectories` (as recorded), and the free columns of the problems. It also gets `args`. A function with
-    `**columns` gets everything. A function that is not `async` runs in a thread.
+    `**columns` gets everything. A function that is not `async` runs in a thread, which is abandoned when the run stops before it
+    answers.
 
     A function with the parameters `solution_str` and `ground_truth` is verl's: it is called for each trajectory with the
     text after the prompt, the gold (a list where there are several), `data_source`, and as `extra_info` the columns of the
@@ -193,10 +198,12 @@ class FunctionPart:
     function: Callable[..., Any]
     name: str
     args: Mapping[str, Any] = field(default_factory=dict)
+    _threads: DaemonThreads = field(init=False, repr=False, compare=False)
     # A function may be for problems of one kind, as in TRL.
     always_applies = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_threads", DaemonThreads(f"reward {self.name}", _MOST_THREADS))
         if not callable(self.function):
             raise ConfigError(f"reward {self.name}: expected a function, got {type(self.function).__name__}")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
@@ -264,7 +271,7 @@ class FunctionPart:
                 return None, error
 
         if not inspect.iscoroutinefunction(self.function):
-            return await asyncio.to_thread(outcome)
+            return await self._threads.result(self._threads.submit(outcome))
         try:
             return await self.function(**arguments), None
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001

@@ -149,8 +149,8 @@ class CompatReward:
     system: Literal["arpo", "toolstar"]
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """Return one reward for each trajectory, in order."""
-        return tuple(self._score(trajectory) for trajectory in trajectories)
+        """Return one reward for each trajectory, in order. Runs in a thread, as Tool-Star's mathematics waits for math-verify."""
+        return await asyncio.to_thread(lambda: [self._score(trajectory) for trajectory in trajectories])
 
     def _score(self, trajectory: Trajectory) -> Reward:
         text = "".join(node.text for node in trajectory.nodes[1:]).replace(toolstar.END_OF_TURN, "")

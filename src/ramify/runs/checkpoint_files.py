@@ -13,6 +13,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,14 @@ def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> N
     """
     folders = checkpoints(run_dir)
     steps = {*list(folders)[-last:], *keep}
+    # One that somebody reads cannot go yet on some file systems; the next time it is a partial one.
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
-        remove(partial)
+        with suppress(OSError):
+            remove(partial)
     for step, folder in folders.items():
         if step not in steps:
-            partial = partial_of(folder)
-            remove(folder.rename(partial))
+            with suppress(OSError):
+                remove(folder.rename(partial_of(folder)))
 
 
 def advice_on_damaged(folder: Path) -> str:

@@ -1,7 +1,8 @@
 """The state that a training loop carries from step to step, and the checkpoints that store it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,6 +145,16 @@ class Saver:
         end, self._pending.end = self._pending.end, None
         if end is not None:
             end()
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Wait for the last checkpoint if the block fails: the thread that writes it would keep the process alive."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                self.settle()
+            raise
 
     def save(self, state: LoopState) -> Path:
         """Write a checkpoint of `state` now, unless the scheduled one exists; it gets no score. Returns its folder."""

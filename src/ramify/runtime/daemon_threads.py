@@ -1,7 +1,7 @@
-"""Threads for blocking functions: limited in number, and abandoned when they are late.
+"""Threads for blocking functions: limited in number and abandoned when they are late, or waited for in any case.
 
-A thread cannot be stopped. One whose caller has stopped waiting is abandoned: another one replaces it, and it does not
-keep the process alive at exit.
+A thread cannot be stopped. One of `DaemonThreads` whose caller has stopped waiting is abandoned: another one replaces it, and it does
+not keep the process alive at exit.
 """
 
 import asyncio
@@ -40,6 +40,21 @@ class Job(Generic[Value]):
             self.future.set_exception(error)
         else:
             self.future.set_result(value)
+
+
+async def to_its_end(function: Callable[..., Value], *arguments: object) -> Value:
+    """Run a function in a thread; a task that is cancelled meanwhile ends after it.
+
+    For files that whoever stops the task removes next.
+    """
+    thread = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait([thread])
+        # Looked at, or asyncio prints a traceback of it.
+        _ = thread.cancelled() or thread.exception()
+        raise
 
 
 class DaemonThreads:

@@ -20,6 +20,7 @@ from ramify.core.errors import EngineError
 from ramify.core.protocols import BucketEngine, Engine, Publisher
 from ramify.core.records import Floats, version_folder
 from ramify.learner.update import Learner
+from ramify.runtime.daemon_threads import to_its_end
 from ramify.sampler.memory_phases import MemoryPhases
 from ramify.sampler.sampler import Sampler
 from ramify.sampler.served_weights import LearnerBuckets, write_weights
@@ -189,7 +190,7 @@ class FolderPublisher:
         """
         target = version_folder(self._folder, version)
         try:
-            await asyncio.to_thread(write_weights, self._learner, target, self._dtype)
+            await to_its_end(write_weights, self._learner, target, self._dtype)
         except OSError as error:
             raise EngineError(
                 f"step {version}: the weights cannot be written for the engine: {error.filename or target}: "

@@ -94,7 +94,7 @@ def open_index(
             return index
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        with _locked(folder, note):
             return _bring_up_to_date(path, folder, note)
     except BROKEN as error:
         raise DataError(
@@ -261,7 +261,11 @@ def _write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
     with (folder / _LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"{folder}: another process works on the search index. Waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

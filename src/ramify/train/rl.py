@@ -36,7 +36,7 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
         TrainingError: Training cannot go on; the message says why.
     """
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-    with sampling(run.sampler, lambda: run.sampler) as session:
+    with run.saver.settled(), sampling(run.sampler, lambda: run.sampler) as session:
         # A run that is at its end already needs no server and no GPU for it.
         if state.step < last:
             prepare(run, session)

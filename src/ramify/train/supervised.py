@@ -89,7 +89,11 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
     """
     last, first = run.total_steps if max_steps is None else min(run.total_steps, max_steps), state.step
     outcomes: set[str] = set()
-    with _stopping(run.evaluation) as stop, run.console.phase(run.task.title, last, first) as phase:
+    with (
+        run.saver.settled(),
+        _stopping(run.evaluation) as stop,
+        run.console.phase(run.task.title, last, first) as phase,
+    ):
 
         def take_step(state: LoopState) -> LoopState:
             indices, cursor = run.order.take(state.cursor, run.batch_size)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ramify.core.json_types import part
 from ramify.files.durable import (
     LOCK,
     append_line,
+    claimed_folder,
     entries,
     locked_folder,
     parse_line,
@@ -62,6 +64,16 @@ def test_what_json_does_not_know_adds_no_line(tmp_path, record):
     with pytest.raises((TypeError, ValueError)):
         append_line(tmp_path / "a", record, synced=False)
     assert (tmp_path / "a").read_text() == '{"x":1}\n'
+
+
+def test_a_folder_that_somebody_removes_meanwhile_does_not_hide_what_failed(tmp_path):
+    def fail():
+        with claimed_folder("out", tmp_path / "out", lambda: None):
+            shutil.rmtree(tmp_path / "out")
+            raise DataError("the first error")
+
+    with pytest.raises(DataError, match="the first error"):
+        fail()
 
 
 def test_the_lock_is_held_by_one_and_no_link_is_followed(tmp_path):

@@ -1,5 +1,7 @@
 import asyncio
 import math
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from ramify.rewards.configs import AnswerRewardConfig, OwnPartConfig
 from ramify.rewards.judge import question_of
 from ramify.rewards.parts import FunctionPart, JudgePart, PartsReward, WeightedPart, load_reward
 from ramify.rewards.trajectory_rewards import AnswerReward
+from ramify.runtime.agent_loop import agent_loop
 
 
 def ended(answer: str, golds=("5",), status: ToolStatus | None = None, **info) -> Trajectory:
@@ -35,6 +38,16 @@ def ended(answer: str, golds=("5",), status: ToolStatus | None = None, **info) -
 
 def run(reward, *trajectories):
     return asyncio.run(reward.score(trajectories))
+
+
+def test_a_function_that_hangs_does_not_keep_a_run_that_stops() -> None:
+    hung = threading.Event()
+    part = FunctionPart(lambda completions: hung.wait(60.0), "slow")
+    began = time.monotonic()
+    with agent_loop() as agent, pytest.raises(TimeoutError):
+        agent.run(asyncio.wait_for(part.values([ended("5")]), 0.1))
+    assert time.monotonic() - began < 20.0
+    hung.set()
 
 
 def test_scores_are_weighted_and_others_reported() -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -278,6 +279,26 @@ def test_the_last_ones_are_kept_in_order_of_their_steps(tmp_path, model_folder):
     prune_checkpoints(tmp_path, 2)
     assert names(tmp_path) == ["step-000100", "step-1000000"]
     assert latest_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 1_000_000)
+
+
+def test_a_checkpoint_that_somebody_reads_on_a_network_disk_goes_the_next_time(
+    tmp_path, model_folder, monkeypatch
+):
+    """NFS keeps a file that is open under another name, so that its folder is not empty."""
+
+    def is_open(folder):
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(folder))
+
+    learner = trained(0)
+    for step in (1, 2):
+        save(checkpoint_folder(tmp_path, step), learner, model_folder)
+    monkeypatch.setattr(shutil, "rmtree", is_open)
+    prune_checkpoints(tmp_path, 1)
+    assert names(tmp_path) == [".step-000001.partial", "step-000002"]
+    prune_checkpoints(tmp_path, 1)
+    monkeypatch.undo()
+    prune_checkpoints(tmp_path, 1)
+    assert names(tmp_path) == ["step-000002"]
 
 
 @pytest.mark.parametrize(("keep", "left"), [((), [4]), ((1, 3), [1, 3, 4]), ((2, 8), [2, 4])])

@@ -1,5 +1,7 @@
 """Which checkpoints a run writes and keeps, their scores, and the way back to one of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
+from ramify.learner import optimizer_files
 from ramify.learner.guard import GuardState
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
@@ -55,6 +58,30 @@ def run(saver, scores, state=None, interrupt_at=()):
 
 def steps(folder):
     return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+
+
+def test_a_run_that_fails_while_its_checkpoint_cannot_be_written_leaves_no_thread_behind(
+    tmp_path, saver, monkeypatch
+):
+    """The thread waits for all files; the process would wait for the thread at its end."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    def fail():
+        with keeping.settled():
+            keeping.keep(LoopState().after_step(DataCursor(0, 0), 1.0))
+            raise DataError("a bad row")
+
+    keeping = replace(saver(save_every=1), in_background=True)
+    monkeypatch.setattr(optimizer_files, "write_tensors", full)
+    with pytest.raises(DataError, match="a bad row"):
+        fail()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    monkeypatch.undo()
+    run(keeping, [1.0, 2.0])
+    keeping.settle()
+    assert steps(tmp_path) == [1, 2]
 
 
 def test_a_checkpoint_is_judged_by_the_steps_that_its_weights_wrote(tmp_path, saver):

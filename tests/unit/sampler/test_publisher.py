@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -33,7 +34,7 @@ from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
 from ramify.modeling.memory_plan import GATHERED_ONCE
-from ramify.sampler import served_weights
+from ramify.sampler import publisher, served_weights
 from ramify.sampler.publisher import CopyPublisher, FolderPublisher, SharedPublisher
 from ramify.sampler.served_weights import LearnerBuckets, write_weights
 from random_trees import random_tree
@@ -83,6 +84,35 @@ def publish_twice(folder, learner, copied, computes=None):
             return engine.info().policy_version, await engine.score(PROBE)
 
     return asyncio.run(main())
+
+
+def test_a_folder_that_is_being_written_is_whole_before_a_run_that_stops_goes_on(
+    folder, tmp_path, monkeypatch
+):
+    """What comes next removes it, or it would stay in memory (/dev/shm) for good."""
+    is_cancelled, written = threading.Event(), []
+
+    def lingers(*of):
+        is_cancelled.wait(20.0)
+        write_weights(*of)
+        written.append(of)
+
+    async def main():
+        async with engine_of(folder, learner.model) as engine:
+            publishing = FolderPublisher(engine, tmp_path, "float32", learner, PROBE)
+            task = asyncio.create_task(publishing.publish(0))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            await asyncio.sleep(0.1)
+            assert not task.done()
+            is_cancelled.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    learner = learner_of(folder)
+    monkeypatch.setattr(publisher, "write_weights", lingers)
+    asyncio.run(main())
+    assert len(written) == 1
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -1,10 +1,13 @@
 """An index in a folder: opened when it fits, built anew otherwise, never half."""
 
+import fcntl
 import json
 import multiprocessing
 import os
 import random
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,18 @@ def test_a_long_build_says_how_far_it_is(case: Case, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("ramify.runtime.progress.NEXT_SECONDS", 0.0)
     case.open()
     assert case.notes[-1].startswith(f"{case.corpus}: index: 100% after 0 s")
+
+
+def test_who_waits_for_another_process_that_builds_it_says_so(case: Case) -> None:
+    case.folder.mkdir()
+    with (case.folder / "lock").open("w") as other, ThreadPoolExecutor(1) as second:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        opening = second.submit(case.open)
+        while not case.notes:
+            time.sleep(0.01)
+        assert case.notes == [f"{case.folder}: another process works on the search index. Waiting for it"]
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert len(opening.result(60.0)) == 300
 
 
 def test_it_is_built_once(case: Case) -> None:
@@ -265,7 +280,7 @@ def open_and_count(corpus: Path, folder: Path, start: object, out: object) -> No
     start.wait()
     notes: list[str] = []
     index = open_index(corpus, folder, note=notes.append)
-    out.put((len(index), len(notes), [p.id for p in index.search("w1", 20)]))
+    out.put((len(index), sum("building" in note for note in notes), [p.id for p in index.search("w1", 20)]))
 
 
 @pytest.mark.integration

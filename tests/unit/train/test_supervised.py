@@ -24,10 +24,14 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Dialect, Message, Problem
 from ramify.core.rank import Rank
 from ramify.core.tree import TreeKey
+from ramify.learner import optimizer_files
 from ramify.learner.parallel import Ranks
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
+from ramify.runs import resume
+from ramify.runs.recorder import Recorder
+from ramify.runs.state import Saver
 from said import tree_of
 
 CALL = "<python> print(42) </python> <result>\n42\n</result>"
@@ -81,6 +85,28 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
         results.append((report.loss, report.grad_norm))
     assert results[1] == pytest.approx(results[0], rel=1e-6)
     assert results[2] == pytest.approx(results[0], rel=1e-6)
+
+
+def test_a_run_that_fails_beside_its_checkpoint_leaves_nothing_of_it(recipe, tmp_path, monkeypatch):
+    """As on a GPU, where threads write checkpoints: one that waits for a file that cannot be written would keep the process."""
+    record = Recorder.step
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    def fails_later(recorder, step, metrics):
+        if step == 6:
+            raise DataError("a bad row")
+        record(recorder, step, metrics)
+
+    monkeypatch.setattr(
+        resume, "Saver", lambda *of, in_background: Saver(*of, in_background=not in_background)
+    )
+    monkeypatch.setattr(optimizer_files, "write_tensors", full)
+    monkeypatch.setattr(Recorder, "step", fails_later)
+    with pytest.raises(DataError, match="a bad row"):
+        run_sft(recipe([3] * 12), console(), Ranks(Rank()))
+    assert not any((tmp_path / "run" / "checkpoints").iterdir())
 
 
 def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path):

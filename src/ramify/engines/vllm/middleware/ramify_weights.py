@@ -122,7 +122,7 @@ def join(meeting: Meeting, rank: int, is_stopped: Callable[[], bool] = lambda: F
 def _require_folder(meeting: Meeting) -> None:
     """Refuse a folder that is gone: FileStore would wait five minutes for it, and the whole process with it."""
     if not Path(meeting.path).parent.is_dir():
-        raise RuntimeError("the meeting is over: its folder is gone")
+        raise RuntimeError("the meeting is over: its folder is gone, or this process cannot see it")
 
 
 def _wait_for_all(store: FileStore, meeting: Meeting, rank: int, is_stopped: Callable[[], bool]) -> None:
@@ -140,6 +140,7 @@ def _wait_for_all(store: FileStore, meeting: Meeting, rank: int, is_stopped: Cal
 
     try:
         while True:
+            _require_folder(meeting)
             if is_stopped() or store.check(["over"]):
                 raise RuntimeError("the meeting is over: the learner has left it")
             if not (missing := absent()):
