@@ -234,6 +234,9 @@ class MLflow:
         read_optional_key("MLFLOW_TRACKING_TOKEN")
         read_optional_key("MLFLOW_TRACKING_PASSWORD")
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        # Training waits for it, and its own limits come to a quarter of an hour.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
