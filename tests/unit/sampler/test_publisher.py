@@ -89,7 +89,7 @@ def publish_twice(folder, learner, copied, computes=None):
 def test_a_folder_that_is_being_written_is_whole_before_a_run_that_stops_goes_on(
     folder, tmp_path, monkeypatch
 ):
-    """What comes next removes it, or it would stay in memory (/dev/shm) for good."""
+    """The run removes it next: files that come later would stay in memory (/dev/shm) for good."""
     is_cancelled, written = threading.Event(), []
 
     def lingers(*of):
