@@ -189,12 +189,11 @@ class Learner:
         return logprobs
 
     def try_row(self, row: PackedRow) -> None:
-        """Compute gradients for a row on every rank and drop them, to see whether the row fits into memory."""
+        """Compute gradients for a row on every rank and drop them, to see whether the row fits beside the optimizer's state."""
         # With a sequence loss too, whether or not the objective has one: the largest pass that a step can need.
         losses, no_gradients = tuple(self._objective.token_losses), (np.zeros(len(row.written)),)
         work = RowGradients((row,), self._pass, losses, no_gradients, denominator=1.0, passes=1)
-        self.ranks.all("gradients", work)
-        self.ranks.all("drop")
+        self.ranks.all("try_gradients", work)
 
     def whole_parameter(self, name: str) -> torch.Tensor:
         """Return a parameter gathered from all ranks, without gradient; a single process returns the model's own tensor."""

@@ -141,6 +141,15 @@ class Worker:
         self.optimizers.step(factor)
         self.optimizers.zero_grad()
 
+    def try_gradients(self, work: RowGradients) -> None:
+        """Compute gradients and drop them, in the memory that the optimizer's state leaves: it is made at the end of the first step."""
+        device = compute_device(self.model)
+        state = self.optimizers.missing_bytes() if self.model.device == device else 0
+        held = torch.empty(state, dtype=torch.uint8, device=device)
+        self.gradients(work)
+        self.drop()
+        del held
+
     def drop(self) -> None:
         """Drop the gradients."""
         self.optimizers.zero_grad()

@@ -93,6 +93,18 @@ def test_a_row_of_the_size_is_computed_and_nothing_is_left(loss, monkeypatch):
     assert learner.optimizers.state_tensors() == {}
 
 
+def test_a_row_is_tried_beside_the_optimizers_state(monkeypatch):
+    """A new run has none, and would run out at its second update."""
+
+    def far_too_large(optimizers):
+        return 1 << 60
+
+    dry_step(build.learner(build.tiny_model()), 290, 120)
+    monkeypatch.setattr(Optimizers, "missing_bytes", far_too_large)
+    with pytest.raises(RuntimeError, match="allocate"):
+        dry_step(build.learner(build.tiny_model()), 290, 120)
+
+
 def test_what_does_not_fit_is_told_in_a_line(monkeypatch):
     def too_large(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
