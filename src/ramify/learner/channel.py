@@ -1,4 +1,5 @@
-"""Places where ranks leave messages for each other: a private folder on one machine, the launcher's TCP store on several.
+"""Places where ranks leave messages for each other: a private folder on one machine, the launcher's TCP store on several
+machines, or wherever the run has a secret.
 
 Nothing is trusted because it is there: messages are signed (`learner.seal`). The folder also keeps other users out, so that they
 cannot end the run.
@@ -271,7 +272,7 @@ def open_channel(
 
     Args:
         rank: This process.
-        secret: The run's secret, where one was set; a folder has its own.
+        secret: The run's secret; without one ranks on one machine meet in a folder, which has its own.
         environ: What torchrun says of the run.
         patience: Seconds to wait for the others.
 
@@ -279,7 +280,8 @@ def open_channel(
         ConfigError: It cannot be opened or reached, or ranks on several machines have no secret.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "")
-    if not rank.on_one_machine:
+    # Of a run on several machines (torchrun --nnodes MIN:MAX) one may be left, whose ranks must find what the store says.
+    if secret is not None or not rank.on_one_machine:
         signer = Seal(checked_secret(secret), run)
         return TcpStore(PrefixStore("ramify", _tcp_store(rank, environ, patience))), signer
     folder = Folder(folder_path(environ))
