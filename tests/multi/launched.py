@@ -40,11 +40,12 @@ def start(size, *arguments, restarts=0, program=("-m", "ramify"), launcher=None,
     )  # fmt: skip
 
 
-def start_by_hand(recipe, port, size, command="sft", **environment):
-    """Ranks that a person starts one by one; they cannot know that they are on one machine."""
+def start_by_hand(recipe, port, size, command="sft", program=("-m", "ramify"), folders=None, **environment):
+    """Ranks that a person starts one by one, `folders`: where; they cannot know that they are on one machine."""
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "ramify", command, str(recipe)],
+            [sys.executable, *program, command, str(recipe)],
+            cwd=folders and folders[number],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -4,9 +4,20 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
-from launched import finish, forked_ramify, free_port, ours, ramify, ranks_of, start, wait_until
+from launched import (
+    finish,
+    forked_ramify,
+    free_port,
+    ours,
+    ramify,
+    ranks_of,
+    start,
+    start_by_hand,
+    wait_until,
+)
 from test_runs import last_checkpoint, trees, weights
 
 from e2e_runs import TRAIN, write_task
@@ -108,6 +119,23 @@ def test_of_two_machines_one_is_left_and_the_run_goes_on_there(tmp_path, model_f
     assert status == 0, output
     assert "going on from" in output
     assert len(read_metrics(run / "metrics.jsonl")) == 12
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_machine_that_is_gone_without_a_word_ends_the_run(tmp_path, model_folder, lost):
+    """A process that stands still keeps its connections, as a machine without power does."""
+    recipe = write_task(tmp_path / "task", model_folder, COPY)
+    ranks = start_by_hand(
+        recipe, free_port(), 2, "train", program=[str(Path(__file__).with_name("hurried.py"))],
+        RAMIFY_SECRET="3f" * 32, LOCAL_RANK="0",
+    )  # fmt: skip
+    wait_until(lambda: steps_done(recipe.parent / "run") >= 2, ranks[0])
+    os.kill(ranks[lost].pid, signal.SIGSTOP)
+    status, output = finish(ranks[1 - lost], 60)
+    assert status == 1
+    assert ("rank 1: no sign of life for" in output and "go on with --resume" in output) == (lost == 1)
+    os.kill(ranks[lost].pid, signal.SIGKILL)
+    finish(ranks[lost])
 
 
 def test_a_restart_does_not_go_on_with_a_run_of_somebody_else(tmp_path, model_folder, forked):

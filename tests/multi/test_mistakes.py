@@ -1,10 +1,15 @@
 """What can be wrong with several processes: one line from rank 0, all ranks end, nothing is lost."""
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from launched import by_hand, forked_ramify, free_port, ours, ramify
+from launched import by_hand, finish, forked_ramify, free_port, ours, ramify
+from launched import start_by_hand as start_by_hand_at
 from torch.distributed import HashStore
 
 from e2e_runs import SFT, write_task
@@ -104,6 +109,63 @@ def test_a_rank_that_never_comes(monkeypatch):
         parallel.connect_ranks(Rank(0, 2, local_size=2, is_supervised=True), {}),
     ):
         pass
+
+
+def test_the_other_ranks_read_their_files_before_they_wait_for_rank_0(monkeypatch, tmp_path):
+    """Rank 0 reads them at the same time: checksums of large weights take minutes."""
+
+    class WasReadError(Exception):
+        pass
+
+    def read():
+        raise WasReadError
+
+    monkeypatch.setattr(parallel, "JOIN_SECONDS", 1)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    handlers = [(sign, signal.getsignal(sign)) for sign in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with pytest.raises(WasReadError):
+            parallel.serve(Rank(1, 2, local=1, local_size=2, is_supervised=True), read, lambda _: None)
+    finally:
+        for sign, handler in handlers:
+            signal.signal(sign, handler)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_rank_that_waits_for_rank_0_can_be_stopped(recipe, sign):
+    with socket.socket() as store:
+        store.bind(("127.0.0.1", 0))
+        store.listen()
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "ramify", "sft", str(recipe)],
+            env={**os.environ, **by_hand(1, 2, store.getsockname()[1], RAMIFY_SECRET=SECRET)},
+        )
+        store.settimeout(60)
+        store.accept()
+        waiting.send_signal(sign)
+        assert waiting.wait(10) == -sign
+
+
+def test_a_run_folder_that_not_all_ranks_see(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, LONG.replace('"{folder}/run"', '"run"'))
+    machines = [tmp_path / name for name in ("first", "second")]
+    for machine in machines:
+        machine.mkdir()
+    ranks = start_by_hand_at(
+        recipe,
+        free_port(),
+        2,
+        program=[str(Path(__file__).with_name("hurried.py"))],
+        folders=machines,
+        RAMIFY_SECRET=SECRET,
+    )
+    (status, output), (served, _) = map(finish, ranks)
+    assert (status, served) == (2, 0)
+    (line,) = [line for line in ours(output) if line.startswith("ramify")]
+    assert line.startswith(
+        f"ramify sft: run.dir: rank 1 on {socket.gethostname()} does not see what rank 0 writes to run/"
+    )
+    assert not list((machines[0] / "run").glob(".*"))
 
 
 def test_a_rank_with_another_secret():

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,23 +32,18 @@ from ramify.learner.channel import open_channel
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.post import Post, finish
 from ramify.learner.seal import EVERY_RANK, ForgedError
+from ramify.learner.signs_of_life import GONE, SILENCE_SECONDS, Pulse, print_error, show_life, watch
 from ramify.learner.wire import WireError
 from ramify.learner.worker import Reference, Worker
 
 JOIN_SECONDS = 300
 """How long rank 0 waits for the others, and they for it."""
-_BEAT_SECONDS = 2.0
-_SILENCE_SECONDS = 120.0
-"""After this long without a sign of life from rank 0 the others end."""
-_PATIENCE_SECONDS = 20.0
-"""After this long in a collective that a failed rank will not join, the run ends."""
 _AFTER_SIGNAL_SECONDS = 5.0
 _LEAVING_SECONDS = 3.0
 _COLLECTIVE = timedelta(minutes=30)
 _CALL, _END = b"call", b"end"
 
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket", "timed out", "store")
-_GONE = "another rank is gone. Earlier checkpoints are whole: go on with --resume"
 
 
 class Plan(Protocol):
@@ -81,7 +75,7 @@ class _Failure:
             return cls(str(error), isinstance(error, UserError))
         text = " ".join(str(error).split())
         if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _LOST):
-            return cls(_GONE, False)
+            return cls(GONE, False)
         reason = f"{type(error).__name__}: {text}"[:300]
         return cls(
             f"rank {rank.number}: {reason}. Earlier checkpoints are whole: fix that and go on with --resume",
@@ -253,7 +247,9 @@ def connect_ranks(rank: Rank, must_match: Mapping[str, str], secret: str | None 
             post = meeting.meet_all(rank, must_match, JOIN_SECONDS)
             ranks = Ranks(rank, post, meeting)
             post.send("go")
-            threading.Thread(target=_beat, args=(post.clone(), ranks, ended), daemon=True).start()
+            threading.Thread(
+                target=watch, args=(post.clone(), rank, lambda: ranks.waits_since, ended), daemon=True
+            ).start()
             # Collectives begin with one in which a rank that has failed is waited for, too.
             ranks.waits_since = time.monotonic()
             _join(rank, post)
@@ -292,21 +288,29 @@ def serve(
         secret: See `connect_ranks`.
     """
     signalled: list[float] = []
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        # Rank 0 gets the signal too, saves, and says when to end.
-        signal.signal(sign, lambda *_: signalled.append(time.monotonic()))
     post: Post | None = None
+    # Until rank 0 answers there is nothing to save, and torch's store would wait for it.
+    _on_signals(signal.SIG_DFL)
     try:
+        # Rank 0 reads the weights for their checksums, which may take minutes, at the same time.
+        prepared = _prepared(prepare)
         channel, seal = open_channel(rank, secret, os.environ, JOIN_SECONDS)
         post = Post(channel, seal).say_hello(rank, JOIN_SECONDS)
-        if post is None or not _has_joined(rank, post, prepare, signalled):
+        if post is None:
             return 1
+        # Rank 0 gets the signal too, saves, and says when to end.
+        _on_signals(lambda *_: signalled.append(time.monotonic()))
+        post.send("joined", json.dumps(prepared).encode(), sender=rank.number)
+        if "mistake" in prepared or _wait(post, "go", 0, signalled, JOIN_SECONDS) is None:
+            return 1
+        if not rank.on_one_machine:
+            threading.Thread(target=show_life, args=(post.clone(), rank), daemon=True).start()
         _join(rank, post)
         return _serve(rank, post, read_plan, signalled)
     except ConfigError as error:
         if rank.local == 0:
             # Another machine than that of rank 0, which cannot tell it.
-            _print(f"{error}")
+            print_error(f"{error}")
         raise
     except RuntimeError:
         # The store or another rank is gone; rank 0 tells it, or torchrun.
@@ -315,27 +319,28 @@ def serve(
         if post is not None:
             with suppress(RuntimeError):
                 post.send_first("failed", f"{error}".encode())
-        _print(f"rank {rank.number}: {error}")
+        print_error(f"rank {rank.number}: {error}")
         return 1
     finally:
         _leave()
 
 
-def _has_joined(
-    rank: Rank, post: Post, prepare: Callable[[], Mapping[str, str]], signalled: Sequence[float]
-) -> bool:
+def _on_signals(handler: Any) -> None:  # noqa: ANN401 - of `signal.signal`
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, handler)
+
+
+def _prepared(prepare: Callable[[], Mapping[str, str]]) -> dict[str, str]:
     try:
-        answer = dict(prepare())
+        return dict(prepare())
     except RamifyError as error:
-        answer = {"mistake": str(error)}
-    post.send("joined", json.dumps(answer).encode(), sender=rank.number)
-    return "mistake" not in answer and _wait(post, "go", 0, signalled, JOIN_SECONDS) is not None
+        return {"mistake": str(error)}
 
 
 def _serve(rank: Rank, post: Post, read_plan: ReadPlan, signalled: Sequence[float]) -> int:
     ranks = Ranks(rank)
     for number in count(1):
-        command = _wait(post, "command", number, signalled, _SILENCE_SECONDS)
+        command = _wait(post, "command", number, signalled, SILENCE_SECONDS)
         if command is None:
             return 1
         if command == _END:
@@ -387,45 +392,16 @@ def _leave() -> None:
             dist.destroy_process_group()
 
 
-def _print(message: str) -> None:
-    sys.stderr.write(f"error: {message}\n")
-    sys.stderr.flush()
-
-
-def _beat(post: Post, ranks: Ranks, ended: threading.Event) -> None:
-    """Show that rank 0 lives; end it if a rank has failed and it waits for that one in a collective."""
-    for number in count(1):
-        if ended.wait(_BEAT_SECONDS):
-            return
-        try:
-            post.send("beat", b"%d" % number)
-            since = ranks.waits_since
-            if since is None or time.monotonic() - since <= _PATIENCE_SECONDS:
-                continue
-            if (failure := post.read("failed", sender=EVERY_RANK)) is not None:
-                _print(failure.decode())
-                os._exit(1)
-        except ForgedError as error:
-            _print(f"{error}")
-            os._exit(1)
-        except RuntimeError:
-            # The disk may be full for a moment.
-            continue
-
-
 def _wait(post: Post, kind: str, number: int, signalled: Sequence[float], patience: float) -> bytes | None:
     """Return a message of rank 0; None if the run has ended, or it is silent."""
-    beat, last = 0, time.monotonic()
+    pulse = Pulse(post, 0)
     while True:
         content = post.wait(kind, number=number, seconds=1.0)
         if content is not None:
             return content
         if post.read("ended") is not None:
             return post.read(kind, number=number)
-        # Beats count up, so that an old one shows no life.
-        if (latest := int(post.read("beat") or b"0")) > beat:
-            beat, last = latest, time.monotonic()
-        silence = time.monotonic() - last
+        silence = pulse.silence()
         if silence > patience or (signalled and silence > _AFTER_SIGNAL_SECONDS):
             return None
 
@@ -439,4 +415,4 @@ def _answer(work: Callable[[], Any], rank: Rank, post: Post) -> tuple[Any, Excep
         with suppress(RuntimeError):
             # The first failure counts; others may only follow from it.
             post.send_first("failed", failure.message.encode())
-        return failure, None if failure.message == _GONE else error
+        return failure, None if failure.message == GONE else error

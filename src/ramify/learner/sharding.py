@@ -32,7 +32,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ramify.learner.forward import empty_pass
-from ramify.modeling.memory_plan import Layout
+from ramify.modeling.lora import adapter_tensors
+from ramify.modeling.memory_plan import Gather, Layout, ModelSize, gathered_bytes
+from ramify.modeling.numerics import compute_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,18 @@ def is_sharded(model: torch.nn.Module) -> bool:
 def computes_by_layer(model: PreTrainedModel) -> bool:
     """Return True if every process must make the same number of passes."""
     return is_sharded(model) and getattr(model, "gather", "once") == "by_layer"
+
+
+def bytes_when_whole(model: PreTrainedModel) -> int:
+    """Return the bytes that a pass with gradient takes because weights and gradients are split; 0 if they are not."""
+    if not is_sharded(model):
+        return 0
+    adapter = {id(tensor) for tensor in adapter_tensors(model).values()}
+    shapes = {name: p.shape for name, p in model.named_parameters() if id(p) not in adapter}
+    trained = sum(p.numel() for p in model.parameters() if id(p) in adapter)
+    gather: Gather = "by_layer" if computes_by_layer(model) else "once"
+    parts = gathered_bytes(ModelSize.of(shapes, trained), compute_dtype(model).itemsize, gather)
+    return sum(parts.values())
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 Every method is called on all ranks at once (`learner.parallel`), each with the rows of its own.
 """
 
+import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ramify.algos.losses import LossInputs, LossOutput, TokenLoss
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.records import Floats, Ints, PackedRow
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.forward import PassSettings, backward_row, empty_pass, forward_row
@@ -43,6 +45,7 @@ RowValues: TypeAlias = tuple[Floats, Floats | None]
 """Logprobs of a row's response tokens, and their entropies on request, nats. [W] each"""
 
 _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,21 @@ class Worker:
                 if not all_finite(own_part(tensor)):
                     return f"{what} of {name}"
         return None
+
+    def require_file(self, file: Path, number: int, seconds: float) -> None:
+        """Wait for a file that rank 0 has written in the run's folder: a shared disk may show it late.
+
+        Raises:
+            ConfigError: It does not come.
+        """
+        until = time.monotonic() + seconds
+        while not file.exists():
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"run.dir: rank {number} on {socket.gethostname()} does not see what rank 0 writes to {file.parent}. Name a "
+                    "folder on a disk that all machines share."
+                )
+            time.sleep(_LOOK_SECONDS)
 
     def write_state(self, folder: Path, number: int, count: int) -> None:
         """Write this rank's part of the optimizer state into a folder.

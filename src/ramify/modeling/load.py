@@ -6,6 +6,7 @@ trees; which experts a token goes to depends on the token alone. Models with lin
 need a row for each context of a trajectory (`packs_trees`). Of a model that also reads pictures the text decoder is loaded.
 """
 
+import json
 import logging
 import re
 import warnings
@@ -355,8 +356,10 @@ def save_model(
     if has_adapters(model):
         save_adapter(model, path, weights=weights, tensors=tensors)
         return
+    # In a thread beside a pass the model may hold gathered weights, of another type than those it trains.
+    dtype = next((t.dtype for t in (tensors or {}).values() if t.is_floating_point()), model.dtype)
     if whole := whole_model(model):
-        whole.save(path, model.dtype, (tensors or model.state_dict()) if weights else None)
+        whole.save(path, dtype, (tensors or model.state_dict()) if weights else None)
         return
     written = None if weights and tensors is None else dict(tensors or {})
     generation = model.generation_config
@@ -366,8 +369,11 @@ def save_model(
     finally:
         model.generation_config = generation
     (path / "generation_config.json").unlink()
+    config = path / "config.json"
+    if (record := json.loads(config.read_bytes()))["dtype"] != (name := str(dtype).removeprefix("torch.")):
+        config.write_text(json.dumps(record | {"dtype": name}, indent=2) + "\n", encoding="utf-8")
     # transformers makes the weights readable by their owner only, unlike all other files.
-    mode = (path / "config.json").stat().st_mode
+    mode = config.stat().st_mode
     for file in path.glob("*.safetensors"):
         file.chmod(mode)
 

@@ -350,7 +350,7 @@ def plan_of(job: Job, layout: Layout = GATHERED_ONCE, *, recompute: bool = False
     parts = {
         **_row(job, recompute),
         **({} if layout.offload else state),
-        **_gathered(job, layout.gather),
+        **(gathered_bytes(job.size, job.number_bytes, layout.gather) if job.is_split else {}),
         **job.beside,
     }
     host = sum(state.values()) if layout.offload else 0
@@ -381,19 +381,19 @@ def _state(job: Job) -> dict[str, int]:
     }
 
 
-def _gathered(job: Job, gather: Gather) -> dict[str, int]:
-    """Count weights that are whole while they compute, and gradients that are whole until they are summed."""
-    size, number = job.size, job.number_bytes
-    if not job.is_split:
-        return {}
+def gathered_bytes(size: ModelSize, number_bytes: int, gather: Gather) -> dict[str, int]:
+    """Return the bytes of split weights that are whole while they compute, and of gradients that are whole until they are summed."""
     trained = 0 if size.adapter else 1
     if gather == "once":
         weights = size.base + size.adapter
         # The head's gradient has a tensor of its own; a tied embedding has one besides.
-        gradients = job.trained + trained * size.is_tied * size.head
+        gradients = (size.adapter or size.base) + trained * size.is_tied * size.head
     else:
         weights = size.outside + _LAYERS_AT_ONCE * size.layer + size.adapter
         # The row counts that of the embedding; that of a tied head is another tensor.
         tables = size.outside if size.is_tied else size.outside - size.head
         gradients = trained * (tables + _GRADIENTS_AT_ONCE * size.layer) + size.adapter
-    return {"gathered weights": number * weights, "gradients before they are summed": _FLOAT * gradients}
+    return {
+        "gathered weights": number_bytes * weights,
+        "gradients before they are summed": _FLOAT * gradients,
+    }

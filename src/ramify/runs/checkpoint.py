@@ -13,6 +13,7 @@ vLLM loads every safetensors file beside `config.json`.
 """
 
 import json
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ from ramify.modeling.plain_folder import COMPANIONS, GENERATION, generation_defa
 from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 
 _POLL_SECONDS = 0.05
+_SHOWN_SECONDS = 60.0
+"""After this long every machine shows a new file; NFS may take half of it."""
 _WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
 
@@ -59,13 +62,14 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
 def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes]) -> None:
     """Check before the first step that a checkpoint can be written.
 
-    Writes everything but the tensors into a folder of `run_dir` and removes it again; for the tensors it checks the free
-    space.
+    Writes everything but the tensors into a folder of `run_dir`, has all ranks look for it and removes it again; for the
+    tensors it checks the free space.
 
     Raises:
         MachineError: There is too little space for one checkpoint.
         TrainingError: The disk cannot be written.
         DataError: transformers or peft refuses to save the model.
+        UserError: A rank does not see the folder.
     """
     model, optimizers = learner.model, learner.optimizers
     weights = sum(p.numel() * p.element_size() for _, p in saved_parameters(model))
@@ -82,6 +86,9 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         scratch.mkdir()
         save_model(model, scratch, weights=False)
         _write_companions(scratch, companions)
+        # Of this start: another machine's folder of that name may hold what an earlier run has left.
+        mark = scratch / secrets.token_hex(8)
+        mark.touch()
     except OSError as error:
         raise TrainingError(
             f"{error.filename or scratch}: cannot be written: {error.strerror}. Make room there, and go on with --resume."
@@ -90,6 +97,9 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         raise DataError(
             f"model.path: a checkpoint of this model cannot be saved: {first_line(error)}"
         ) from error
+    else:
+        ranks = learner.ranks
+        ranks.each("require_file", [(mark, number, _SHOWN_SECONDS) for number in range(ranks.rank.size)])
     finally:
         with suppress(OSError):
             remove(scratch)

@@ -10,6 +10,7 @@ import torch
 
 from ramify.core.errors import MachineError, TrainingError
 from ramify.learner.pack import pack
+from ramify.learner.sharding import bytes_when_whole
 from ramify.learner.update import Learner, sequence_tree
 from ramify.modeling.load import packs_trees
 from ramify.modeling.numerics import available_bytes, compute_device
@@ -41,7 +42,7 @@ def prepare_rows(learner: Learner, row_tokens: int, context_tokens: int, console
         )
     # The optimizer's state is yet to come; it lies where the weights do.
     pending = learner.optimizers.missing_bytes() if model.device == compute_device(model) else 0
-    room = available_bytes(compute_device(model)) - pending
+    room = available_bytes(compute_device(model)) - pending - bytes_when_whole(model)
     if needs_checkpointing(model, row_tokens, room):
         learner.ranks.all("recompute")
         console.note(

@@ -23,12 +23,16 @@ from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, MachineError, TrainingError
+from ramify.core.rank import Rank
 from ramify.learner import optimizer_files
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.pack import pack
+from ramify.learner.parallel import make_mesh
+from ramify.learner.sharding import Sharding, gathered, shard
 from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import add_lora
+from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.modeling.plain_folder import GENERATION
 from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 from ramify.runs import checkpoint
@@ -589,6 +593,24 @@ def test_a_checkpoint_that_threads_write_is_the_one_that_would_have_been_written
         end()
     assert read_state(tmp_path / "meanwhile", "") == STATE
     assert files(tmp_path / "meanwhile") == files(tmp_path / "at_once")
+
+
+def test_a_checkpoint_that_a_thread_writes_beside_a_pass_names_the_type_of_its_weights(tmp_path):
+    """The pass gathers them in the type that it computes in."""
+    model = build.tiny_model()
+    try:
+        shard(model, Sharding(make_mesh(Rank(), "cpu", 1), torch.bfloat16, GATHERED_ONCE))
+        learner = build.learner(model)
+        is_gathered, config = threading.Event(), tmp_path / ".c.partial" / "config.json"
+        with just_before("open", config, lambda: is_gathered.wait(20)):
+            end = save_checkpoint(tmp_path / "c", learner, STATE, {}, in_background=True)
+            with gathered(model):
+                assert model.dtype == torch.bfloat16
+                is_gathered.set()
+                end()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert json.loads((tmp_path / "c" / "config.json").read_text())["dtype"] == "float32"
 
 
 @pytest.mark.parametrize("where", ["weights", "state"])

@@ -10,13 +10,17 @@ from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.losses import GspoSurrogate
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import MachineError
+from ramify.core.rank import Rank
 from ramify.learner.configs import OptimizerConfig
 from ramify.learner.optimizer import Optimizers
+from ramify.learner.parallel import make_mesh
+from ramify.learner.sharding import Sharding, shard
 from ramify.learner.worker import Worker
 from ramify.modeling.load import load_model, save_model
-from ramify.modeling.memory_plan import row_bytes
+from ramify.modeling.memory_plan import SHARES, Job, Layout, ModelSize, plan_of, row_bytes
 from ramify.modeling.numerics import available_bytes
 from ramify.obs.console import RunConsole
+from ramify.train import row_memory
 from ramify.train.row_memory import dry_step, prepare_rows
 
 
@@ -55,6 +59,23 @@ def test_what_the_optimizer_will_take_is_no_room_for_rows(monkeypatch):
         parameter.grad = torch.zeros_like(parameter)
     optimizers.step(1.0)
     assert optimizers.missing_bytes() == 0
+
+
+@pytest.mark.parametrize("gather", ["once", "by_layer"])
+def test_rows_share_the_memory_with_weights_that_are_gathered(monkeypatch, gather):
+    """As the plan of the same job says, by which `ramify doctor` goes."""
+    model = build.tiny_model()
+    size = ModelSize.of({name: p.shape for name, p in model.named_parameters()})
+    plan = plan_of(Job(model.config, size, 2, 500, device="cpu"), Layout(gather))
+    try:
+        shard(model, Sharding(make_mesh(Rank(), "cpu", 1), torch.bfloat16, Layout(gather)))
+        # The weights are there already.
+        needed = plan.total - plan.parts["weights"] + (1 / SHARES["cpu"] - 1) * plan.row
+        for room, recompute in ((1.001 * needed, False), (0.999 * needed, True)):
+            monkeypatch.setattr(row_memory, "available_bytes", lambda _, room=room: int(room))
+            assert ("do not fit into memory" in notes_of(model, 500)) == recompute
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_rows_of_single_trajectories_are_announced(tmp_path):
