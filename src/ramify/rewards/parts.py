@@ -41,6 +41,8 @@ _SINGLE = frozenset({"completion", "final_answer", "trajectory"})
 """Parameters of a function that is called for one answer at a time."""
 _BATCH = frozenset({"completions", "prompts", "trajectories"})
 """Parameters of one that is called for all of a problem's answers."""
+_ANY_COLUMN = frozenset({"extra_info", "trajectory", "trajectories"})
+"""Parameters in which all columns come."""
 
 _LARGEST = 1e9
 """Largest absolute value; its squares and means still fit float32."""
@@ -216,6 +218,16 @@ class FunctionPart:
             ) from None
         if unknown := [key for key in self.args if key not in parameters and not _takes_all(parameters)]:
             raise ConfigError(f"reward {self.name}: args.{unknown[0]}: the function has no such parameter")
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The parameters, which may name columns of the data."""
+        return frozenset(inspect.signature(self.function).parameters)
+
+    @property
+    def reads_any(self) -> bool:
+        """True if the function can read any column."""
+        return bool(self.columns & _ANY_COLUMN) or _takes_all(inspect.signature(self.function).parameters)
 
     def check_columns(self, columns: Iterable[str]) -> None:
         """Check that problems with these columns have all that the function needs.

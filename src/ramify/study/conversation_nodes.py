@@ -14,7 +14,9 @@ from ramify.core.tree import Node, NodePath, Source, StopReason, node_id
 
 
 def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
-    """Return the nodes of a path that begins with a turn at `start`; what follows the last turn is left out.
+    """Return the nodes of a path that begins with a turn at `start`.
+
+    The results of the last turn's calls are its own; of what else follows it nothing is kept.
 
     Raises:
         RowError: A turn has another number of results than of calls, or follows a turn directly.
@@ -38,14 +40,17 @@ def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
             raise RowError("a turn follows another directly")
         if not is_last and turn.calls and len(results) != len(turn.calls):
             raise RowError("a turn has another number of results than of calls")
-        nodes.append(turn_node(turn, path, is_last=is_last))
+        node = turn_node(turn, path, is_last=is_last)
+        # Calls and results may come without ids, which an endpoint asks for.
+        named = tuple(
+            replace(result, call_id=call.id) for call, result in zip(node.calls, results, strict=False)
+        )
         if not is_last:
-            # Calls and results may come without ids, which an endpoint asks for.
-            named = [
-                replace(result, call_id=call.id)
-                for call, result in zip(nodes[-1].calls, results, strict=False)
-            ]
-            nodes.append(reply_node((*path, 0), named or results, messages))
+            nodes += [node, reply_node((*path, 0), named or results, messages)]
+        elif named and len(named) == len(node.calls):
+            nodes.append(replace(node, results=named))
+        else:
+            nodes.append(node)
     return nodes
 
 

@@ -1,12 +1,12 @@
 """Runs of other trainers as recorded trees: `traces.jsonl` of verifiers 0.4, and JSON lines with messages and a reward.
 
-Conversations that begin with the same messages are trajectories of one problem.
+Conversations that begin with the same messages are trajectories of one problem, unless their task differs in what it does not show.
 """
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Conversation:
         answer: The accepted answers, if they are known.
         info: Further columns.
         tools: JSON text of the tools that it was offered; "" if none.
+        hidden: Those of the columns that make it another problem than one with the same prompt.
     """
 
     prompt: tuple[Message, ...]
@@ -61,12 +62,14 @@ class Conversation:
     answer: tuple[str, ...]
     info: Mapping[str, Any]
     tools: str
+    hidden: Mapping[str, Any]
 
     @property
     def problem(self) -> str:
-        """A checksum of the prompt, the answers and the tools, which names the problem."""
+        """A checksum of the prompt, the answers, the tools and the hidden columns, which names the problem."""
         prompt = [[message.role, message.text] for message in self.prompt]
-        text = json.dumps([prompt, list(self.answer), self.tools])
+        hidden = [dict(self.hidden)] if self.hidden else []
+        text = json.dumps([prompt, list(self.answer), self.tools, *hidden], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -78,11 +81,13 @@ class ForeignRun:
         trees: One for each problem, in the order of their first conversations.
         tools: JSON text of the tools of each; "" if none.
         left_out: Number of conversations that cannot be used, by reason.
+        differing: Columns in which conversations of one problem differ.
     """
 
     trees: tuple[TracedTree, ...]
     tools: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
+    differing: tuple[str, ...] = ()
 
 
 def is_foreign(path: Path) -> bool:
@@ -113,8 +118,12 @@ def _record(path: Path, row: int, line: bytes) -> dict[str, Any]:
         raise DataError(f"{error}. Correct or remove the row; each is one line.") from None
 
 
-def read_conversations(path: Path) -> ForeignRun:
+def read_conversations(path: Path, columns: Collection[str] = ()) -> ForeignRun:
     """Read a file of conversations.
+
+    Args:
+        path: The file.
+        columns: Those whose values make another problem of the same prompt. Of verifiers' traces all of the task's data do.
 
     Raises:
         DataError: The file or a line cannot be read, or no conversation can be used.
@@ -126,7 +135,7 @@ def read_conversations(path: Path) -> ForeignRun:
             continue
         for record in _traces(_record(path, row, line)):
             try:
-                conversation = _conversation(part()(record))
+                conversation = _conversation(part()(record), columns)
                 groups.setdefault(conversation.problem, []).append(conversation)
             except RowError as error:
                 left_out[error.reason] += 1
@@ -138,7 +147,22 @@ def read_conversations(path: Path) -> ForeignRun:
             f"{path}: no conversation with a turn and a reward. {reasons or 'The file is empty.'}"
         )
     trees = tuple(_tree(slot, group) for slot, group in enumerate(groups.values()))
-    return ForeignRun(trees, tuple(group[0].tools for group in groups.values()), dict(left_out))
+    tools = tuple(group[0].tools for group in groups.values())
+    return ForeignRun(trees, tools, dict(left_out), _differing(groups.values()))
+
+
+def _differing(groups: Iterable[Sequence[Conversation]]) -> tuple[str, ...]:
+    return tuple(
+        sorted(
+            {
+                key
+                for group in groups
+                for each in group[1:]
+                for key in each.info.keys() | group[0].info.keys()
+                if each.info.get(key) != group[0].info.get(key)
+            }
+        )
+    )
 
 
 def _traces(record: Mapping[str, Any]) -> Iterator[Any]:
@@ -150,7 +174,7 @@ def _traces(record: Mapping[str, Any]) -> Iterator[Any]:
         yield record
 
 
-def _conversation(record: Mapping[str, Any]) -> Conversation:
+def _conversation(record: Mapping[str, Any], columns: Collection[str]) -> Conversation:
     if "nodes" in record:
         return _of_verifiers(record)
     messages, by_model = _of_columns(record)
@@ -161,7 +185,8 @@ def _conversation(record: Mapping[str, Any]) -> Conversation:
         for name, value in record.items()
         if name not in ("messages", "completion", "prompt", "tools", "answer", *_REWARDS)
     }
-    return _read(messages, by_model, reward, record.get("answer"), others, record.get("tools"))
+    hidden = {name: others[name] for name in columns if name in others}
+    return _read(messages, by_model, reward, record.get("answer"), others, record.get("tools"), hidden)
 
 
 def _of_columns(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[bool]]:
@@ -221,7 +246,7 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
     messages = [node["message"] for node in path]
     by_model = [bool(node.get("sampled")) for node in path]
     tools = record.get("tools") or path[0].get("tools")
-    return _read(messages, by_model, reward, data.pop("answer", None), data, tools)
+    return _read(messages, by_model, reward, data.pop("answer", None), data, tools, data)
 
 
 def _field(record: Mapping[str, Any], key: str, read: Reader[T], absent: object) -> T:
@@ -239,6 +264,7 @@ def _read(
     answer: object,
     info: Mapping[str, Any],
     tools: object,
+    hidden: Mapping[str, Any],
 ) -> Conversation:
     """Return a conversation; `by_model` says of each message if the model wrote it."""
     if reward is None:
@@ -265,6 +291,7 @@ def _read(
         tuple(gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False) for gold in golds),
         info,
         listed,
+        hidden,
     )
 
 
@@ -286,16 +313,18 @@ def _prompt_messages(lines: Sequence[Line]) -> tuple[Message, ...]:
 
 
 def _message(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are read. A turn of thoughts alone, or of nothing, has no content or null, which is no mistake."""
+    """Return the fields that are read. A turn of thoughts alone, or a result of nothing, has no content or null, which is no mistake."""
     if unread := next((key for key in _UNREAD_WORDS if record.get(key)), None):
         raise RowError(f"a message has {unread}, which is not read")
     fields = {key: value for key, value in record.items() if key in _MESSAGE_FIELDS and value is not None}
-    return {"content": "", **fields} if fields.get("role") == "assistant" else fields
+    return {"content": "", **fields} if fields.get("role") in ("assistant", "tool") else fields
 
 
 def _tree(slot: int, group: Sequence[Conversation]) -> TracedTree:
     first = group[0]
-    problem = Problem(first.problem, first.prompt, first.answer, first.info)
+    # An environment may look the task up by the id of its row.
+    name = f"{first.hidden['id']}" if "id" in first.hidden else first.problem
+    problem = Problem(name, first.prompt, first.answer, first.info)
     text = "\n".join(message.text for message in first.prompt)
     nodes = [Node("", (), None, Source.PROMPT, (), text)]
     for index, conversation in enumerate(group):

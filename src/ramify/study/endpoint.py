@@ -30,6 +30,7 @@ from ramify.study.conversations import ForeignRun
 from ramify.study.effects import Side
 from ramify.study.forks import State
 from ramify.study.replayed_world import (
+    WORLD_FAILED,
     UnknownOutcomeError,
     World,
     WorldSession,
@@ -187,10 +188,11 @@ class EndpointForks:
         return reasons[0] if reasons and all(map(_is_failed, reasons)) else ""
 
     @property
-    def reward_failure(self) -> str:
-        """The first reason, if the reward failed at all recorded ends; "" if it did not, or there is none."""
+    def end_failure(self) -> str:
+        """The first reason, if the reward or the environment failed at all recorded ends; "" if it did not, or there is none."""
         reasons = [record["reason"] for _, record in self._end_lines().each()]
-        return reasons[0] if reasons and all(each.startswith(_REWARD_FAILED) for each in reasons) else ""
+        is_failure = all(each.startswith((_REWARD_FAILED, WORLD_FAILED)) for each in reasons)
+        return reasons[0] if reasons and is_failure else ""
 
     def reasons(self) -> dict[str, int]:
         """Return the number of trajectories without a reward, by reason."""
@@ -251,7 +253,12 @@ class EndpointForks:
             if not turn.calls:
                 end = turn_node(turn, path, is_last=True)
                 stop = StopReason.TOKENS if finish is Finish.LENGTH else StopReason.ANSWERED
-                return Trajectory(tree.problem, (*nodes, replace(end, stop=stop)))
+                reply = None if finish is Finish.LENGTH else await session.step(end)
+                paid_for = replace(end, reward=reply.reward if reply else 0.0)
+                if reply is None or reply.ends or not reply.messages:
+                    return Trajectory(tree.problem, (*nodes, replace(paid_for, stop=stop)))
+                nodes += [replace(paid_for, stop=None), reply_node((*path, 0), (), reply.messages)]
+                continue
             node = turn_node(turn, path, is_last=False)
             results = [await session.call(call) for call in node.calls]
             if any(result.ends for result in results):

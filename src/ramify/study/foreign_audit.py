@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ramify.assemble.reward import build_reward
+from ramify.assemble.reward import build_own_parts, build_reward
 from ramify.assemble.services import http_client
 from ramify.assemble.tools import build_tools
 from ramify.config.load import load_tables
@@ -29,8 +29,12 @@ from ramify.study.forks import states_of
 from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
 from ramify.study.sources import Sources
 from ramify.study.turn_judge import TurnJudge
+from ramify.tools.class_environment import load_environment
+from ramify.tools.configs import OwnEnvironmentConfig
 
 _HTTP = HttpConfig(timeout_seconds=120.0)
+_SEARCHED = frozenset({"collection", "ambiguous"})
+"""Columns that the search tool reads."""
 
 
 class _Task(Section):
@@ -66,16 +70,13 @@ def audit_conversations(
         raise ConfigError(
             "conversations go on at an endpoint, and a recipe scores them. Give --url, --model and --recipe"
         )
-    runs = [read_conversations(Path(source)) for source in settings.sources]
-    for source, run in zip(settings.sources, runs, strict=True):
-        for reason, number in run.left_out.items():
-            console.note(f"{source}: {number} conversations left out: {reason}")
+    task = load_tables(_Task, Path(settings.recipe), settings.overrides)
+    check(task)
+    runs = _read_runs(settings.sources, task, console)
     sources = Sources(settings.sources, tuple(run.trees for run in runs))
     decisions = sources.draw(settings.decisions, settings.seed)
     states = [states_of(each for each in decisions if each.trace == trace) for trace in range(len(runs))]
     ends = [sources.ends(decisions, trace) for trace in range(len(runs))]
-    task = load_tables(_Task, Path(settings.recipe), settings.overrides)
-    check(task)
     key = read_key(settings.key_variable) if settings.key_variable else None
     reward = build_reward(task.reward)
     toolbox = _toolbox(task, console)
@@ -94,11 +95,11 @@ def audit_conversations(
             for fork, of_file, recorded in zip(forks, states, ends, strict=True):
                 with console.phase("audit", len(of_file) * settings.samples + len(recorded)) as phase:
                     stop.run(fork.score_ends(recorded, phase))
-                    if failure := fork.reward_failure:
+                    if failure := fork.end_failure:
                         # Before any request is paid for; the same command tries the mended function.
                         fork.remove()
                         raise ConfigError(
-                            f"{settings.recipe}: no recorded end could be scored: {failure}. Correct the function."
+                            f"{settings.recipe}: no recorded end could be scored: {failure}. Correct the file of that function or class."
                         )
                     stop.run(fork.grow(of_file, settings.samples, phase))
         except ServiceDownError:
@@ -143,10 +144,31 @@ def _toolbox(task: _Task, console: RunConsole) -> Toolbox | None:
     return build_tools(task.tools, task.sandbox, task.environment, console.note)
 
 
+def _read_runs(sources: Sequence[str], task: _Task, console: RunConsole) -> list[ForeignRun]:
+    """Read the files. Columns that the reward, the search tool or the environment names make another problem of a prompt."""
+    parts = [part for _, part, _ in build_own_parts(task.reward)]
+    columns = _SEARCHED.union(*(part.columns for part in parts))
+    takes_any = any(part.reads_any for part in parts)
+    if isinstance(task.environment, OwnEnvironmentConfig):
+        environment, _ = load_environment(task.environment)
+        columns |= environment.reset_parameters
+        takes_any = takes_any or environment.resets_with_any
+    runs = [read_conversations(Path(source), columns) for source in sources]
+    for source, run in zip(sources, runs, strict=True):
+        for reason, number in run.left_out.items():
+            console.note(f"{source}: {number} conversations left out: {reason}")
+        if run.differing and takes_any:
+            console.note(
+                f"warning: {source}: conversations of one problem differ in {', '.join(run.differing)}, and all get the first "
+                "one's: the recipe's reward or environment takes any column. Have it name those that it needs, or remove these."
+            )
+    return runs
+
+
 def _world(run: ForeignRun, toolbox: Toolbox | None) -> World:
     if toolbox is None:
         return ReplayedWorld(run)
-    return LiveWorld(toolbox.environment, [traced.tree.problem for traced in run.trees])
+    return LiveWorld(toolbox.environment, [traced.tree for traced in run.trees])
 
 
 def _open(*parts: Closable | None) -> Sequence[Closable]:

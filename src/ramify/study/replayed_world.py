@@ -8,9 +8,9 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ramify.core.errors import ContentError
-from ramify.core.messages import Calls, Final, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Final, Message, Observation, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Environment, EnvironmentSession, Json
-from ramify.core.tree import Node, Trajectory, Tree
+from ramify.core.tree import Node, Source, Trajectory, Tree
 from ramify.rollout.calls import Failure, within
 from ramify.study.conversations import ForeignRun
 
@@ -18,6 +18,8 @@ Value = TypeVar("Value")
 
 _SECONDS = 60.0
 """Deadline of an environment that names none."""
+WORLD_FAILED = "the environment failed"
+_MAYBE_ANSWERED = "an answer that a user may have replied to"
 
 
 class UnknownOutcomeError(Exception):
@@ -29,6 +31,9 @@ class WorldSession(Protocol):
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call."""
+
+    async def step(self, node: Node) -> Observation | None:
+        """Return the reply to a turn without a call; None if nothing here replies to any."""
 
     async def ended(self, trajectory: Trajectory) -> float:
         """Return what the world pays for a trajectory at its end."""
@@ -51,21 +56,39 @@ class World(Protocol):
 
 
 async def replay(session: WorldSession, above: Sequence[Node]) -> list[Node]:
-    """Make the calls of a path again; returns its nodes with what the world pays for each turn.
+    """Make the turns of a path again; returns its nodes with what the world pays for each turn.
 
     Raises:
-        UnknownOutcomeError: A result differs from the record.
+        UnknownOutcomeError: A reply differs from the record.
     """
     nodes = []
     for node, reply in itertools.pairwise(above):
-        results = []
-        for call, recorded in zip(node.calls, reply.results, strict=False):
-            result = await session.call(call)
-            if result.text != recorded.text:
-                raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
-            results.append(result)
-        nodes.append(paid(node, results))
+        if node.source is Source.POLICY and not node.calls:
+            observation = await session.step(node)
+            if observation is not None:
+                if _texts(observation.messages) != _texts(reply.messages) or observation.ends:
+                    raise UnknownOutcomeError(
+                        "a turn on the way that got another reply than the recorded one"
+                    )
+                node = replace(node, reward=observation.reward)
+            nodes.append(node)
+        else:
+            nodes.append(await _called_again(session, node, reply.results))
     return [*nodes, above[-1]]
+
+
+async def _called_again(session: WorldSession, node: Node, recorded: Sequence[ToolResult]) -> Node:
+    results = []
+    for call, before in zip(node.calls, recorded, strict=False):
+        result = await session.call(call)
+        if result.text != before.text:
+            raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
+        results.append(result)
+    return paid(node, results)
+
+
+def _texts(messages: Sequence[Message]) -> list[str]:
+    return [message.text for message in messages]
 
 
 def paid(node: Node, results: Sequence[ToolResult]) -> Node:
@@ -101,10 +124,14 @@ class ReplayedWorld:
 
 
 def recorded_results(tree: Tree) -> dict[str, ToolResult]:
-    """Return the first result of each call in the conversations of a problem, by name and arguments."""
+    """Return the first result of each call in the conversations of a problem, by name and arguments.
+
+    Those of a last turn are left out: nobody knows how a conversation goes on behind them.
+    """
     results: dict[str, ToolResult] = {}
     for trajectory in tree.trajectories:
-        for call, result in trajectory.exchanges:
+        exchanges = trajectory.exchanges
+        for call, result in exchanges[: len(exchanges) - len(trajectory.leaf.results)]:
             results.setdefault(_name(call), result)
     return results
 
@@ -128,10 +155,14 @@ class ReplayedSession:
             raise UnknownOutcomeError("a call that was never recorded")
         return ToolResult(call.id, result.status, result.text)
 
+    async def step(self, node: Node) -> Observation | None:  # noqa: ARG002 - a record replies to nothing
+        """Return None."""
+        return None
+
     async def ended(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - a record pays nothing
         """Return 0; of a problem whose user replies, an answer may not be the end."""
         if self.has_replies:
-            raise UnknownOutcomeError("an answer that a user may have replied to")
+            raise UnknownOutcomeError(_MAYBE_ANSWERED)
         return 0.0
 
     async def scored_end(self, recorded: Trajectory) -> Trajectory:
@@ -147,7 +178,7 @@ class LiveWorld:
     """The tools or the environment of a recipe."""
 
     environment: Environment
-    problems: Sequence[Problem]
+    trees: Sequence[Tree]
 
     def tools(self, problem: int) -> Sequence[Mapping[str, Json]]:  # noqa: ARG002 - all have the same
         """Return the environment's tools."""
@@ -161,21 +192,28 @@ class LiveWorld:
 
     async def open(self, problem: int) -> "LiveSession":
         """Open the environment."""
+        tree = self.trees[problem]
         opened = await within(
             self.environment.seconds or _SECONDS,
-            lambda: self.environment.open(self.problems[problem], problem),
+            lambda: self.environment.open(tree.problem, problem),
         )
         if isinstance(opened, Failure):
-            raise UnknownOutcomeError("the environment could not be opened")
-        return LiveSession(self.environment, opened)
+            raise UnknownOutcomeError(f"{WORLD_FAILED} and could not be opened: {opened.reason}"[:200])
+        has_replies = any(node.messages for node in tree.nodes)
+        return LiveSession(self.environment, opened, has_replies)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LiveSession:
-    """A session of an environment; a call that fails or takes too long is a result."""
+    """A session of an environment; a call that fails or takes too long is a result.
+
+    `has_replies`: in the record somebody answered turns that called no tool.
+    """
 
     environment: Environment
     session: EnvironmentSession
+    has_replies: bool
+    _steps: int = 0
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run the call."""
@@ -191,30 +229,45 @@ class LiveSession:
             return ToolResult(call.id, ToolStatus.ERROR, answer.reason)
         return answer
 
+    async def step(self, node: Node) -> Observation | None:
+        """Return the environment's reply; None if it never replies, and no message once it has replied as often as it may."""
+        most = self.environment.max_observations
+        if not most:
+            return None
+        if self._steps >= most:
+            return Observation()
+        self._steps += 1
+        return await self._within(partial(self.session.step, node.turn or Final("")))
+
     async def ended(self, trajectory: Trajectory) -> float:
-        """Return what the environment pays for the answer and the whole."""
-        turn: ParsedTurn = trajectory.leaf.turn or Final("")
-        paid = 0.0
-        if self.environment.max_observations and not isinstance(turn, Calls):
-            reply = await self._within(partial(self.session.step, turn))
-            if reply.messages and not reply.ends:
-                raise UnknownOutcomeError("an answer that the environment replied to")
-            paid += reply.reward
-        if self.environment.scores:
-            paid += await self._within(partial(self.session.score, trajectory))
-        return paid
+        """Return what the environment pays for the whole."""
+        if self.has_replies and not self.environment.max_observations:
+            raise UnknownOutcomeError(_MAYBE_ANSWERED)
+        return await self._score(trajectory)
 
     async def scored_end(self, recorded: Trajectory) -> Trajectory:
-        """Make its calls again, and end it."""
-        again = replace(recorded, nodes=tuple(await replay(self, recorded.nodes)))
-        return paid_at_end(again, await self.ended(again))
+        """Make its turns again, the last one's calls too where their results are recorded, and end it."""
+        *above, leaf = await replay(self, recorded.nodes)
+        if leaf.calls:
+            leaf = await _called_again(self, leaf, leaf.results)
+        elif (observation := await self.step(leaf)) is not None:
+            if observation.messages and not observation.ends:
+                raise UnknownOutcomeError("a recorded end that the environment replied to")
+            leaf = replace(leaf, reward=observation.reward)
+        again = replace(recorded, nodes=(*above, leaf))
+        return paid_at_end(again, await self._score(again))
+
+    async def _score(self, trajectory: Trajectory) -> float:
+        if not self.environment.scores:
+            return 0.0
+        return await self._within(partial(self.session.score, trajectory))
 
     async def _within(self, ask: Callable[[], Awaitable[Value]]) -> Value:
         answer = await within(self.environment.seconds or _SECONDS, ask)
         if isinstance(answer, Failure):
-            raise UnknownOutcomeError("the environment failed at the end")
+            raise UnknownOutcomeError(f"{WORLD_FAILED}: {answer.reason}"[:200])
         return answer
 
     async def close(self) -> None:
-        """Close the session."""
-        await self.session.close()
+        """Close the session; what fails then changes no reward."""
+        await within(self.environment.seconds or _SECONDS, partial(self.session.close))

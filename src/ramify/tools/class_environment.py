@@ -64,7 +64,8 @@ class ClassEnvironment:
         scores: Whether there is a `get_reward`.
         make: Creates the object of a trajectory.
         callees: The public methods.
-        reset_parameters: The parameters of `reset`; None: it takes any.
+        reset_parameters: The parameters that `reset` names.
+        resets_with_any: `reset` takes any column of the row.
         threads: Where blocking methods run.
         label: Names the class in messages.
         opens: Whether a text from `reset` ends the prompt.
@@ -77,7 +78,8 @@ class ClassEnvironment:
     scores: bool
     make: Constructor
     callees: Mapping[str, Callee]
-    reset_parameters: frozenset[str] | None
+    reset_parameters: frozenset[str]
+    resets_with_any: bool
     threads: DaemonThreads
     label: str
     opens: bool = field(default=True, init=False)
@@ -90,7 +92,7 @@ class ClassEnvironment:
             ContentError: `reset` needs a column that the problem lacks.
         """
         row = {**problem.info, **_row(problem), "seed": seed}
-        keys = row.keys() if self.reset_parameters is None else self.reset_parameters & row.keys()
+        keys = row.keys() if self.resets_with_any else self.reset_parameters & row.keys()
         # A copy, so that a trajectory that changes a list of the row does not affect other trajectories.
         arguments = copy.deepcopy({key: row[key] for key in keys})
         instance = OwnObject(None, self.threads, SessionRandom.of(seed))
@@ -282,7 +284,8 @@ def environment_from(
         scores=callable(getattr(source, "get_reward", None)),
         make=make,
         callees=callees,
-        reset_parameters=None if takes_any else frozenset(each.name for each in parameters),
+        reset_parameters=frozenset(each.name for each in parameters if each.kind is not each.VAR_KEYWORD),
+        resets_with_any=takes_any,
         threads=DaemonThreads(f"environment {label}", max_threads),
         label=label,
     )
