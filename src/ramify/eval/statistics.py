@@ -62,6 +62,29 @@ def wilson_share(successes: float, n: int) -> Interval:
     return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)), n)
 
 
+def auroc_interval(value: float, positives: int, negatives: int) -> Interval:
+    """Return the interval of an area under the curve from independent cases (Newcombe 2006, method 5).
+
+    All areas within 1.96 of their own standard errors of `value`: by Hanley and McNeil's variance at the area that is tried,
+    with the sizes in it replaced by their mean. So it does not break down at 1 or for few cases. At least one of each sign.
+    """
+    extra = (positives + negatives) / 2 - 1
+
+    def is_far(area: float) -> bool:
+        spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
+        return abs(area - value) > _Z * math.sqrt(area * (1 - area) * spread / (positives * negatives))
+
+    def bound(far: float) -> float:
+        # The nearest area that is too far off, by halving.
+        near = value
+        for _ in range(50):
+            middle = (near + far) / 2
+            near, far = (near, middle) if is_far(middle) else (middle, far)
+        return far
+
+    return Interval(value, bound(0.0), bound(1.0), positives + negatives)
+
+
 def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
     """Return the expanded percentile bootstrap of a mean over problems (Hesterberg 2015, section 4.1), from 2,000 resamples.
 

@@ -204,11 +204,13 @@ class QuotaBudget(BranchBudget):
         num_results = len(candidates)
         share = left * num_results / (num_results + self._expected_below(depth, num_results))
         open_here = min(left, math.floor(share + self.rounding))
+        most = max(self._waiting[candidate] for candidate in candidates)
+        chance = min(1.0, _expected_takers(share, most) / num_results)
         for candidate in candidates:
             children = min(self._waiting.pop(candidate), open_here)
             open_here -= children
             branch = BranchAllocation(candidate[1], depth, children)
-            self._chances[candidate] = min(1.0, share / num_results)
+            self._chances[candidate] = chance
             if children:
                 self._granted[candidate] = children
                 self._used += children
@@ -219,3 +221,10 @@ class QuotaBudget(BranchBudget):
         """Return the number of results expected below a depth that has `num_results`: in the paired run's proportion."""
         at, *below = self.quota.results[depth - 1 :] or (0,)
         return num_results * sum(below) / at if at else 0.0
+
+
+def _expected_takers(share: float, most: int) -> float:
+    """Return the expected number of results that take `share` children, rounded at random, of which each takes up to `most`."""
+    whole = math.floor(share)
+    up = share - whole
+    return (1 - up) * math.ceil(whole / most) + up * math.ceil((whole + 1) / most)

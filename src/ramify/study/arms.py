@@ -217,12 +217,19 @@ def _branching_settings(
         probe = f"probe_tokens = {rule.probe_tokens}, children = {children}"
         yield f"rollout.branching={{ name = 'yoked', of = {_toml(str(pair))}, {probe} }}"
         if not rule.needs_m:
-            # As few as the rule itself may choose; what a tree of the pair had beyond its branches starts from the prompt too.
-            yield f"rollout.m={max(1, rollout.n // 4)}"
+            # What a tree of the pair had beyond its branches starts from the prompt too.
+            yield f"rollout.m={_fewest_roots(rollout.n)}"
         return
     yield f"rollout.branching={others[name]}"
     if _computes_m(others[name]):
         yield "rollout.m="
+    elif not rule.needs_m:
+        yield f"rollout.m={_fewest_roots(rollout.n)}"
+
+
+def _fewest_roots(n: int) -> int:
+    """Return as few roots as a rule that computes their number may choose, for an arm beside it that needs a number."""
+    return max(1, n // 4)
 
 
 def _without_effect(recipe: TrainRecipe) -> Iterator[str]:

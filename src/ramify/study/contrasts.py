@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ramify.core.errors import DataError
+from ramify.core.records import Floats
 from ramify.eval.statistics import MeanDifference, holm, holm_levels, paired_t, pairs_needed
 from ramify.study.arms import FLAT, RULE, YOKED
 from ramify.study.lines import RunLine
@@ -230,8 +231,16 @@ def mean_success(line: RunLine, axis: str, budget: float) -> float:
         return float(success[0])
     inside = costs < budget
     xs = np.append(costs[inside], budget)
-    ys = np.append(success[inside], np.interp(budget, costs, success))
+    ys = np.append(success[inside], success_at(line, axis, budget))
     return float(np.trapezoid(ys, xs)) / budget
+
+
+def success_at(line: RunLine, axis: str, cost: float | Floats) -> Floats:
+    """Return the success when a cost was reached first: steps that cost nothing follow at the same cost."""
+    costs, success = np.array(line.column(axis)), np.array(line.column("success"))
+    is_first = np.append(True, np.diff(costs) > 0)
+    reached: Floats = np.interp(cost, costs[is_first], success[is_first])
+    return reached
 
 
 def _refuse_other_inputs(lines: Sequence[RunLine]) -> None:

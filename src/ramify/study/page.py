@@ -23,6 +23,7 @@ from ramify.study.contrasts import (
     Contrast,
     arm_names,
     compare_arms,
+    success_at,
 )
 from ramify.study.lines import RESULTS, RunLine, read_lines
 
@@ -210,7 +211,7 @@ def _mean_curve(runs: Sequence[RunLine], axis: str) -> Curve:
     if not runs:
         return ()
     grid = np.linspace(0, min(line.column(axis)[-1] for line in runs), _POINTS)
-    means = np.mean([np.interp(grid, line.column(axis), line.column("success")) for line in runs], axis=0)
+    means = np.mean([success_at(line, axis, grid) for line in runs], axis=0)
     return tuple(zip(grid.tolist(), means.tolist(), strict=True))
 
 

@@ -1,23 +1,20 @@
-"""Rank correlation and AUROC of scores against effects, with bootstrap intervals over problems."""
+"""Rank correlation and AUROC of scores against effects, with intervals that count problems, not decisions."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ramify.core.draws import stream
 from ramify.core.records import Floats, Ints
-from ramify.eval.statistics import Interval
+from ramify.eval.statistics import Interval, auroc_interval
 
 _RESAMPLES = 500
 _FEWEST = 100
 """Resamples with a value that an interval needs."""
-_DIGITS = 12
-"""Digits, of the largest size, in which values differ that are not equal."""
-
-Statistic: TypeAlias = Callable[[Floats, Floats], float]
-"""Of scores and effects; NaN where it has no value."""
+_NOISE = 1e-12
+"""Share of their size by which values differ that are equal but for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +47,20 @@ def rank_score(
 ) -> Ranking:
     """Compare scores with effects; None: the decision has no score.
 
-    Decisions of a problem share trajectories, so the bootstrap resamples problems.
+    Decisions of a problem share trajectories, so a bootstrap of the correlation resamples problems, and the interval of an AUROC
+    counts those that have a positive effect, and those that have a negative one.
     """
     rows = [row for row, score in enumerate(scores) if score is not None]
     # Means of equal numbers differ in the last bit by how many there are, which would break their ties.
     score, effect = (_without_noise([values[row] for row in rows]) for values in (scores, effects))
     sure = np.array([is_sure[row] for row in rows], dtype=np.bool_)
-    groups = _groups([problems[row] for row in rows])
-    sure_groups = _groups([problems[row] for row, each in zip(rows, sure, strict=True) if each])
+    of = np.array([problems[row] for row in rows])
     return Ranking(
         name,
         len(rows),
-        _bootstrap(spearman, score, effect, groups),
-        _bootstrap(auroc, score, effect, groups),
-        _bootstrap(auroc, score[sure], effect[sure], sure_groups),
+        _bootstrap(score, effect, [np.flatnonzero(of == problem) for problem in dict.fromkeys(of)]),
+        _auroc_interval(score, effect, of),
+        _auroc_interval(score[sure], effect[sure], of[sure]),
         int(sure.sum()),
     )
 
@@ -98,25 +95,31 @@ def ranks(values: Floats) -> Floats:
 
 
 def _without_noise(values: Sequence[float | None]) -> Floats:
-    """Return values rounded to `_DIGITS` digits of the largest one."""
+    """Return values of which those are equal that differ by rounding, whatever the size of the others."""
     array = np.array(values, dtype=np.float64)
-    size = float(np.abs(array).max(initial=0.0))
-    rounded: Floats = np.round(array / size, _DIGITS) * size if size else array
-    return rounded
+    floor = _NOISE * min(1.0, float(np.abs(array).max(initial=0.0)))
+    array[np.abs(array) <= floor] = 0.0
+    order = np.argsort(array, kind="stable")
+    ordered = array[order]
+    gaps = np.diff(ordered) > _NOISE * np.maximum(np.abs(ordered[1:]), np.abs(ordered[:-1]))
+    # Each gets the first value of its run of equal ones.
+    first = np.concatenate([[0], np.cumsum(gaps)]).astype(np.int64) if len(array) else order
+    array[order] = ordered[np.searchsorted(first, first)]
+    return array
 
 
-def _groups(names: Sequence[str]) -> list[Ints]:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
-    return [np.array(each, dtype=np.int64) for each in rows.values()]
+def _auroc_interval(scores: Floats, effects: Floats, problems: Any) -> Interval | None:  # noqa: ANN401 - an array of names
+    """Return the AUROC; None without a positive and a negative effect."""
+    value = auroc(scores, effects)
+    if np.isnan(value):
+        return None
+    ups, downs = (len(set(problems[each])) for each in (effects > 0, effects < 0))
+    return replace(auroc_interval(value, ups, downs), n=len(scores))
 
 
-def _bootstrap(
-    statistic: Statistic, scores: Floats, effects: Floats, groups: Sequence[Ints]
-) -> Interval | None:
-    """Return a statistic with the 2.5 % and 97.5 % quantiles of its bootstrap over groups; None if it has no value."""
-    value = statistic(scores, effects) if len(scores) else float("nan")
+def _bootstrap(scores: Floats, effects: Floats, groups: Sequence[Ints]) -> Interval | None:
+    """Return the rank correlation with the 2.5 % and 97.5 % quantiles of its bootstrap over groups; None if it has no value."""
+    value = spearman(scores, effects) if len(scores) else float("nan")
     if np.isnan(value):
         return None
     if len(groups) < 2:
@@ -126,7 +129,7 @@ def _bootstrap(
     resampled = []
     for draw in draws:
         rows = np.concatenate([groups[group] for group in draw])
-        resampled.append(statistic(scores[rows], effects[rows]))
+        resampled.append(spearman(scores[rows], effects[rows]))
     values = np.array([each for each in resampled if not np.isnan(each)])
     if len(values) < _FEWEST:
         return Interval(value, float("-inf"), float("inf"), len(scores))
