@@ -231,8 +231,8 @@ class Audit:
         problems = len({(effect.trace, effect.problem) for effect in self.known})
         if 0 < problems < _MIN_PROBLEMS:
             warnings.append(
-                f"The decisions come from {problems} problems: with fewer than {_MIN_PROBLEMS} the intervals of correlation and "
-                "AUROC are too narrow."
+                f"The decisions come from {problems} problems: with fewer than {_MIN_PROBLEMS} the intervals of correlations are "
+                "too narrow."
             )
         return tuple(warnings)
 

@@ -213,6 +213,11 @@ def compare_arms(lines: Sequence[RunLine], names: Sequence[str]) -> AblationResu
     )
     contrasts = _contrasts(areas, arms) if len(seeds) > 1 else ()
     warnings = (*_warnings(lines, seeds, matches), *_arm_warnings(lines, arms, contrasts))
+    if 0 in budgets["calls"]:
+        warnings = (
+            *warnings,
+            "A run executed no call, so at equal calls its seed has the success of the start.",
+        )
     return AblationResult(arms, areas, budgets, contrasts, matches, warnings)
 
 

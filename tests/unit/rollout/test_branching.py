@@ -17,11 +17,11 @@ from ramify.algos.branch_rules import NoQuota, RandomBrancher
 from ramify.algos.paired_run import PairedRun, PairedTree
 from ramify.core.draws import stream, uniform
 from ramify.core.errors import ConfigError
-from ramify.core.records import Proposal
+from ramify.core.records import BranchQuota, Proposal
 from ramify.core.tree import BranchDecision, TreeKey
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.branch_metrics import branch_metrics, rate_of_control
-from ramify.rollout.branch_budget import BranchBudget
+from ramify.rollout.branch_budget import BranchBudget, QuotaBudget
 from ramify.rollout.plan import step_requests
 from scripted_agents import (
     ANSWER,
@@ -355,6 +355,26 @@ def test_over_a_whole_run_a_yoked_one_has_its_rule_s_branches_problem_by_problem
     assert branches[0, 0].sum() > 1.2 * branches[0, -1].sum() > 0
     assert branches[1].sum() == pytest.approx(branches[0].sum(), rel=0.05)
     assert np.abs(branches[1] - branches[0]).sum() <= 0.05 * branches[0].sum()
+
+
+@pytest.mark.parametrize("children", [1, 2, 3])
+@pytest.mark.parametrize("quota", [1, 3, 4])
+def test_the_recorded_chance_of_a_yoked_candidate_is_that_of_a_branch(children, quota):
+    roots, chances, branched = [(i,) for i in range(4)], [], []
+    for number in range(200):
+        budget = QuotaBudget(
+            max_depth=2, fanout=children, quota=BranchQuota(quota, (4, 4)), rounding=(number + 0.5) / 200
+        )
+        budget.open(12)
+        for root in roots:
+            budget.start_root(root)
+        for root in roots:
+            budget.resolve(root, 1, children, draw=float(root[0]))
+        branches = budget.allocate().branches
+        chances += [budget.chance(root, 1) for root in roots]
+        branched += [sum(branch.children > 0 for branch in branches) / len(roots)]
+    assert np.mean(branched) == pytest.approx(np.mean(chances))
+    assert min(chances) == max(chances)
 
 
 def test_a_tree_with_fewer_results_than_its_quota_gets_fresh_trajectories_instead(tokenizer_folder):

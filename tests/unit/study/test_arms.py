@@ -89,6 +89,8 @@ def test_other_arms_and_rules_that_compute_their_roots(recipe):
     recipes = loaded(recipe, plan(recipe, *balanced, seeds=1))
     # A quarter of n, the fewest roots of that rule.
     assert [each.rollout.m for each in recipes.values()] == [None, None, 2]
+    recipes = loaded(recipe, plan(recipe, *balanced, others=others, arms=("rule",), seeds=1))
+    assert [recipes[f"{name}-0"].rollout.m for name in ("aepo", "bare", "half")] == [None, None, 2]
 
 
 def test_a_rule_waits_for_the_run_that_it_names_however_its_folder_is_written(recipe, monkeypatch):

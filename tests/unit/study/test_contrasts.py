@@ -41,6 +41,10 @@ def test_the_area_ends_where_the_budget_ends():
     assert mean_success(run, "tokens", 150) == pytest.approx((0.3 * 100 + 0.5 * 50) / 150)
     assert mean_success(run, "seconds", 1.0) == pytest.approx(0.3)
     assert mean_success(run, "calls", 0) == 0.2
+    # Steps that call no tool: what they teach came after the budget was spent.
+    idle = replace(run, curve=tuple((*point[:2], min(point[2], 10.0), *point[3:]) for point in run.curve))
+    assert mean_success(idle, "calls", 10) == pytest.approx(0.3)
+    assert mean_success(idle, "calls", 5) == pytest.approx(0.25)
 
 
 def test_the_cheapest_arm_sets_the_budget_of_each_seed():
@@ -52,6 +56,8 @@ def test_the_cheapest_arm_sets_the_budget_of_each_seed():
     assert result.areas["tokens"]["flat"] == pytest.approx(((0.25 * 100 + 0.65 * 60) / 160,))
     assert result.contrasts == ()
     assert "an interval needs at least 2" in result.warnings[0]
+    silent = replace(lines[1], curve=tuple((*point[:2], 0.0, *point[3:]) for point in lines[1].curve))
+    assert "A run executed no call" in compare_arms([lines[0], silent], ["flat", "rule"]).warnings[-1]
 
 
 def test_contrasts_are_student_s_with_holm_s_correction():

@@ -1,6 +1,7 @@
 """Intervals of effects cover, whatever the rewards; ranks and areas are those of the definitions."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -91,6 +92,43 @@ def test_means_of_equal_numbers_are_ties():
     ranking = rank_score("a", [0.1, third, 0.1], [1.0, -1.0, third - 0.1], [True] * 3, ["p", "q", "r"])
     assert ranking.auroc.value == 0.5
     assert ranking.spearman is None
+
+
+def test_ranks_do_not_depend_on_the_size_of_an_outlier():
+    generator = np.random.default_rng(3)
+    scores, effects = generator.normal(size=30), generator.normal(size=30)
+    problems = [f"{i}" for i in range(30)]
+    rankings = []
+    for sentinel in (-10.0, -1e13):
+        low = np.where(scores < -1, -sentinel * scores, scores)
+        rankings.append(rank_score("a", low, effects, [True] * 30, problems))
+    assert rankings[0] == rankings[1]
+
+
+@pytest.mark.parametrize(("positives", "negatives"), [(14, 2), (12, 6), (30, 30)])
+def test_intervals_of_an_auroc_cover_it_also_where_one_sign_is_rare(positives, negatives):
+    """The bootstrap's covered in .53 of the cases with two negative effects."""
+    generator, true = np.random.default_rng(4), 0.92
+    shift = NormalDist().inv_cdf(true) * math.sqrt(2)
+    signs = np.repeat([1.0, -1.0], [positives, negatives])
+    problems = [f"{i}" for i in range(len(signs))]
+    inside = 0
+    for _ in range(400):
+        scores = generator.normal(size=len(signs)) + shift * (signs > 0)
+        interval = _auroc_of(scores, signs, problems)
+        inside += interval.low <= true <= interval.high
+    assert inside >= 0.93 * 400
+    # Copies of a decision within its problem are no evidence.
+    copied = _auroc_of(np.repeat(scores, 5), np.repeat(signs, 5), np.repeat(problems, 5))
+    assert (copied.value, copied.low, copied.high) == pytest.approx(
+        (interval.value, interval.low, interval.high)
+    )
+
+
+def _auroc_of(scores, effects, problems):
+    interval = rank_score("a", scores, effects, [True] * len(scores), problems).auroc
+    assert 0 <= interval.low <= interval.value <= interval.high <= 1
+    return interval
 
 
 def test_the_bootstrap_is_over_problems():

@@ -38,6 +38,9 @@ class CountingSession:
     def __init__(self, world):
         self.world = world
 
+    async def step(self, node):
+        return None
+
     async def ended(self, trajectory):
         return 0.0
 
