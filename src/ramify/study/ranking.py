@@ -97,8 +97,10 @@ def ranks(values: Floats) -> Floats:
 def _without_noise(values: Sequence[float | None]) -> Floats:
     """Return values of which those are equal that differ by rounding, whatever the size of the others."""
     array = np.array(values, dtype=np.float64)
-    floor = _NOISE * min(1.0, float(np.abs(array).max(initial=0.0)))
-    array[np.abs(array) <= floor] = 0.0
+    sizes = np.abs(array)
+    # What is 0 but for rounding, beside values of a usual size: of the half, since a few may be huge.
+    usual = max(min(1.0, sizes.max(initial=0.0)), np.median(sizes[sizes > 0])) if sizes.any() else 0.0
+    array[sizes <= _NOISE * usual] = 0.0
     order = np.argsort(array, kind="stable")
     ordered = array[order]
     gaps = np.diff(ordered) > _NOISE * np.maximum(np.abs(ordered[1:]), np.abs(ordered[:-1]))
