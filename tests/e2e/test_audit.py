@@ -171,6 +171,19 @@ def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, refused, words, me
     assert message in refused("audit", world, "--out", tmp_path / "audit", *words)
 
 
+def test_trees_that_were_grown_otherwise_than_the_recipe_says_are_refused(world, tmp_path, refused):
+    run = tmp_path / "run"
+    for file, message in (
+        ("evals/000001.jsonl", "grown with the settings of [eval]"),
+        ("cycle-01/trees.jsonl", "the weights that its RL ended with. Give --recipe"),
+    ):
+        (run / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(world / "trees" / "000001.jsonl", run / file)
+        shutil.copy(world / "recipe.toml", run)
+        (run / "cycle-01" / "rl").mkdir(parents=True, exist_ok=True)
+        assert message in refused("audit", run / file, "--out", tmp_path / "audit")
+
+
 def test_recorded_ends_get_the_reward_that_is_asked_for(world, tmp_path, capsys):
     """So that an effect does not compare a reward of the run with one of another scale."""
     words = ("--samples", 3, "--decisions", 12)

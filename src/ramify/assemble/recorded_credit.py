@@ -93,12 +93,14 @@ class RecordedAlgorithm:
         section: Its settings.
         max_tokens: Limit of a trajectory of the recorded run, which a penalty for length needs; None: not known.
         runs_file: Whether an estimator in a file of the user's own may be run: only if the user named the recipe.
+        keeps_rewards: Whether the rewards keep the recorded penalty for length.
     """
 
     name: str
     section: AlgorithmSection
     max_tokens: int | None = None
     runs_file: bool = False
+    keeps_rewards: bool = False
 
     @cached_property
     def _estimator(self) -> Estimator:
@@ -149,7 +151,7 @@ class RecordedAlgorithm:
         """Return the credit of trees: all those of a step, or some of them if `needs_whole_step` is False.
 
         If the step trained on some of them, the others get no credit; trees that nothing was trained on get what they would
-        have got. Rewards are the recorded ones, but for the penalty for length, which is that of this algorithm.
+        have got. Rewards are the recorded ones, but for the penalty for length, which is that of this algorithm unless it `keeps_rewards`.
 
         Raises:
             ConfigError: There is an `obstacle`.
@@ -158,7 +160,7 @@ class RecordedAlgorithm:
             raise ConfigError(f"{self.name}: {reason}")
         batch: dict[int, AnnotatedTree] = {}
         for index, traced in _batch(trees).items():
-            if (scored := counted(self._shaped(traced))) is not None:
+            if (scored := counted(traced if self.keeps_rewards else self._shaped(traced))) is not None:
                 notes = _annotations(scored.tree, traced.old_logprobs)
                 batch[index] = AnnotatedTree(scored.tree, scored.rewards, notes)
         masks = self.section.truncated == "mask"

@@ -1,15 +1,16 @@
 """Recorded trees, scored again with another reward."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ramify.assemble.reward import build_reward
 from ramify.config.load import load_tables
 from ramify.config.schema_parts import RewardTable
 from ramify.core.records import Reward
+from ramify.core.tree import Trajectory
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, each_tree
 from ramify.rewards.trajectory_rewards import OVERLONG
@@ -48,8 +49,14 @@ def rescore(
     return scored
 
 
-def rescore_trees(recipe: Path, overrides: Sequence[str], trees: Sequence[TracedTree]) -> list[TracedTree]:
-    """Return trees with the rewards of a recipe's `[reward]`; a recorded penalty for length stays, and so does what did not count.
+Penalty: TypeAlias = Callable[[Trajectory], float]
+"""What a trajectory's reward loses for its length."""
+
+
+def rescore_trees(
+    recipe: Path, overrides: Sequence[str], trees: Sequence[TracedTree], penalty: Penalty
+) -> list[TracedTree]:
+    """Return trees with the rewards of a recipe's `[reward]` and a penalty for length; what did not count does not.
 
     Raises:
         UserError: As `rescore`.
@@ -59,7 +66,7 @@ def rescore_trees(recipe: Path, overrides: Sequence[str], trees: Sequence[Traced
 
     async def scored() -> list[TracedTree]:
         try:
-            return [_again(traced, (await scoring.score(traced.tree)).rewards) for traced in trees]
+            return [_again(traced, (await scoring.score(traced.tree)).rewards, penalty) for traced in trees]
         finally:
             await built.close()
 
@@ -68,12 +75,12 @@ def rescore_trees(recipe: Path, overrides: Sequence[str], trees: Sequence[Traced
     return rescored
 
 
-def _again(traced: TracedTree, rewards: Sequence[Reward]) -> TracedTree:
-    pairs = zip(traced.rewards, rewards, strict=True)
-    rescored = (
-        replace(new, value=new.value + old.parts.get(OVERLONG, 0.0), counts=old.counts and new.counts)
-        for old, new in pairs
-    )
+def _again(traced: TracedTree, rewards: Sequence[Reward], penalty: Penalty | None = None) -> TracedTree:
+    """Return a tree with new rewards; without a `penalty` the recorded one stays."""
+    rescored = []
+    for trajectory, old, new in zip(traced.tree.trajectories, traced.rewards, rewards, strict=True):
+        lost = old.parts.get(OVERLONG, 0.0) if penalty is None else penalty(trajectory)
+        rescored.append(replace(new, value=new.value + lost, counts=old.counts and new.counts))
     return replace(traced, rewards=tuple(rescored))
 
 

@@ -139,6 +139,17 @@ def with_opening(problem: Problem, opening: str, most: int) -> Problem:
     return replace(problem, messages=(*before, Message(last.role, (*last.content, TextPart(text)))))
 
 
+def without_opening(problem: Problem) -> tuple[Problem, str]:
+    """Return what `with_opening` was given for a recorded problem: the problem, and the opening; "" if there was none."""
+    *before, last = problem.messages
+    *own, part = last.content
+    is_alone = not "".join(each.text for each in own).strip()
+    if not own or not (is_alone or part.text.startswith("\n\n")):
+        return problem, ""
+    bare = replace(problem, messages=(*before, Message(last.role, tuple(own))))
+    return bare, part.text if is_alone else part.text.removeprefix("\n\n")
+
+
 def prompt_of(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> tuple[int, ...]:
     """Return the tokens of the problem's prompt: the recorded ones if a tree goes on from a path.
 

@@ -33,6 +33,7 @@ from ramify.rollout.plan import (
     report_failed_problem,
     state_after,
     with_opening,
+    without_opening,
 )
 from ramify.rollout.rewriting import RewrittenContext, rewrite_context
 from ramify.rollout.sessions import Reply, SessionKeeper, World, reply_to_turn
@@ -89,7 +90,10 @@ class TreeGrower:
         environment, key = self._parts.environment, self._key
         # Without the attempt, so that a tree that continues from a node of this one begins in the same world.
         seed = stream(self._parts.run_seed, key.step, key.slot, self._problem.id, "environment")
-        self._keeper = SessionKeeper(environment, self._problem, seed)
+        bare = self._problem
+        if environment.opens and self._recorded:
+            bare, self._opening = without_opening(bare)
+        self._keeper = SessionKeeper(environment, bare, seed)
         self._world = World(self._parts, key, self._keeper)
         try:
             if environment.opens and not self._recorded:
@@ -215,16 +219,10 @@ class TreeGrower:
             session, self._opened = self._opened, None
             return session
         replayed = await self._world.replay(self._nodes_above(state.path))
-        if isinstance(replayed, Failure) or self._opening_matches(replayed.opening):
+        if isinstance(replayed, Failure) or replayed.opening == self._opening:
             return replayed
         self._keeper.close(replayed)
         return Failure(ValueError("the session's opening differs from the one in the prompt"))
-
-    def _opening_matches(self, text: str) -> bool:
-        """Return True if this is the opening that the prompt holds."""
-        if self._recorded:
-            return self._problem.messages[-1].text.endswith(text)
-        return text == self._opening
 
     async def _run_turns(self, state: TrajectoryState) -> Node:
         """Sample turns and add their replies until the trajectory has ended; returns its leaf."""

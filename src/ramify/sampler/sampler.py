@@ -40,12 +40,13 @@ class Scoring:
     reward: RewardFn
     timing: TimingLog
     num_worked: int = 0
+    stops_early: bool = True
 
     async def score(self, tree: Tree) -> ScoredTree:
         """Return the tree with its rewards; if it has failed, or cannot be scored, with rewards of 0 that do not count.
 
         Raises:
-            DataError: `FAILURES_TO_STOP` problems failed, and none worked.
+            DataError: `FAILURES_TO_STOP` problems failed, none worked, and it `stops_early`.
         """
         if not tree.has_failed:
             try:
@@ -64,7 +65,7 @@ class Scoring:
             else:
                 self.num_worked += 1
                 return scored
-        if len(self.timing.failed_problems) >= FAILURES_TO_STOP:
+        if self.stops_early and len(self.timing.failed_problems) >= FAILURES_TO_STOP:
             self.require_success()
         return ScoredTree(tree, (Reward(0.0, {}, counts=False),) * len(tree.trajectories))
 

@@ -190,8 +190,8 @@ def _refuse_circles(runs: Sequence[PlannedRun]) -> None:
 def _own_settings(table: Table, seed: int, folder: Path) -> Iterator[str]:
     """Yield the settings of a run besides its rule."""
     for key, value in flat(table):
-        if isinstance(value, str) and SEED in value:
-            yield f"{key}={_toml(value.replace(SEED, str(seed)))}"
+        if (own := _of_seed(value, seed)) != value:
+            yield f"{key}={_toml(own)}"
     yield f"run.dir={_toml(str(folder))}"
     yield f"run.seed={seed}"
     yield "eval.at_start=true"
@@ -260,6 +260,21 @@ def _fingerprint(settings: Table) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _toml(text: str) -> str:
-    """Return a text as TOML has it, in quotes."""
-    return json.dumps(text, ensure_ascii=False)
+def _of_seed(value: Any, seed: int) -> Any:  # noqa: ANN401 - of a recipe
+    """Return a value with the seed for `SEED` in its texts."""
+    if isinstance(value, str):
+        return value.replace(SEED, str(seed))
+    if isinstance(value, list):
+        return [_of_seed(each, seed) for each in value]
+    if isinstance(value, dict):
+        return {key: _of_seed(each, seed) for key, each in value.items()}
+    return value
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - of a recipe
+    """Return a value as TOML has it in one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(each)}' for key, each in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)

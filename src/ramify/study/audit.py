@@ -167,13 +167,13 @@ class Audit:
 
     def rank(self, name: str, scores: Sequence[float | None]) -> Ranking:
         """Compare a score of each known effect's decision with the effect; a score may be None."""
-        problems = [f"{effect.trace} {effect.problem}" for effect in self.known]
+        problems = [effect.problem for effect in self.known]
         return rank_score(name, scores, [each.value for each in self.intervals], self.is_sure, problems)
 
     @cached_property
     def entropy(self) -> Ranking:
         """The ranking of entropy against the size of the effect; `auroc`: does entropy tell effects that exclude 0?"""
-        problems = [f"{effect.trace} {effect.problem}" for effect in self.known]
+        problems = [effect.problem for effect in self.known]
         scores = [effect.entropy for effect in self.known]
         sizes = [abs(each.value) for each in self.intervals]
         matters = [1.0 if sure else -1.0 for sure in self.is_sure]
@@ -228,7 +228,7 @@ class Audit:
             warnings.append(
                 f"{missing} of {len(self.effects)} decisions have no verdict of the judge and are left out of its row."
             )
-        problems = len({(effect.trace, effect.problem) for effect in self.known})
+        problems = len({effect.problem for effect in self.known})
         if 0 < problems < _MIN_PROBLEMS:
             warnings.append(
                 f"The decisions come from {problems} problems: with fewer than {_MIN_PROBLEMS} the intervals of correlations are "

@@ -31,13 +31,13 @@ def estimator_credits(trees: Sequence[TracedTree]) -> dict[str, tuple[TreeCredit
 
 
 def algorithm_of(name: str, estimator: Mapping[str, Any]) -> RecordedAlgorithm:
-    """Return an algorithm that has nothing but its estimator.
+    """Return an algorithm that has nothing but its estimator, for rewards as they are.
 
     Raises:
         ConfigError: There is no such estimator.
     """
     table = {"estimator": dict(estimator), "loss": {"name": "clip"}}
-    return RecordedAlgorithm(name, check_recipe(AlgorithmSection, table, name))
+    return RecordedAlgorithm(name, check_recipe(AlgorithmSection, table, name), keeps_rewards=True)
 
 
 def credit_of(decision: Decision, credit: TreeCredit | None) -> float | None:

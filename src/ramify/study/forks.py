@@ -11,7 +11,6 @@ from ramify.config.load import override_recipe, read_toml
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.draws import stream
 from ramify.core.errors import DataError
-from ramify.core.tree import TreeKey
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, each_tree
@@ -68,6 +67,8 @@ def fork_recipe(recipe: Path, overrides: Sequence[str], samples: int, folder: Pa
         "rollout.m=",
         "rollout.dynamic_sampling=",
         "rollout.branch_at=",
+        # The states of an audit are no step.
+        "rollout.step_seconds=",
         'rollout.branching={name="none"}',
     )
     own = (*flat, f"rollout.n={samples}", f"run.dir={folder}")
@@ -79,11 +80,13 @@ class ForkPlan:
     """States of one file of trees to go on from.
 
     Attributes:
+        trace: Place of the file among those of the audit.
         trees: The file's trees.
         states: The states, in the order in which they are grown.
         path: File that gets a tree for each.
     """
 
+    trace: int
     trees: Sequence[TracedTree]
     states: Sequence[State]
     path: Path
@@ -96,12 +99,13 @@ class ForkPlan:
     def _request(self, state: State) -> TreeRequest:
         row, node = state
         request = request_from(self.trees[row].tree, node)
-        return replace(request, key=_key(request.key, state))
+        return replace(request, key=replace(request.key, attempt=self._number(state)))
 
     def sides(self) -> dict[State, Side]:
         """Return what was grown from each state."""
         by_key = {
-            (self.trees[row].tree.problem.id, _number((row, node))): (row, node) for row, node in self.states
+            (self.trees[row].tree.problem.id, self._number((row, node))): (row, node)
+            for row, node in self.states
         }
         sides = {}
         for traced in each_tree(self.path):
@@ -111,14 +115,9 @@ class ForkPlan:
                 sides[state] = Side(state[1], rewards, len(traced.rewards) - len(rewards))
         return sides
 
-
-def _key(key: TreeKey, state: State) -> TreeKey:
-    return replace(key, attempt=_number(state))
-
-
-def _number(state: State) -> int:
-    """Return the number of a state among the attempts at its problem, which no recorded attempt has."""
-    return _NUMBERS + stream("fork", *state) % _NUMBERS
+    def _number(self, state: State) -> int:
+        """Return the number of a state among the attempts at its problem, which no recorded attempt and no other file has."""
+        return _NUMBERS + (stream("fork", *state) + self.trace) % _NUMBERS
 
 
 def states_of(decisions: Iterable[Decision]) -> list[State]:
@@ -148,6 +147,8 @@ def grow_forks(plans: Sequence[ForkPlan], recipe: TrainRecipe, console: RunConso
         return build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
 
     with sampling(task, open_sampler, "the same command goes on") as session:
+        # Some states may give other results than were recorded, which the audit counts.
+        session.sampler.scoring.stops_early = False
         recorder = TreeRecorder(console, session.stop, group_size(recipe.run, recipe.engine))
         for path, planned in requests.items():
             recorder.grow("audit", path, session.sampler, planned, len(planned))

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.core.errors import MachineError, RunInterruptedError, SignalInterrupt, TrainingError
-from ramify.core.json_types import number, part, text
+from ramify.core.errors import DataError, MachineError, RunInterruptedError, SignalInterrupt, TrainingError
+from ramify.core.json_types import FieldError, number, part, text
 from ramify.files.durable import append_line, is_locked, parse_line, read_text
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsLog
@@ -80,12 +80,12 @@ def train_runs(
 
 
 def read_starts(path: Path) -> Mapping[str, Sequence[float]]:
-    """Return the times at which processes were started, by the name of the run."""
+    """Return the times at which processes were started, by the name of the run; a line that was cut off, which seconds alone miss, is none."""
     starts: dict[str, list[float]] = {}
-    rows = read_text(path).split("\n")[:-1] if path.exists() else []
-    for row, line in enumerate(rows, start=1):
-        fields = part(run=text, time=number)(parse_line(path, row, line))
-        starts.setdefault(fields["run"], []).append(fields["time"])
+    for row, line in enumerate(read_text(path).split("\n") if path.exists() else [], start=1):
+        with suppress(DataError, FieldError):
+            fields = part(run=text, time=number)(parse_line(path, row, line))
+            starts.setdefault(fields["run"], []).append(fields["time"])
     return starts
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.assemble.rescoring import rescore_trees
+from ramify.assemble.rescoring import Penalty, rescore_trees
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import read_trees
+from ramify.rewards.trajectory_rewards import length_penalty
 from ramify.rollout.rewriting import Decode
 from ramify.runs.manifest import file_sha256
 from ramify.runs.recorded_trees import recipe_of, weights_of
@@ -27,6 +28,9 @@ from ramify.study.forks import (
 )
 from ramify.study.sources import Rescoring, Sources
 from ramify.study.turn_judge import TurnJudge
+
+_OF_PENALTY = ("algorithm.overlong_margin", "rollout.max_tokens")
+"""Keys that the penalty for length depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def audit_traces(
         check_tokenizer([plans[trace] for trace in files], tokenizer.decode)
         decoders |= dict.fromkeys(files, tokenizer.decode)
         recipes.append((recipe, files))
-    rescored, rescoring = _rescored(settings, sources, decisions)
+    grown_by = {trace: recipe for recipe, files in recipes for trace in files}
+    rescored, rescoring = _rescored(settings, sources, decisions, grown_by)
     if rescoring is not None:
         console.note(f"{rescoring}")
     # A judge that does not work ends the command here, before the sampling, which takes longer.
@@ -90,18 +95,26 @@ def audit_traces(
 
 
 def _rescored(
-    settings: AuditSettings, sources: Sources, decisions: Sequence[Decision]
+    settings: AuditSettings,
+    sources: Sources,
+    decisions: Sequence[Decision],
+    grown_by: Mapping[int, TrainRecipe],
 ) -> tuple[Sources, Rescoring | None]:
     """Score recorded ends with the reward that trajectories get, where it need not be the one that was recorded."""
-    changes = [each for each in settings.overrides if each.partition("=")[0].strip().startswith("reward")]
-    if not settings.recipe and not changes:
+    keys = {each: each.partition("=")[0].strip() for each in settings.overrides}
+    changes = [each for each, key in keys.items() if key.startswith("reward")]
+    is_reshaped = any(key in _OF_PENALTY for key in keys.values())
+    if not settings.recipe and not changes and not is_reshaped:
         return sources, None
     rewards: list[dict[State, Reward]] = []
     for trace, (name, trees) in enumerate(zip(sources.names, sources.trees, strict=True)):
         rows = list(dict.fromkeys(each.row for each in decisions if each.trace == trace))
         ends = set(sources.ends(decisions, trace))
         recipe = Path(settings.recipe) if settings.recipe else _named(recipe_of(Path(name)), name)
-        again = rescore_trees(recipe, changes, [trees[row] for row in rows]) if rows else []
+        penalty = _penalty(grown_by[trace]) if rows else None
+        again = (
+            [] if penalty is None else rescore_trees(recipe, changes, [trees[row] for row in rows], penalty)
+        )
         scored = {
             (row, trajectory.leaf.id): reward
             for row, traced in zip(rows, again, strict=True)
@@ -109,6 +122,12 @@ def _rescored(
         }
         rewards.append({end: reward for end, reward in scored.items() if end in ends})
     return sources.rescored(rewards)
+
+
+def _penalty(recipe: TrainRecipe) -> Penalty:
+    """Return the penalty for length that trajectories get."""
+    margin, most = recipe.algorithm.overlong_margin, recipe.rollout.max_tokens
+    return lambda trajectory: 0.0 if margin is None else length_penalty(trajectory, most, margin)
 
 
 def _named(recipe: Path | None, trace: str) -> Path:
@@ -123,7 +142,7 @@ def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[i
     plans = {}
     for trace, trees in enumerate(sources.trees):
         if states := states_of(each for each in decisions if each.trace == trace):
-            plans[trace] = ForkPlan(trees, states, out / "trees" / f"{trace + 1:06d}.jsonl")
+            plans[trace] = ForkPlan(trace, trees, states, out / "trees" / f"{trace + 1:06d}.jsonl")
     return plans
 
 
@@ -133,6 +152,8 @@ def _growths(
     """Return the files to resample, by the recipe and weights that do it."""
     growths: dict[_Growth, list[int]] = {}
     for trace in plans:
+        if not settings.recipe:
+            _refuse_other_settings(paths[trace])
         recipe = (
             Path(settings.recipe) if settings.recipe else _named(recipe_of(paths[trace]), f"{paths[trace]}")
         )
@@ -143,11 +164,26 @@ def _growths(
     return growths
 
 
+def _refuse_other_settings(trace: Path) -> None:
+    """Raise ConfigError if a file's trees were grown otherwise than the recipe of its folder says."""
+    folder = trace.parent
+    if folder.name == "evals":
+        raise ConfigError(
+            f"{trace}: trees of an evaluation were grown with the settings of [eval], which an audit has none of. Name a recipe "
+            "with them in [rollout] by --recipe."
+        )
+    if trace.stem == "trees" and (folder / "rl").is_dir():
+        raise ConfigError(
+            f"{trace}: trees of a self-critic's cycle were grown with the weights that its RL ended with. Give --recipe "
+            f"{folder}/rl/recipe.toml and -s model.path={folder}/rl/checkpoints/step-N."
+        )
+
+
 def _note_weights(trace: Path, weights: Path | None, console: RunConsole) -> None:
     """Note that the weights that wrote a step's trees were not saved."""
     if not trace.stem.isdigit():
         return
-    updates = int(trace.stem) - (trace.parent.name != "evals")
+    updates = int(trace.stem) - 1
     saved = 0 if weights is None else int(weights.name.removeprefix("step-"))
     if saved < updates:
         name = "the recipe's model" if weights is None else f"{weights}"

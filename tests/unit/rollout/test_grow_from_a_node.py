@@ -73,15 +73,31 @@ def test_a_call_after_the_start_has_the_state_of_the_path(tokenizer_folder):
     assert repeated
 
 
+class OpenedFor(World):
+    """A world that keeps the prompts for which it was opened."""
+
+    def __init__(self, branches):
+        super().__init__(branches)
+        self.prompts = set()
+
+    async def open(self, problem, seed):
+        self.prompts.add(problem.messages)
+        return await super().open(problem, seed)
+
+
 @pytest.mark.parametrize("branches", ["fork", "replay"])
 def test_in_a_world_the_turns_of_the_path_are_made_again(tokenizer_folder, branches):
-    parts = acting(tokenizer_folder, World(branches))
+    parts = acting(tokenizer_folder, OpenedFor(branches))
     recorded = grow_one(parts)
+    (prompt,) = parts.environment.prompts
+    assert prompt != recorded.problem.messages
     for start in starts(recorded)[:6]:
         tree = grown_from(parts, recorded, start)
         assert tree.start == start
         assert StopReason.FAILED not in {trajectory.stop for trajectory in tree.trajectories}
         assert parts.environment.sessions == 0
+        # What it said first is no part of the prompt that it is opened for.
+        assert parts.environment.prompts == {prompt}
 
 
 def test_a_path_that_does_not_come_again_ends_each_trajectory_with_its_reason(tokenizer_folder):

@@ -57,6 +57,14 @@ def test_a_seed_can_have_its_own_start_and_world(recipe):
     recipes = loaded(recipe, plan(recipe, arms=("flat", "rule")))
     assert [str(each.model.path) for each in recipes.values()] == ["runs/0/sft"] * 2 + ["runs/1/sft"] * 2
     assert str(recipes["flat-1"].data.train) == "runs/1/train.jsonl"
+    recipe.write_text(
+        recipe.read_text().replace('"runs/{seed}/train.jsonl"', '["runs/{seed}/a.jsonl", "b.jsonl"]')
+    )
+    own = '\n[reward]\nname = "answer"\nown = [{ path = "right-{seed}.py", function = "right" }]\n'
+    recipe.write_text(recipe.read_text().replace('[reward]\nname = "hierarchical"\n', own))
+    recipes = loaded(recipe, plan(recipe, arms=("flat", "rule")))
+    assert [str(each) for each in recipes["flat-1"].data.train] == ["runs/1/a.jsonl", "b.jsonl"]
+    assert str(recipes["rule-1"].reward.own[0].path) == "right-1.py"
 
 
 def test_settings_of_a_run_name_each_key_once_with_the_value_that_counts(recipe):
