@@ -103,13 +103,17 @@ def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_fold
 def test_of_two_machines_one_is_left_and_the_run_goes_on_there(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, COPY)
     run, endpoint = recipe.parent / "run", f"localhost:{free_port()}"
-    # The first agent has the store.
     nodes = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "8"]
-    nodes += ["--rdzv-conf", "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"]
+    times = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
     node = {"RAMIFY_SECRET": "2f" * 32, "GLOO_SOCKET_IFNAME": "lo"}
+    # On one host both agents could bind the endpoint: only the machine that is left may have the store.
     left, lost = (
-        start(1, "train", recipe, "--max-steps", 12, restarts=3, launcher=nodes, **node) for _ in range(2)
-    )
+        start(
+            1, "train", recipe, "--max-steps", 12, restarts=3,
+            launcher=[*nodes, "--rdzv-conf", f"{times},is_host={host}"], **node,
+        )
+        for host in (True, False)
+    )  # fmt: skip
     wait_until(lambda: steps_done(run) >= 2, left)
     assert len(ranks_of(lost)) == 1
     for pid in [*ranks_of(lost).values(), lost.pid]:
