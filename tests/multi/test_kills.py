@@ -104,7 +104,7 @@ def test_of_two_machines_one_is_left_and_the_run_goes_on_there(tmp_path, model_f
     recipe = write_task(tmp_path / "task", model_folder, COPY)
     run, endpoint = recipe.parent / "run", f"localhost:{free_port()}"
     nodes = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "8"]
-    times = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+    times = "last_call_timeout=12,keep_alive_interval=1,keep_alive_max_attempt=2"
     node = {"RAMIFY_SECRET": "2f" * 32, "GLOO_SOCKET_IFNAME": "lo"}
     # On one host both agents could bind the endpoint: only the machine that is left may have the store.
     left, lost = (
