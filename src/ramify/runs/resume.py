@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError
 from ramify.data.configs import DataFiles
+from ramify.files.durable import RECIPE
 from ramify.learner.update import Learner
 from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.lora import checksums
@@ -95,7 +96,7 @@ def starting_point(folder: RunFolder, setup: TrainingSetup, console: RunConsole)
             "no checkpoint is done again"
         )
     if path is None:
-        _require_no_progress(folder, setup.run.save_every)
+        _require_no_progress(folder, setup)
         check_model_folder(setup.model.folder)
         if folder.resume:
             console.note(f"nothing to resume in {folder.root}: starting from step 0")
@@ -207,7 +208,7 @@ def begin_run(
         )
     companions = {**companion_files(setup.model.folder), **with_stage(setup.model.folder, stage)}
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
-    prune_checkpoints(folder.root, setup.run.keep_last, state.kept_steps)
+    prune_checkpoints(folder.root, setup.run.keep_last, state.kept_steps(setup.run.keep_best))
     check_saving(folder.root, learner, companions)
     learner.ranks.begin()
     identity = folder.begin(setup.recipe, manifest)
@@ -219,7 +220,7 @@ def begin_run(
     )
 
 
-def _require_no_progress(folder: RunFolder, save_every: int) -> None:
+def _require_no_progress(folder: RunFolder, setup: TrainingSetup) -> None:
     """Check that a run without checkpoints has not got past its first one.
 
     Raises:
@@ -227,7 +228,12 @@ def _require_no_progress(folder: RunFolder, save_every: int) -> None:
     """
     last = folder.metrics.last_step()
     # A step's line is written before its checkpoint, so a kill may leave exactly the first `save_every` lines.
-    if last > save_every:
+    if last > setup.run.save_every:
+        # A run that was killed before its first one may be told to save more often.
+        changes = setup.recipe.changes(folder.root / RECIPE)
+        before = next((change.before for change in changes if change.key == "run.save_every"), 0)
+        if last <= before:
+            return
         raise DataError(
             f"{folder.root}: metrics.jsonl has {last} steps, but there is no checkpoint in "
             f"{folder.root / 'checkpoints'}; put it back, or name a new run.dir to start again"

@@ -62,11 +62,12 @@ class LoopState:
         """Return the state after a fallback to the weights of the checkpoint of `step`."""
         return replace(self, scores=(), due=step)
 
-    @property
-    def kept_steps(self) -> frozenset[int]:
-        """Steps whose checkpoints are kept besides the last ones."""
+    def kept_steps(self, keep_best: int) -> frozenset[int]:
+        """Return the steps whose checkpoints are kept besides the last ones; with `keep_best` the one that is yet to be judged too."""
         needed = self.guard.needed if self.guard else frozenset()
-        return needed | {judged.step for judged in self.ranking}
+        # Checkpoints that stops and `--max-steps` cause in between count among the last ones, and may be many.
+        unjudged = {self.due} if keep_best else frozenset[int]()
+        return needed | unjudged | {judged.step for judged in self.ranking}
 
     def judged(self, most: int) -> "LoopState":
         """Rank the last scheduled checkpoint among the `most` best; on a tie the later one is better."""
@@ -212,7 +213,7 @@ class Saver:
 
         def finish() -> None:
             end()
-            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept_steps)
+            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept_steps(self.run.keep_best))
 
         if in_background:
             self._pending.end = finish

@@ -64,12 +64,12 @@ def save(root, model_path, of, **changes):
     return root
 
 
-def recipe(root, model_path, rate=0.01, **changes):
+def recipe(root, model_path, rate=0.01, save_every=5, **changes):
     """`changes` are those of [model]."""
     table = {
         "model": {"path": str(model_path), **changes},
         "data": {"train": "rows.jsonl", "max_tokens": 100},
-        "run": {"dir": str(root), "seed": 3},
+        "run": {"dir": str(root), "seed": 3, "save_every": save_every},
         "learner": {"batch_size": 2, "optimizer": {"rate": rate}},
     }
     return SftRecipe.model_validate(table)
@@ -95,6 +95,24 @@ def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_
     assert (start.source, start.record) == (model_folder, None)
     again, state = restore(start, lambda: learner(model_folder))
     assert (state, again.step) == (LoopState(), 0)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_may_be_told_to_save_more_often(
+    tmp_path, model_folder
+):
+    rare, often = (recipe(tmp_path, model_folder, save_every=number) for number in (10, 2))
+    folder = RunFolder(tmp_path)
+    folder.begin(record_of(rare), {"made_from": {}, "made_with": [{}]})
+    for step in range(1, 8):
+        folder.metrics.append(step, {"loss": 1.0})
+    console = RunConsole(io.StringIO(), stamp=str)
+    for checked in (rare, often):
+        assert starting_point(folder, training_setup(checked), console).record is None
+    for step in range(8, 12):
+        folder.metrics.append(step, {"loss": 1.0})
+    for checked in (rare, often):
+        with pytest.raises(DataError, match=r"metrics\.jsonl has 11 steps, but there is no checkpoint"):
+            starting_point(folder, training_setup(checked), console)
 
 
 NO_STATE = "it is not the state of a training run"

@@ -145,6 +145,17 @@ def test_a_checkpoint_in_between_is_not_judged_and_changes_nothing_later(tmp_pat
     assert once.ranking == (CheckpointScore(3, 0.5),)
 
 
+def test_a_checkpoint_that_is_yet_to_be_judged_stays_however_often_the_run_is_stopped(tmp_path, saver):
+    keeping = saver(save_every=3, keep_last=1, keep_best=1)
+    state = run(keeping, [0.1, 0.2, 0.3, 0.9, 0.9], interrupt_at=(4, 5))
+    assert steps(tmp_path) == [3, 5]
+    state = run(keeping, [0.9, 0.1, 0.1, 0.1], state)
+    assert keeping.best_note(state) == (
+        f"best checkpoint: {tmp_path / 'checkpoints' / 'step-000003'} (score 0.9)"
+    )
+    assert steps(tmp_path) == [3, 9]
+
+
 def test_what_the_guard_needs_is_never_deleted(tmp_path, saver):
     guard = GuardState().saved(0)
     state = saver(save_every=1, keep_last=1, keep_best=0).keep(LoopState(guard=guard))
