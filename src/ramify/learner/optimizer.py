@@ -30,10 +30,11 @@ NS_STEPS = 4
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum on matrices, without weight decay.
 
-    A matrix [R, C] moves by lr sqrt(max(1, R / C)) times its orthogonalised momentum. State: `momentum_buffer`.
+    A matrix [R, C] moves by lr sqrt(max(1, R / C)) times its orthogonalised momentum, and so does each of a stack of matrices
+    [N, R, C]. State: `momentum_buffer`.
 
     Args:
-        matrices: Two-dimensional parameters.
+        matrices: Parameters of two dimensions, or stacks of three.
         lr: Learning rate; for a square matrix, about how far each of its singular directions moves.
         momentum: Share of the past in the running mean of gradients.
         ns_steps: Number of Newton-Schulz iterations.
@@ -52,8 +53,13 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     mean = self._mean(matrix, matrix.grad, group["momentum"])
-                    rows, columns = matrix.shape
+                    rows, columns = matrix.shape[-2:]
                     rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
+                    if matrix.ndim == 3:
+                        # Stacks are split between their matrices.
+                        for expert, momentum in zip(own_part(matrix), own_part(mean), strict=True):
+                            expert.add_(orthogonalized(momentum, group["ns_steps"]), alpha=-rate)
+                        continue
                     # Each process orthogonalises the whole matrix, and moves its own rows.
                     direction = orthogonalized(whole(mean), group["ns_steps"])
                     own_part(matrix).add_(direction[own_rows(matrix)], alpha=-rate)
@@ -205,9 +211,10 @@ def _muon(
 ) -> list[torch.optim.Optimizer]:
     tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     outer = [p for name, p in named.items() if id(p) in tables or name.startswith("lm_head.")]
-    inner = [p for p in named.values() if not any(p is other for other in outer)]
-    matrices = [p for p in inner if p.ndim == 2]
-    vectors = [p for p in inner if p.ndim != 2]
+    inner = {name: p for name, p in named.items() if not any(p is other for other in outer)}
+    # Routed experts are stacks of matrices; a convolution has three dimensions too.
+    matrices = [p for name, p in inner.items() if p.ndim == 2 or (p.ndim == 3 and ".experts." in name)]
+    vectors = [p for p in inner.values() if not any(p is matrix for matrix in matrices)]
     groups = [
         {"params": vectors, "lr": config.vector_rate or config.rate},
         {"params": outer, "lr": config.embedding_rate or config.rate},

@@ -207,6 +207,37 @@ def test_singular_vectors_stay_and_singular_values_follow_the_polynomial(shape):
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
 
 
+def test_each_matrix_of_a_stack_moves_as_a_matrix_by_itself():
+    generator = torch.Generator().manual_seed(3)
+    stack, grads = torch.randn(2, 4, 6, 5, generator=generator)
+    matrices, whole = [torch.nn.Parameter(m.clone()) for m in stack], torch.nn.Parameter(stack.clone())
+    apart, together = (Muon(each, lr=0.1, momentum=0.9, ns_steps=4) for each in (matrices, [whole]))
+    for factor in (1.0, -3.0):
+        whole.grad = factor * grads
+        for matrix, grad in zip(matrices, grads, strict=True):
+            matrix.grad = factor * grad
+        apart.step()
+        together.step()
+    assert torch.equal(whole, torch.stack(list(matrices)))
+
+
+def test_muon_takes_the_stacks_of_routed_experts_and_no_convolution():
+    model = torch.nn.Module()
+    model.layer = torch.nn.Module()
+    model.layer.experts = torch.nn.Module()
+    model.layer.experts.gate_up_proj = torch.nn.Parameter(torch.zeros(3, 4, 6))
+    model.layer.conv1d = torch.nn.Conv1d(4, 4, 2, groups=4, bias=False)
+    optimizers = Optimizers(model, MUON)
+    step(model, optimizers)
+    assert set(optimizers.state_tensors()) == {
+        "momentum_buffer.layer.experts.gate_up_proj",
+        *(f"{kind}.layer.conv1d.weight" for kind in ("step", "exp_avg", "exp_avg_sq")),
+    }
+    # 4 x 6: each singular direction moves by about the rate.
+    moved = torch.linalg.svdvals(model.layer.experts.gate_up_proj.detach())
+    assert moved.mean(1).tolist() == pytest.approx([0.006] * 3, rel=0.3)
+
+
 def test_a_matrix_without_a_gradient_stays_and_a_zero_gradient_is_no_division_by_zero():
     still, zero = torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(3, 2))
     zero.grad = torch.zeros(3, 2)
