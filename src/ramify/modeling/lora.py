@@ -331,6 +331,10 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: does not fit the model at base_model_name_or_path ({reason})") from error
+    if _has_adapter(model.get_output_embeddings()):  # type: ignore[no-untyped-call]
+        raise DataError(
+            f"{path}: target_modules include the head, expected linear layers inside the decoder. {_MERGE_IT}"
+        )
     stored = stored_tensors(folder)
     weights = folder / ADAPTER_WEIGHTS
     expected = adapter_tensors(model)

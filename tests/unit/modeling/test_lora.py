@@ -199,6 +199,18 @@ def test_an_adapter_of_the_embedding_is_refused_with_the_way_out(tmp_path):
         load_model(tmp_path / "adapter")
 
 
+@pytest.mark.parametrize("with_weights", [True, False])
+def test_an_adapter_of_the_head_is_refused_with_the_way_out(tmp_path, with_weights):
+    """The head reads its weight directly, so such an adapter would have no effect."""
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(write_model(tmp_path / "base", "llama"))
+    config = LoraConfig(r=3, target_modules=["q_proj", "lm_head"])
+    get_peft_model(model, config).save_pretrained(tmp_path / "adapter", save_embedding_layers=with_weights)
+    with pytest.raises(DataError, match=r"target_modules include the head.*ramify merge lora"):
+        load_model(tmp_path / "adapter")
+
+
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "input_layernorm", "query"])
 def test_targets_that_are_no_linear_map_of_the_decoder(tmp_path, target):
     model = load_model(write_model(tmp_path / "base", "llama"))
