@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ramify import __version__
 from ramify.commands.parser import add_output, add_override, at_least_one, open_console, recipe_file
 from ramify.core.errors import ConfigError, MachineError, UserError
+from ramify.runtime.machine_memory import memory_limit
 
 if TYPE_CHECKING:
     from ramify.config.schema_eval import EvalRecipe
@@ -32,7 +33,6 @@ _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
 _NO_COMPILER = "Triton, which compiles kernels for GPUs, needs one. Install gcc, or set CC."
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +154,7 @@ def _this_machine(level: int) -> dict[str, Any]:
         "ramify": __version__,
         "packages": packages,
         "cpus": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
-        "memory_bytes": _memory(),
+        "memory_bytes": memory_limit(),
         "sandbox": {
             "level": level,
             "max_level": MAX_LEVEL,
@@ -318,17 +318,8 @@ def _memory_of(device: str) -> int:
         MachineError: There is no GPU.
     """
     if device == "cpu":
-        return _memory()
+        return memory_limit()
     torch: Any = importlib.import_module("torch")
     if not torch.cuda.is_available():
         raise MachineError('model.device: expected a GPU, torch finds none; set it to "cpu"')
     return int(torch.cuda.get_device_properties(0).total_memory)
-
-
-def _memory() -> int:
-    """Return the memory that this process may have: the machine's, or its control group's (a container) where that is less."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(whole, int(_CGROUP_LIMIT.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # not Linux, another version of control groups, or "max"
-        return whole

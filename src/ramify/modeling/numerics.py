@@ -4,10 +4,11 @@ import ctypes
 import gc
 import os
 import sys
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
+
+from ramify.runtime.machine_memory import memory_left
 
 _MMAP_THRESHOLD = -3
 """glibc's M_MMAP_THRESHOLD."""
@@ -50,13 +51,7 @@ def available_bytes(device: torch.device) -> int:
         free: int = torch.cuda.mem_get_info(device)[0]
         # Memory that torch has reserved but does not use is available to tensors; the driver counts it as used.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    table = Path("/proc/meminfo")
-    if table.is_file():
-        for line in table.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    # A system that does not report free memory (macOS) at least reports the total.
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_left()
 
 
 def release_cached(device: torch.device) -> None:

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ramify.modeling.lora import has_adapters
 from ramify.modeling.memory_plan import SHARES, row_bytes
 from ramify.modeling.numerics import compute_device, compute_dtype
 
@@ -243,7 +244,8 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         for parameter in model.parameters()
         if parameter.requires_grad and parameter.grad is None and parameter.device.type == device
     )
-    row = row_bytes(model.config, tokens, compute_dtype(model).itemsize, device)
+    size = compute_dtype(model).itemsize
+    row = row_bytes(model.config, tokens, size, device, adapter=has_adapters(model))
     return row.without_recompute > SHARES[device] * (available_bytes - gradients)
 
 

@@ -222,6 +222,19 @@ def test_recomputing_is_asked_for_when_a_row_does_not_fit():
     assert not needs_checkpointing(model, 512, int(1.7 * row))
 
 
+def test_the_row_of_an_adapter_is_the_one_that_the_plan_counts():
+    model = random_model()
+    add_lora(model, AdapterConfig(rank=2), 0)
+    gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    whole, adapter = (
+        row_bytes(model.config, 512, torch.float32.itemsize, adapter=flag).without_recompute
+        for flag in (False, True)
+    )
+    assert whole != adapter
+    assert not needs_checkpointing(model, 512, int(1.7 * adapter) + gradients)
+    assert needs_checkpointing(model, 512, int(1.6 * adapter) + gradients)
+
+
 def test_some_memory_is_available():
     assert 1 << 20 < available_bytes(torch.device("cpu")) < 1 << 50
 
