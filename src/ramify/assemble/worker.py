@@ -74,7 +74,7 @@ class WorkerPlan:
             set_numerics(self.threads, self.deterministic)
         section = replace(self.model, path=self.source)
         if rank.size == 1 and (section.dtype == "float32" or _keeps_its_base(section)):
-            model = _in_float32(build_model(section, self.context_tokens, self.seed))
+            model = self._loaded(section)
             return Worker(model, self.optimizer, self.reference(model, None))
         import torch
 
@@ -86,7 +86,7 @@ class WorkerPlan:
         if parts is None:
             dtype = section.dtype if _keeps_its_base(section) else "float32"
             whole = replace(section, dtype=dtype, device="cpu")
-            parts = _in_float32(build_model(whole, self.context_tokens, self.seed))
+            parts = self._loaded(whole)
             self._split(parts, mesh)
         return Worker(parts, self.optimizer, self.reference(parts, mesh))
 
@@ -103,6 +103,15 @@ class WorkerPlan:
         """Return the model again, whole and frozen, in the type that it computes in."""
         section = replace(self.model, path=self.source)
         return build_model(section, self.context_tokens, self.seed).requires_grad_(False)
+
+    def _loaded(self, section: TrainedModelConfig) -> "PreTrainedModel":
+        """Load the model whole, with what is trained in float32."""
+        from ramify.modeling.load import copy_rest_from
+
+        model = _in_float32(build_model(section, self.context_tokens, self.seed))
+        # Not from the checkpoint that a run goes on from, which is deleted before the run has ended.
+        copy_rest_from(model, self.model.folder)
+        return model
 
     def _split(
         self,

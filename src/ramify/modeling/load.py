@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") ->
         load_adapter(model, folder)
     placed: PreTrainedModel = model.train().to(torch.device(device))
     return placed
+
+
+def copy_rest_from(model: PreTrainedModel, path: Path) -> None:
+    """Have `save_model` copy what lies beside a text decoder from the files of `path`, another folder of the same model."""
+    if (whole := whole_model(model)) is not None:
+        holder: Any = model
+        holder.taken_from = replace(whole, stored=stored_tensors(whole_folder(path)))
 
 
 def load_unfilled(path: Path, dtype: str) -> tuple[PreTrainedModel, Mapping[str, StoredTensor]] | None:

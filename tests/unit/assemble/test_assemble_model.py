@@ -1,10 +1,13 @@
 import json
+import shutil
 
 import pytest
 import torch
 from pydantic import TypeAdapter
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from family_models import write_family
 from model_folders import write_model
 from ramify.assemble.model import build_model, build_tokenizer
 from ramify.assemble.worker import WorkerPlan
@@ -90,6 +93,26 @@ def test_the_reference_is_the_recipes_model_whatever_has_been_trained_since(fold
         assert torch.equal(logits(reference), first)
         assert not any(p.requires_grad for p in reference.parameters())
     assert not torch.equal(logits(model), first)
+
+
+def test_a_run_that_goes_on_saves_a_whole_model_when_the_checkpoint_that_it_began_at_is_gone(tmp_path):
+    """Checkpoints of a model that reads pictures copy its other parts from files, and old checkpoints are deleted."""
+    base, checkpoint = write_family(tmp_path / "base", "gemma3"), tmp_path / "step-000001"
+    section = TrainedModelConfig(path=base)
+
+    def worker(source):
+        return WorkerPlan(section, source, 100, 0, OptimizerConfig(rate=0.01), with_reference=False)(Rank())
+
+    first = worker(base)
+    moved(first.model)
+    save_model(first.model, checkpoint)
+    second = worker(checkpoint)
+    shutil.rmtree(checkpoint)
+    save_model(second.model, tmp_path / "step-000002")
+    saved, began = (load_file(folder / "model.safetensors") for folder in (tmp_path / "step-000002", base))
+    assert saved.keys() == began.keys()
+    for name, tensor in saved.items():
+        assert torch.equal(tensor, began[name]) != name.startswith("language_model."), name
 
 
 def moved(model):
