@@ -127,6 +127,7 @@ $(VENV)/bin/python:
 # torch comes alone and without its dependencies, so that an index named in TORCH_ARGS has to hold torch only.
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@if [ -z "$(TORCH_ARGS)" ] && [ "$$(uname -s)" = Linux ] && [ ! -e /proc/driver/nvidia/version ] \
+	    && [ ! -e /usr/lib/wsl/lib/libcuda.so.1 ] \
 	    && ! $(VENV)/bin/python -c "import importlib.metadata as m; m.version('torch')" 2>/dev/null; then \
 	  echo "Note: no NVIDIA driver here, and pip may fetch torch's CUDA build (gigabytes);" \
 	    "for the CPU build stop and give pip's options for PyTorch's CPU index: make TORCH_ARGS=\"...\" (README.md)."; \

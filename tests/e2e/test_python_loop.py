@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import threading
+from itertools import count
 
 import pytest
 
 import ramify as rf
 from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
+from ramify.core.errors import ConfigError
 from ramify.obs.trace import read_trees
 from ramify.runs.run_folder import RunFolder
 
@@ -150,3 +152,34 @@ def test_in_a_thread_and_in_a_running_loop(task, caller):
     assert [tree.core for tree in first] != [tree.core for tree in second]
     for ours, theirs in zip(results["thread"], results["loop"], strict=True):
         assert [tree.core for tree in ours] == [tree.core for tree in theirs]
+
+
+def test_in_16_bits_a_policy_writes_or_trains_an_adapter(model_folder):
+    def repeat(text: str) -> str:
+        """Return the text again.
+
+        Args:
+            text: The text.
+        """
+        return text
+
+    def trees_of(policy):
+        limits = rf.Limits(max_prompt_tokens=200, max_tokens=12, max_calls=1)
+        with rf.Agent(policy, tools=[repeat], limits=limits) as agent:
+            return agent.rollout(["what is 12 plus 30 ?"], n=2)
+
+    halves = {"dtype": "bfloat16", "threads": 1}
+    with pytest.raises(
+        ConfigError, match=r'dtype: "bfloat16" trains weights in float32 .*\. Train an adapter'
+    ):
+        rf.Policy(model_folder, learner=rf.Learner(rate=1e-3), **halves)
+    policy = rf.Policy(model_folder, **halves)
+    assert {str(parameter.dtype) for parameter in policy.model.parameters()} == {"torch.bfloat16"}
+    assert len(trees_of(policy)[0].trajectories) == 2
+    policy = rf.Policy(model_folder, learner=rf.Learner(rate=1e-3), lora=rf.LoRA(rank=2), **halves)
+    numbers = count()
+    trees = rf.score(trees_of(policy), lambda completions: [float(next(numbers)) for _ in completions])
+    report = policy.update(trees, {"estimator": {"name": "group"}, "loss": {"name": "clip"}})
+    assert report.num_steps == 1
+    # As in a recipe: the engine's logprobs are too far off to be the old ones.
+    assert report.metrics["update/weight_mean"] == pytest.approx(1.0, abs=0.2)

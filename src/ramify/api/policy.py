@@ -119,7 +119,7 @@ class Policy:
         lora: Train an adapter and keep the model as it is.
         dialect: How the model writes calls and answers; "auto": as the run that trained it taught it, else the papers' tags.
         device: "cpu", "cuda", or "auto".
-        dtype: Type that the model computes in.
+        dtype: Type that the model computes in; all weights are trained in "float32" only.
         engine: "local", or an object with the number of its slots (`ramify.LocalEngine`).
         seed: Of all draws.
         threads: Of torch; None: torch's own choice.
@@ -206,7 +206,7 @@ class Policy:
             raise ConfigError(
                 "Policy: its learner has no rate. Make it with learner=ramify.Learner(rate=1e-6) or another rate"
             )
-        section, trees = algorithm_section(algorithm), as_trees(trees, "update")
+        section, trees = self._corrected(algorithm_section(algorithm)), as_trees(trees, "update")
         if not trees:
             raise DataError("update: there is no tree. Grow some with agent.rollout")
         per_step = self._settings.others.get("problems_per_minibatch") or max(len(trees), 1)
@@ -233,6 +233,7 @@ class Policy:
         from ramify.assemble.algorithm import build_objective
         from ramify.assemble.recorded_credit import TreeCredit
 
+        section = self._corrected(section)
         objective = build_objective(section)
         learned = self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
         return tuple((tree, TreeCredit.of(tree, objective.credit(tree).credit)) for tree in learned)
@@ -256,8 +257,9 @@ class Policy:
         return path
 
     def _load(self) -> "Ranks":
-        from ramify.assemble.worker import WorkerPlan
-        from ramify.learner.parallel import Ranks
+        from ramify.assemble.model import build_model
+        from ramify.assemble.worker import WorkerPlan, keeps_its_base
+        from ramify.learner.parallel import Ranks, single_process
         from ramify.modeling.numerics import set_numerics
 
         set_numerics(self.threads, self.deterministic)
@@ -274,9 +276,21 @@ class Policy:
             with_reference=False,
         )
         self._plan = plan
+        if self.config.dtype != "float32" and not keeps_its_base(self.config):
+            if "rate" in self._settings.table:
+                raise ConfigError(
+                    'Policy: dtype: "bfloat16" trains weights in float32 beside those that compute, which the engine of a policy '
+                    "cannot read. Train an adapter (lora=LoRA()), or a ramify.Trainer."
+                )
+            # Nothing is trained, so nothing is kept in float32.
+            return single_process(build_model(self.config, 1, self.seed), self._optimizer)
         ranks = Ranks(Rank())
         ranks.build(plan)
         return ranks
+
+    def _corrected(self, section: AlgorithmSection) -> AlgorithmSection:
+        """Return the algorithm as a recipe with this type would have it."""
+        return section if self.config.dtype == "float32" else section.in_16_bits()
 
     def _learning(self, section: AlgorithmSection, trees: "Trees", per_step: int) -> "Learning":
         from ramify.assemble.algorithm import apply_algorithm

@@ -73,7 +73,7 @@ class WorkerPlan:
         if rank.number:
             set_numerics(self.threads, self.deterministic)
         section = replace(self.model, path=self.source)
-        if rank.size == 1 and (section.dtype == "float32" or _keeps_its_base(section)):
+        if rank.size == 1 and (section.dtype == "float32" or keeps_its_base(section)):
             model = self._loaded(section)
             return Worker(model, self.optimizer, self.reference(model, None))
         import torch
@@ -82,9 +82,9 @@ class WorkerPlan:
 
         on_gpu = section.device != "cpu" and torch.cuda.is_available()
         mesh = make_mesh(rank, "cuda" if on_gpu else "cpu", self.copies)
-        parts = None if _keeps_its_base(section) else self._read_parts(section.folder, "float32", mesh)
+        parts = None if keeps_its_base(section) else self._read_parts(section.folder, "float32", mesh)
         if parts is None:
-            dtype = section.dtype if _keeps_its_base(section) else "float32"
+            dtype = section.dtype if keeps_its_base(section) else "float32"
             whole = replace(section, dtype=dtype, device="cpu")
             parts = self._loaded(whole)
             self._split(parts, mesh)
@@ -189,7 +189,7 @@ class WorkerPlan:
         return lambda: nullcontext(frozen)
 
 
-def _keeps_its_base(section: TrainedModelConfig) -> bool:
+def keeps_its_base(section: TrainedModelConfig) -> bool:
     """Return True if an adapter is trained and the base is frozen."""
     from ramify.modeling.model_config import is_adapter_folder
 

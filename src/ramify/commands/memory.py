@@ -42,7 +42,8 @@ _CONTEXT = 6 * _GIB // 10
 _NCCL = _GIB
 """Assumed of the buffers that a rank among several takes for NCCL. Measured on no GPU."""
 _FLOAT = 4
-_DRIVER = Path("/proc/driver/nvidia/version")
+_DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
+"""Of Linux, and of Linux within Windows (WSL 2), which has that of Windows."""
 _USABLE = 0.92
 """Share of a card's memory for tensors; the rest is CUDA itself, captured graphs, and gaps between tensors."""
 _MOST_DOUBLED = 10
@@ -53,7 +54,7 @@ def device_of(model: ModelConfig) -> tuple[str, str]:
     """Return the device of a model, "cpu" or "cuda", and the reason for it, without asking torch."""
     if model.device != "auto":
         return model.device, f'model.device = "{model.device}"'
-    if not _DRIVER.exists():
+    if not any(file.exists() for file in _DRIVERS):
         return "cpu", "no NVIDIA driver here"
     torch = importlib.util.find_spec("torch")
     version = Path(torch.origin).with_name("version.py") if torch and torch.origin else None

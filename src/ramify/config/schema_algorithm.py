@@ -1,6 +1,6 @@
 """The schema of an algorithm: advantages, loss, penalties, corrections. Papers are recipes over these parts."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -96,6 +96,13 @@ class AlgorithmSection(Section):
         if self.loss.sequence_loss:
             self._suits_sequence_loss()
         return self
+
+    def in_16_bits(self) -> "AlgorithmSection":
+        """Return the algorithm of an engine that computes in 16 bits, as `corrected_in_16_bits`; `max_mismatch` is of `behavior`."""
+        if {"old", "max_mismatch"} & self.model_fields_set:
+            return self
+        corrected = {"correction": self.correction or ImportanceCorrection(**_correction(self.loss.name))}
+        return self.model_copy(update={**corrected, "old": "recompute"})
 
     def _hard_differs(self) -> None:
         """Refuse hard advantages that give the same gradient as soft ones."""
@@ -199,6 +206,20 @@ class AlgorithmSection(Section):
             f"note: with one optimizer step a rollout (learner.problems_per_minibatch = {problems_per_minibatch}) the ratio "
             f"is 1: {' and '.join(idle)} do{'es' if len(idle) == 1 else ''} not act",
         )
+
+
+def corrected_in_16_bits(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of an algorithm whose engine computes in 16 bits, and so samples from a policy that is a little off.
+
+    Unless the table says `old`, samples are weighted for that.
+    """
+    loss = algorithm.get("loss")
+    correction = _correction(loss.get("name") if isinstance(loss, dict) else None)
+    return algorithm if "old" in algorithm else {"correction": correction, **algorithm, "old": "recompute"}
+
+
+def _correction(loss: object) -> dict[str, Any]:
+    return {"level": "sequence" if loss == "gspo" else "token", "kind": "truncate", "cap": 2.0}
 
 
 class AlgorithmTable(Section):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field, model_validator
 
 from ramify.algos.file_parts import FromFile
-from ramify.config.schema_algorithm import AlgorithmSection
+from ramify.config.schema_algorithm import AlgorithmSection, corrected_in_16_bits
 from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_parts import (
     Environments,
@@ -109,19 +109,16 @@ class TrainRecipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _corrected(cls, table: Any) -> Any:  # noqa: ANN401 - any TOML value
-        """An engine in 16 bits samples from a policy that is a little off: by default its samples are weighted for that."""
+        """Weight the samples of an engine in 16 bits, unless the recipe says otherwise."""
         if not isinstance(table, dict):
             return table
         engine, algorithm, model = table.get("engine"), table.get("algorithm"), table.get("model")
-        if not (isinstance(engine, dict) and isinstance(algorithm, dict)) or "old" in algorithm:
+        if not (isinstance(engine, dict) and isinstance(algorithm, dict)):
             return table
         own = {"vllm": "bfloat16", "local": model.get("dtype") if isinstance(model, dict) else None}
         if engine.get("dtype", own.get(str(engine.get("name")))) != "bfloat16":
             return table
-        loss = algorithm.get("loss")
-        is_sequence = isinstance(loss, dict) and loss.get("name") == "gspo"
-        correction = {"level": "sequence" if is_sequence else "token", "kind": "truncate", "cap": 2.0}
-        return {**table, "algorithm": {"correction": correction, **algorithm, "old": "recompute"}}
+        return {**table, "algorithm": corrected_in_16_bits(algorithm)}
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":

@@ -14,6 +14,7 @@ import torch
 from family_models import write_family
 from ramify.assemble.worker import build_engine_model
 from ramify.cli import main
+from ramify.commands import memory
 from ramify.commands.memory import device_of, job_here, job_of, memory_fit
 from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe
@@ -129,6 +130,13 @@ def test_an_engine_at_a_service_takes_no_memory_here(table):
 def test_the_device_is_the_one_that_torch_would_take(model_folder):
     assert device_of(ModelConfig(path=model_folder, device="cpu"))[0] == "cpu"
     assert device_of(ModelConfig(path=model_folder))[0] == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_the_driver_of_windows_is_one_too(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_DRIVERS", (tmp_path / "version", tmp_path / "libcuda.so.1"))
+    assert device_of(ModelConfig(path=model_folder)) == ("cpu", "no NVIDIA driver here")
+    (tmp_path / "libcuda.so.1").touch()
+    assert device_of(ModelConfig(path=model_folder))[1] != "no NVIDIA driver here"
 
 
 def train_table(table, budget=900):
