@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramify.core.protocols import CacheKey, Json
+from ramify.files.durable import lock_file
 
 _quoted: Final = json.encoder.encode_basestring_ascii
 _MOST_PARAMETERS: Final = 256
@@ -139,7 +140,7 @@ class Claims:
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if alone:
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(self._file, wait=False)
             except OSError:
                 self.close()
                 raise

@@ -4,6 +4,7 @@ A file is written under another name, synced and renamed, so that a kill or a po
 one. Every OSError that this module raises names its file.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -24,6 +25,10 @@ T = TypeVar("T")
 LOCK = ".lock"
 RECIPE = "recipe.toml"
 """The recipe of a run: a folder with results and without it was not made by this version."""
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)
+"""Errors of disks that have no locks (Lustre and NFS under some options), or cannot flush a folder (some network disks)."""
 
 UNFINISHED = ".part"
 """Suffix of a file that is being written; a kill may leave one behind, and the next write replaces it."""
@@ -114,11 +119,24 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
 
 def _lock(lock: int) -> None:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(lock, wait=False)
     except BlockingIOError:
         # `is_locked` of another process takes the lock for microseconds.
         time.sleep(0.05)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(lock, wait=False)
+
+
+def lock_file(file: int, *, wait: bool) -> None:
+    """Lock an open file against all others that do. On a disk without locks nothing is locked.
+
+    Raises:
+        BlockingIOError: Another process has it, and this one does not `wait`.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def is_locked(path: Path) -> bool:
@@ -154,6 +172,9 @@ def sync(path: Path) -> None:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _NO_SYNC or not path.is_dir():
+                raise
         finally:
             os.close(handle)
 

@@ -1,9 +1,11 @@
 """Files of a run: written whole, never through a link, and named when the disk or their content is bad."""
 
 import errno
+import fcntl
 import os
 import shutil
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,14 @@ from ramify.files.durable import (
     append_line,
     claimed_folder,
     entries,
+    is_locked,
     locked_folder,
     parse_line,
     read_record,
     replace_file,
     require_plain_files,
+    sync,
+    sync_folder,
 )
 
 
@@ -152,3 +157,41 @@ def test_a_file_that_is_not_there_is_a_folder_or_is_endless_is_no_object(tmp_pat
         file.truncate(1 << 40)
     with pytest.raises(DataError, match=r"large: .*expected at most"):
         read_record(tmp_path / "large", part())
+
+
+def failing(number):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_disk_without_locks_can_be_used(tmp_path, monkeypatch, number):
+    """Lustre without `-o flock`, NFS without its daemon."""
+    monkeypatch.setattr(fcntl, "flock", failing(number))
+    with claimed_folder("run.dir", tmp_path / "run", lambda: None):
+        replace_file(tmp_path / "run" / "a", b"1")
+        assert not is_locked(tmp_path / "run")
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"), locked_folder("run.dir", tmp_path / "run"):
+        pass
+
+
+def test_a_disk_that_cannot_flush_a_folder_can_be_used_but_not_one_that_cannot_flush_a_file(
+    tmp_path, monkeypatch
+):
+    flush = os.fsync
+
+    def of_folder(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            failing(errno.EINVAL)()
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", of_folder)
+    replace_file(tmp_path / "a", b"1")
+    sync_folder(tmp_path)
+    assert (tmp_path / "a").read_bytes() == b"1"
+    monkeypatch.setattr(os, "fsync", failing(errno.EINVAL))
+    with pytest.raises(OSError, match="Invalid argument"):
+        sync(tmp_path / "a")

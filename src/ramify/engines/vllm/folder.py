@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ramify.core.errors import MachineError
+from ramify.files.durable import lock_file
 
 SOCKETS = "VLLM_RPC_BASE_PATH"
 """The variable of a server, and of all that it starts, with the folder of its sockets."""
@@ -40,7 +41,7 @@ class LockedFolder:
         _remove_abandoned(parent, prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()  # mode 0700
         self._lock = os.open(self.path / _NEW_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock_file(self._lock, wait=True)
         # Renamed once it is locked, or another process could take it for abandoned.
         (self.path / _NEW_LOCK).rename(self.path / _LOCK)
 
