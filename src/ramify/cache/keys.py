@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramify.core.protocols import CacheKey, Json
-from ramify.files.durable import lock_file
 
 _quoted: Final = json.encoder.encode_basestring_ascii
 _MOST_PARAMETERS: Final = 256
@@ -140,7 +139,7 @@ class Claims:
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if alone:
             try:
-                lock_file(self._file, wait=False)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 self.close()
                 raise

@@ -7,6 +7,7 @@
 So an interrupted or concurrent build leaves either the old index or the new one.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,7 +22,6 @@ from pathlib import Path
 import tantivy
 
 from ramify.core.errors import DataError
-from ramify.files.durable import lock_file
 from ramify.runtime.progress import ProgressNotes
 from ramify.tools.passage_index import (
     BROKEN,
@@ -264,8 +264,8 @@ def _write_manifest(folder: Path, manifest: Manifest) -> None:
 def _locked(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
     with (folder / _LOCK).open("w") as file:
         try:
-            lock_file(file.fileno(), wait=False)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             note(f"{folder}: another process works on the search index. Waiting for it")
-            lock_file(file.fileno(), wait=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
