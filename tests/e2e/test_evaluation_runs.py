@@ -148,7 +148,7 @@ def test_what_does_not_fit_into_a_folder_is_refused_before_anything_is_done(copi
     assert main([*command]) == 0
     assert "trees.jsonl lacks 48 attempts that are done" in capsys.readouterr().out
     (run / "manifest.json").unlink()
-    assert "holds results without a manifest.json" in refused(*command)
+    assert "holds an evaluation without its manifest.json" in refused(*command)
     assert len(read_records(run)) == 48
 
 

@@ -123,7 +123,7 @@ def _row(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a dictionary, a record o
     if not isinstance(row, Problem):
         return dict(row)
     prompt = [{"role": each.role, "content": each.text} for each in row.messages]
-    return {**row.info, "prompt": prompt, "answer": list(row.answer)}
+    return {**row.info, "id": row.id, "prompt": prompt, "answer": list(row.answer)}
 
 
 def write_rows(rows: Rows, folder: Path, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -359,9 +360,11 @@ def _data(train: Any, run_dir: Path) -> Any:  # noqa: ANN401 - a place or rows
         return as_table(train)
     folder = run_dir.with_name(f"{run_dir.name}.rows")
     folder.mkdir(parents=True, exist_ok=True)
-    path = write_rows(train, folder, "train.part")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return str(path.rename(folder / f"train-{digest}.jsonl"))
+    # In a folder of its own until it is whole: under torchrun all ranks write it at the same time.
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        path = write_rows(train, Path(own), "train")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        return str(path.replace(folder / f"train-{digest}.jsonl"))
 
 
 def _session_functions(table: Any) -> set[str]:  # noqa: ANN401 - any value of a recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.assemble.dev_evaluation import DevTask, open_dev_task
-from ramify.assemble.model import build_tokenizer
+from ramify.assemble.model import build_tokenizer, head_rows
 from ramify.assemble.tools import show_tools
 from ramify.assemble.training import training_setup
 from ramify.assemble.worker import WorkerPlan
@@ -97,6 +97,7 @@ def open_examples(
         texts=texts,
         pairs=isinstance(recipe, DpoRecipe),
         may_end_in_call=recipe.environment is not None,
+        num_ids=head_rows(recipe.model.folder) or tokenizer.vocab_size,
     )
     return rows, reader
 

@@ -40,7 +40,6 @@ def build_tokenizer(
     """
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.core.messages import Message
-    from ramify.modeling.model_config import is_adapter_folder, read_model_config
 
     ours = ChatTokenizer(folder)
     text = ours.chat_text([Message.of("user", _PROBE)])
@@ -58,14 +57,23 @@ def build_tokenizer(
             f"{folder}: its own tokenizer.json is used; transformers' AutoTokenizer makes a {other} of this folder, which gives "
             "other ids: elsewhere, open the model with PreTrainedTokenizerFast"
         )
-    if (folder / "config.json").is_file() or is_adapter_folder(folder):
-        rows = read_model_config(folder).get("vocab_size")
-        if isinstance(rows, int) and rows < ours.vocab_size:
-            raise DataError(
-                f"{folder}: tokenizer.json has {ours.vocab_size} tokens, config.json vocab_size = {rows}; "
-                "use the model's own tokenizer"
-            )
+    rows = head_rows(folder)
+    if rows is not None and rows < ours.vocab_size:
+        raise DataError(
+            f"{folder}: tokenizer.json has {ours.vocab_size} tokens, config.json vocab_size = {rows}; "
+            "use the model's own tokenizer"
+        )
     return ours
+
+
+def head_rows(folder: Path) -> int | None:
+    """Return the number of ids that a model can sample, often more than its tokenizer has; None if the folder has no configuration."""
+    from ramify.modeling.model_config import is_adapter_folder, read_model_config
+
+    if not (folder / "config.json").is_file() and not is_adapter_folder(folder):
+        return None
+    rows = read_model_config(folder).get("vocab_size")
+    return rows if isinstance(rows, int) else None
 
 
 def _compare(ours: "ChatTokenizer", text: str) -> str | None:

@@ -142,7 +142,8 @@ def build_eval_problems(
         notes += [*texts.notes, *_about(dataset, source_notes), *dropped]
         if twice := every.keys() & {problem.id for problem in fitting}:
             raise DataError(
-                f"{dataset}: problem {min(twice)!r} is in another data set of data.test too. Name each of them once"
+                f"{dataset}: problem {min(twice)!r} is in another data set of data.test too. Name each of them once, and rename one of "
+                "two files that have the same name"
             )
         every |= {problem.id: problem for problem in fitting}
     fitting = tuple(every.values())

@@ -14,7 +14,7 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import SelfCriticRecipe, TrainRecipe
 from ramify.core.errors import ConfigError, DataError
-from ramify.data.sources import Data, Split, data_files, is_on_hub, sources
+from ramify.data.sources import Data, Split, data_files, is_on_hub, sources, weighted
 from ramify.learner.configs import OptimizerConfig
 from ramify.runs.configs import TrainingRunConfig
 
@@ -191,7 +191,7 @@ def _rows_of_epoch(recipe: TrainRecipe | SftRecipe) -> int | None:
         # The limit counts rows before they are copied.
         before = [sum(counts[:index]) for index in range(len(counts))]
         counts = [min(count, max(data.limit - first, 0)) for count, first in zip(counts, before, strict=True)]
-    return sum(int(count * weight) for count, weight in zip(counts, weights, strict=True))
+    return sum(weighted(count, weight) for count, weight in zip(counts, weights, strict=True))
 
 
 def _row_counts(data: Data | None, split: Split = "train") -> list[int] | None:

@@ -30,6 +30,7 @@ Sides: TypeAlias = tuple[Literal["completion"]] | tuple[Literal["chosen"], Liter
 COMPLETION: Sides = ("completion",)
 PAIR: Sides = ("chosen", "rejected")
 """The sides of a demonstration and of a pair, under their names in the plain format."""
+_NOTHING = "nothing is left to train on"
 _PROMPT_ROLES = ("system", "developer", "user", "human")
 
 
@@ -60,6 +61,8 @@ def read_row(row: Row, names: Sides) -> Reading:
     reading = _by_format(row, names)
     if names == PAIR and any(isinstance(line, Message) for side in reading.sides for line in side):
         reading = _with_last_exchange(reading)
+    if not all(map(_is_trained_on, reading.sides)):
+        raise RowError(_NOTHING)
     return replace(reading, prompt=with_system_column(reading.prompt, row))
 
 
@@ -205,9 +208,13 @@ def _split_prompt(
         else line
         for i, line in enumerate(lines[last + 1 :], last + 1)
     ]
-    if demonstration and not any(isinstance(line, AssistantTurn) and line.trained for line in following):
-        raise RowError("nothing is left to train on")
+    if demonstration and not _is_trained_on(following):
+        raise RowError(_NOTHING)
     return tuple(map(_prompt_message, lines[: last + 1])), _spoken(following)
+
+
+def _is_trained_on(lines: Sequence[Line]) -> bool:
+    return any(isinstance(line, AssistantTurn) and line.trained for line in lines)
 
 
 def _users(lines: Sequence[Line]) -> list[int]:

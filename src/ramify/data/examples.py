@@ -275,11 +275,11 @@ def _ids(value: object) -> tuple[int, ...]:
     raise RowError("'ids' must hold lists of token ids")
 
 
-def check_tokenizer(pair: RecordedPair, decode: Callable[[Sequence[int]], str], vocab_size: int) -> None:
-    """Check that the ids are those of a tokenizer of `vocab_size` tokens, whose `decode` gives the text of ids.
+def check_tokenizer(pair: RecordedPair, decode: Callable[[Sequence[int]], str], num_ids: int) -> None:
+    """Check that the ids are those of a model that can sample `num_ids` of them, whose tokenizer's `decode` gives the text of ids.
 
     Raises:
         RowError: They are another one's.
     """
-    if max(map(max, pair.ids)) >= vocab_size or tuple(map(decode, pair.ids)) != pair.texts:
+    if max(map(max, pair.ids)) >= num_ids or tuple(map(decode, pair.ids)) != pair.texts:
         raise RowError("its ids are those of another model's tokenizer; make the pairs with this one")

@@ -109,15 +109,19 @@ def load_problems(
     """
     problems: list[Problem] = []
     row_of_id: dict[str, DataRow] = {}
+    files: dict[Path, int] = {}
     counts = _Counts()
     for row in read_data(data, weights, split, limit):
+        file = files.setdefault(row.path, len(files) + 1)
         try:
             problem = _read_problem(row, bare, columns, counts)
             if problem is None:
                 continue
             identifier = problem.id
-            if identifier in row_of_id and row_of_id[identifier].path != row.path:
-                identifier = f"{row.path.parent.name}/{row.path.stem}/{identifier}"
+            # Data sets of the hub have files of the same name in folders of the same name.
+            for prefix in (f"{row.path.parent.name}/{row.path.stem}", f"{file}"):
+                if identifier in row_of_id and row_of_id[identifier].path != row.path:
+                    identifier = f"{prefix}/{identifier}"
             if identifier in row_of_id:
                 raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier].number}")
         except (RowError, ValueError) as error:

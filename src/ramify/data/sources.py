@@ -1,6 +1,7 @@
 """The data that a recipe names: files, folders of shards, data sets of the hub, and lists of them with weights."""
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -125,14 +126,20 @@ def read_data(
         count = 0
         rows = ((path, *row) for path in _files(source, split) for row in read_rows(path))
         for path, number, value in islice(rows, limit):
-            copies = int((count + 1) * weight) - int(count * weight)
+            copies = weighted(count + 1, weight) - weighted(count, weight)
             count += 1
             yield DataRow(path, number, value, copies)
-        if count and count * weight < 1:
+        if count and not weighted(count, weight):
             raise DataError(
                 f"data.weights: {weight:g} uses no row of {source}, which has {count:,}. Use at least 1/{count}, or leave the file out."
             )
         limit = None if limit is None else limit - count
+
+
+def weighted(count: int, weight: float) -> int:
+    """Return how often the first `count` rows come in an epoch, all together."""
+    # Rounded, because 100 * 0.29 is a little less than 29.
+    return math.floor(round(count * weight, 9))
 
 
 def require_data(key: str, data: Data) -> None:

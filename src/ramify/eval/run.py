@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ramify.chat.token_texts import copy_tokenizer
-from ramify.core.errors import ConfigError, DataError, ServiceDownError
+from ramify.core.errors import DataError, ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
@@ -42,7 +42,7 @@ from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.obs.trace_index import index_path, write_index
 from ramify.rollout.plan import TreeRequest
 from ramify.runs.keyed_lines import Key
-from ramify.runs.manifest import MANIFEST, RecipeRecord, note_session, refuse_other, write_manifest
+from ramify.runs.manifest import RecipeRecord, note_session, refuse_other, write_manifest
 from ramify.runs.page import REPORT
 from ramify.runs.run_folder import EVALUATION
 from ramify.runs.status import begin_session
@@ -150,11 +150,6 @@ class _Session:
                 lines.path.unlink(missing_ok=True)
             if resume:
                 console.note(f"nothing to resume in {folder}: starting from the first attempt")
-        elif not (folder / MANIFEST).exists():
-            raise ConfigError(
-                f"run.dir: {folder} holds results without a {MANIFEST}: their settings are unknown. Choose a new run.dir or "
-                f"restore {MANIFEST}."
-            )
         else:
             records = _resume_attempts(plan, groups, console)
             unjudged = frozenset(

@@ -308,7 +308,8 @@ def _cards(rows: Sequence[MetricsRow]) -> list[Card]:
         cards.append(
             Card(
                 "Time",
-                f"{(times[-1] - times[0]) / 60:.1f}\u00a0min",
+                # Evaluations stand behind all steps, and one may come before the first.
+                f"{(max(times) - min(times)) / 60:.1f}\u00a0min",
                 f"for {len(rows)} steps and evaluations",
                 0,
             )

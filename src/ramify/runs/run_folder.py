@@ -85,8 +85,8 @@ class RunKind:
         """Check that a run may use the folder `run.dir`; writes nothing.
 
         Raises:
-            ConfigError: It holds results and `resume` is false, it holds something else, it holds links, or the recipe of a run
-                that has begun differs from `recipe` in a key that must not change.
+            ConfigError: It holds results and `resume` is false, it holds something else, it holds links, the recipe or the manifest
+                of a run that has begun is missing, or its recipe differs from `recipe` in a key that must not change.
         """
         if not path.exists():
             return
@@ -108,7 +108,16 @@ class RunKind:
             for file in (path / name for name in names if "/" not in name):
                 if file.exists() and not is_right(file):
                     raise ConfigError(f"run.dir: {file} is no {kind}; put it back from a copy, or remove it")
-        if begun and recipe is not None:
+        if begun:
+            self._check_origin(path, recipe)
+
+    def _check_origin(self, path: Path, recipe: RecipeRecord | None) -> None:
+        if self.can_resume and not (path / MANIFEST).exists():
+            raise ConfigError(
+                f"run.dir: {path} holds {self.what} without its {MANIFEST}: what it was made from is unknown. Put that file back, "
+                "or name a new folder"
+            )
+        if recipe is not None:
             recipe.changes(path / RECIPE)
 
     @contextmanager
@@ -275,10 +284,6 @@ class RunFolder:
         """The run's metrics."""
         return MetricsLog(self.root / "metrics.jsonl")
 
-    @property
-    def _goes_on(self) -> bool:
-        return TRAINING.has_begun(self.root) and (self.root / MANIFEST).exists()
-
     def rewind(self, step: int) -> None:
         """Delete what later steps wrote: they are repeated, or not done at all.
 
@@ -304,7 +309,7 @@ class RunFolder:
             ConfigError: Data, weights, tools or rewards differ; names the first key that does.
             DataError: The manifest is damaged.
         """
-        if self._goes_on:
+        if TRAINING.has_begun(self.root):
             before = read_manifest(self.root, made_from=part(), name=text)
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
@@ -318,7 +323,7 @@ class RunFolder:
         Raises:
             ConfigError: The folder cannot be written.
         """
-        if not self._goes_on:
+        if not TRAINING.has_begun(self.root):
             # A start that did not get to its first step may have evaluated another model.
             shutil.rmtree(self.root / "evals", ignore_errors=True)
             (self.root / "evals.jsonl").unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Source, Trajectory, Tree, TreeKey
+from ramify.core.tree import Node, Source, Trajectory, Tree, TreeKey
 from ramify.data.examples import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
 from ramify.runs.recorded_trees import trajectory_at
@@ -199,13 +199,18 @@ def pair_rows(
         for pair in chosen.of_trees.get((file, tree.key), ()):
             sides = [tree.trajectories[index] for index in pair]
             parts = [
-                [(node.source, node.token_ids[:size]) for node, size in side.segments[-1].parts[1:] if size]
+                [
+                    (_source(tree, node), node.token_ids[:size])
+                    for node, size in side.segments[-1].parts[1:]
+                    if size
+                ]
                 for side in sides
             ]
-            number = num_rows[tree.problem.id]
             num_rows[tree.problem.id] += 1
+            number = num_rows[tree.problem.id]
             yield {
-                "id": f"{tree.problem.id}#{number}" if number else tree.problem.id,
+                # Not "#1": copies of a problem by data.weights have such ids.
+                "id": f"{tree.problem.id}#pair-{number}" if number > 1 else tree.problem.id,
                 "prompt": [
                     {"role": message.role, "content": message.text} for message in tree.problem.messages
                 ],
@@ -233,6 +238,11 @@ def pair_rows(
                     },
                 },
             }
+
+
+def _source(tree: Tree, node: Node) -> Source:
+    """Return whose tokens those of a node are in a pair: what lies above the tree's start is context, as in RL."""
+    return Source.TOOL if node.id in tree.inherited_ids else node.source
 
 
 def write_pairs(path: Path, rows: Iterable[dict[str, Any]]) -> None:

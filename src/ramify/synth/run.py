@@ -19,7 +19,6 @@ from ramify.rollout.plan import TreeRequest
 from ramify.rollout.tool_set import ToolSet
 from ramify.runs.configs import LogConfig
 from ramify.runs.manifest import (
-    MANIFEST,
     RecipeRecord,
     note_session,
     read_manifest,
@@ -111,9 +110,10 @@ def _open_folder(plan: SynthPlan, console: RunConsole) -> str:
 
     Raises:
         ConfigError: Model, data, tools, reward, hints or settings differ.
+        DataError: The manifest is damaged.
     """
     folder = plan.folder
-    if SYNTHESIS.has_begun(folder) and (folder / MANIFEST).exists():
+    if SYNTHESIS.has_begun(folder):
         before = read_manifest(folder, made_from=part())
         refuse_other(folder, "a synthesis", before["made_from"], plan.manifest["made_from"])
         note_session(folder, before, plan.manifest["made_with"][-1], console.note)

@@ -111,6 +111,7 @@ class ExampleReader:
         texts: PromptTexts,
         pairs: bool,
         may_end_in_call: bool,
+        num_ids: int,
     ) -> None:
         """Read nothing yet.
 
@@ -121,10 +122,11 @@ class ExampleReader:
             texts: What is put in front of prompts.
             pairs: Rows are preference pairs, not demonstrations.
             may_end_in_call: A demonstration may end in a call, since its environment may end there.
+            num_ids: Number of ids that the model can sample; those beyond the tokenizer's have no text.
         """
         self._data, self._row_renderer, self._note, self._texts = data, rows, note, texts
         self._names = PAIR if pairs else COMPLETION
-        self._may_end_in_call = may_end_in_call
+        self._may_end_in_call, self._num_ids = may_end_in_call, num_ids
         self._rows, self._read_all = 0, False
         self._refused = RefusedRows()
         self._omitted: dict[str, list[RowName]] = {}
@@ -166,7 +168,7 @@ class ExampleReader:
         if example.recorded is not None:
             if example.recorded.size > self._data.max_tokens:
                 raise RowTooLargeError(self._too_many_tokens)
-            check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
+            check_tokenizer(example.recorded, renderer.decode, self._num_ids)
             self._spelt.append(None)
             return [RenderedExample(problem, (), example.tools, example.row, example.recorded)]
         (problem,) = self._texts.in_front((problem,), [spec.name for spec in tools])

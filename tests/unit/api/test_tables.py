@@ -1,6 +1,9 @@
 """Objects are tables of recipes; whatever is wrong is one sentence."""
 
 import inspect
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,11 +121,27 @@ def test_problems_are_rows_too(tmp_path):
     rows = [
         {"prompt": f"what is {i} plus 1?", "answer": [i + 1, f"{i + 1}.0"], "kind": "sum"} for i in range(3)
     ]
-    read = rf.problems(rows)
+    read = rf.problems([{**row, "id": f"own-{i}"} for i, row in enumerate(rows)])
     again = rf.problems(read)
-    assert [(each.messages, each.answer, each.info) for each in again] == [
-        (each.messages, each.answer, each.info) for each in read
-    ]
+    # With their ids: draws are hashes of these, so a run on them is the run on their file.
+    assert list(again) == list(read)
+    assert [each.id for each in rf.problems(rows)] == ["rows-1", "rows-2", "rows-3"]
+
+
+def test_ranks_that_write_the_same_rows_at_once_name_one_whole_file(tmp_path):
+    """Under torchrun each rank makes the trainer of a Python file."""
+    rows = [{"prompt": f"{i}?", "completion": "a" * 1000} for i in range(200)]
+    begin = threading.Barrier(4)
+
+    def place(_):
+        begin.wait()
+        return rf.SFT("m", train=rows, dir=tmp_path / "run").config.data.train
+
+    with ThreadPoolExecutor(4) as ranks:
+        for _ in range(5):
+            (path,) = set(ranks.map(place, range(4)))
+            assert [json.loads(line) for line in path.read_text().splitlines()] == rows
+    assert list((tmp_path / "run.rows").iterdir()) == [path]
 
 
 def test_a_column_that_is_not_there_names_those_that_are():

@@ -161,6 +161,7 @@ def test_pairs(row, name):
         ({"messages": [USER, {"role": ["a"], "content": "a"}]}, "an unknown role"),
         ({"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "a"}}]}, "'function_call'"),
         ({"messages": [USER, {**ANSWER, "weight": 0}]}, "nothing is left to train on"),
+        ({"prompt": "a", "completion": [{**ANSWER, "weight": 0}]}, "nothing is left to train on"),
         ({"messages": [USER, {**ANSWER, "weight": 0.5}]}, "the weight of a message must be 0 or 1: message 2"),
         ({"messages": [USER, {**ANSWER, "weight": 0, "loss": True}]}, "contradict each other"),
         ({"messages": [{**USER, "loss": True}, ANSWER]}, "only turns of the assistant are trained on: message 1"),
@@ -221,6 +222,14 @@ def test_what_cannot_be_read(row, message):
         (
             {"conversations": [HUMAN, GPT], "chosen": GPT, "rejected": GPT},
             "must end with a user turn",
+        ),
+        (
+            {"prompt": "a", "chosen": [{**ANSWER, "weight": 0}], "rejected": "b"},
+            "nothing is left to train on",
+        ),
+        (
+            {"chosen": [USER, ANSWER], "rejected": [USER, {**ANSWER, "loss": False}]},
+            "nothing is left to train on",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
+from ramify.config.sizes import work_of
 from ramify.core.errors import ConfigError, DataError
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import read_examples
@@ -27,6 +28,15 @@ def write(path: Path, *texts: str) -> Path:
     return path
 
 
+def recipe_of(**data: object) -> dict[str, object]:
+    return {
+        "model": {"path": "m"},
+        "data": {"train": "a.jsonl", "max_tokens": 9, **data},
+        "run": {"dir": "r"},
+        "learner": {"batch_size": 1, "optimizer": {"rate": 1e-3}},
+    }
+
+
 def prompts(data: object, **options: object) -> list[str]:
     return [problem.messages[0].text for problem in load_problems(data, **options).problems]
 
@@ -42,6 +52,16 @@ def test_several_files_come_in_order_and_as_often_as_their_weights_say(tmp_path:
     assert [name for name, _ in examples] == ["a.jsonl:4", "b.parquet:0", "b.parquet:1"]
     assert next(row.where for row in read_data((second,))).endswith("b.parquet row 0 (rows count from 0)")
     assert data_sha256(first) == file_sha256(first) == data_sha256((first,)) != data_sha256((first, second))
+
+
+@pytest.mark.parametrize(("weight", "copies"), [(0.29, 29), (1.13, 113), (1 / 3, 33), (0.01, 1)])
+def test_a_weight_gives_its_share_of_rows_whatever_floating_point_makes_of_it(
+    tmp_path: Path, weight: float, copies: int
+) -> None:
+    path = write(tmp_path / "a.jsonl", *map(str, range(100)))
+    assert len(prompts((path,), weights=(weight,))) == copies
+    recipe = check_recipe(SftRecipe, recipe_of(train=[str(path)], weights=[weight]), "recipe")
+    assert work_of(recipe).rows == copies
 
 
 def test_a_list_among_the_rows_is_an_array_only_where_each_line_is_a_row(tmp_path: Path) -> None:
@@ -74,6 +94,19 @@ def test_a_weight_that_uses_no_row_is_named(tmp_path: Path) -> None:
 def test_ids_of_two_files_may_be_alike(tmp_path: Path) -> None:
     paths = tuple(write(tmp_path / name / "rows.jsonl", name) for name in ("x", "y"))
     assert [problem.id for problem in load_problems(paths).problems] == ["rows-1", "y/rows/rows-1"]
+    # As data sets of the hub have them.
+    paths = tuple(write(tmp_path / name / "data/train.parquet", *name) for name in ("ab", "c", "d", "e"))
+    ids = [problem.id for problem in load_problems(paths).problems]
+    first, others = ids[:2], ids[2:]
+    assert first == ["train-0", "train-1"]
+    assert others == ["data/train/train-0", "3/data/train/train-0", "4/data/train/train-0"]
+    (tmp_path / "d/data/train.parquet").unlink()
+    twice = tmp_path / "d/data/train.jsonl"
+    twice.write_text('{"prompt": "Q?", "answer": "1", "id": "train-0"}\n' * 2)
+    with pytest.raises(
+        DataError, match=r"train\.jsonl row 2 .*id 'data/train/train-0' is already that of row 1"
+    ):
+        load_problems((paths[0], twice))
 
 
 def test_a_folder_is_its_shards_and_of_several_splits_the_one_that_is_meant(tmp_path: Path) -> None:
@@ -117,12 +150,6 @@ def test_nothing_where_data_should_be_is_one_line(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_wrong_keys_are_named(data: dict[str, object], expected: str) -> None:
-    table = {
-        "model": {"path": "m"},
-        "data": {"train": "a.jsonl", "max_tokens": 9, **data},
-        "run": {"dir": "r"},
-        "learner": {"batch_size": 1, "optimizer": {"rate": 1e-3}},
-    }
     with pytest.raises(ConfigError) as caught:
-        check_recipe(SftRecipe, table, "recipe")
+        check_recipe(SftRecipe, recipe_of(**data), "recipe")
     assert expected in str(caught.value)

@@ -171,7 +171,7 @@ def test_what_a_kill_left_does_not_count(tmp_path, left):
 
 
 def test_an_evaluation_is_resumed_and_anything_else_is_not_touched(tmp_path):
-    for name in ("recipe.toml", "results.jsonl"):
+    for name in ("recipe.toml", "manifest.json", "results.jsonl"):
         (tmp_path / name).write_text("{}\n")
     EVALUATION.check(tmp_path, resume=True)
     with pytest.raises(ConfigError, match="holds an evaluation; go on with --resume"):

@@ -67,7 +67,7 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
         pass
     assert not path.exists()
     with claim_run_folder(path, recipe_record(), resume=False) as folder:
-        folder.create(recipe_record())
+        folder.begin(recipe_record(), MADE)
         folder.metrics.append(1, {"loss": 0.5})
     with pytest.raises(ConfigError, match="go on with --resume"):
         TRAINING.check(path, False, recipe_record())
@@ -159,6 +159,28 @@ def test_results_without_a_recipe_are_refused(tmp_path, name):
     for resume in (False, True):
         with pytest.raises(ConfigError, match=r"holds a run without its recipe\.toml"):
             TRAINING.check(path, resume, recipe_record())
+
+
+@pytest.mark.parametrize(
+    ("kind", "result"),
+    [
+        (TRAINING, "cycle-01/done.json"),
+        (TRAINING, "metrics.jsonl"),
+        (SYNTHESIS, "trees/direct.jsonl"),
+        (EVALUATION, "results.jsonl"),
+    ],
+)
+def test_results_without_a_manifest_are_not_gone_on_with(tmp_path, kind, result):
+    """Else they would be mixed with those of another model, other data or other tools."""
+    path = tmp_path / "run"
+    with kind.claim(path, resume=False):
+        for name in ("recipe.toml", result):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text("{}\n")
+        with pytest.raises(ConfigError, match=r"without its manifest\.json: what it was made from"):
+            kind.check(path, resume=True)
+        write_manifest(path, MADE)
+    kind.check(path, resume=True)
 
 
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):

@@ -16,7 +16,7 @@ from ramify.core.tree import Source, StopReason, TreeKey
 from ramify.data.example_formats import PAIR
 from ramify.data.examples import Example, check_tokenizer, read_examples, read_recorded_pair
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.plan import TreeRequest
+from ramify.rollout.plan import TreeRequest, request_from
 from ramify.synth.pairs import (
     ALIKE,
     ALL_RIGHT,
@@ -188,16 +188,30 @@ def test_a_question_of_several_trees_has_the_best_pairs_of_all_of_them(scored):
     assert len(rows_by_origin) == chosen.count == 6
     assert [origin for origin in rows_by_origin if origin[0].startswith("q1")] == [
         ("q1", "b", 1),
-        ("q1#1", "b", 1),
-        ("q1#2", "b", 1),
+        ("q1#pair-2", "b", 1),
+        ("q1#pair-3", "b", 1),
     ]
     mine = [origin for origin in rows_by_origin if origin[0].startswith("q0")]
-    assert [name for name, _, _ in mine] == ["q0", "q0#1", "q0#2"]
+    assert [name for name, _, _ in mine] == ["q0", "q0#pair-2", "q0#pair-3"]
     assert not any(origin[1:] == ("a", 1) for origin in mine)
     assert all(row["rewards"] == [1.0, 0.0] for row in rows)
     assert chosen.questions == {PAIRED: 2}
     assert chosen.line() == "6 pairs from 2 questions (with pairs 2)"
     assert rows_and_choice(sampler, recorded, PairRule(3, 500)) == (rows, chosen)
+
+
+def test_copies_of_a_problem_by_weights_give_pairs_with_ids_of_their_own(scored, tmp_path):
+    """`load_problems` calls the second copy "q0#1"."""
+    sampler, trees = scored
+    first = trees[0].tree
+    copied = replace(first, problem=replace(first.problem, id=f"{first.problem.id}#1"))
+    half = [float(i < 4) for i in range(8)]
+    rows, chosen = rows_and_choice(
+        sampler, [("a", rewarded(first, half)), ("b", rewarded(copied, half))], RULE
+    )
+    assert chosen.count == len({row["id"] for row in rows}) == 4
+    write_pairs(tmp_path / "pairs.jsonl", rows)
+    assert all(isinstance(each, Example) for _, each in read_examples(tmp_path / "pairs.jsonl", PAIR))
 
 
 def test_what_became_of_a_question_of_several_trees(scored):
@@ -251,6 +265,23 @@ def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):
             assert trajectory.segments[0].token_ids == ids
             sources = [node.source for node in trajectory.nodes[1:]]
             assert sources == [Source(source) for source, _ in row["ids"][name]]
+
+
+def test_what_lies_above_the_start_of_a_tree_is_context_in_its_pairs(scored):
+    """SimPO and ORPO would learn from what another policy wrote, which both sides have."""
+    sampler, trees = scored
+    result = next(node for each in trees for node in each.tree.nodes if node.results)
+    tree = next(each.tree for each in trees if result in each.tree.nodes)
+    grown = grow(sampler, [request_from(tree, result.id)])
+    rows, chosen = rows_and_choice(sampler, [("f", *grown)], RULE)
+    assert chosen.count
+    leaves = {each.leaf.id: each.leaf.token_ids for each in grown[0].tree.trajectories}
+    for row in rows:
+        for name in ("chosen", "rejected"):
+            above, *own = row["ids"][name]
+            assert above == ["tool", list(tree.by_id[result.parent].token_ids)]
+            assert own == [["tool", list(result.token_ids)], ["policy", list(leaves[row["recorded"][name]])]]
+        assert read_recorded_pair(row).ids[0] == tree.nodes[0].token_ids
 
 
 def test_ids_of_another_tokenizer_are_refused(scored):

@@ -1,6 +1,7 @@
 """What of a file is trained on, and how what is left out is counted and named."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from hermes_folders import FAMILIES, write_hermes_tokenizer
 from ramify.assemble.examples import open_examples
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.tools import show_tools
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError
@@ -102,6 +104,39 @@ def test_a_completion_continues_the_turn_that_the_prompt_begins(read, begun, com
     text = completion if isinstance(completion, str) else completion[0]["content"]
     assert "".join(node.text for node in tree.nodes).endswith(f"assistant\n{begun}{text}<|im_end|>")
     assert tree.nodes[-1].text == f"{text}<|im_end|>"
+
+
+def test_a_sampled_pair_may_hold_an_id_that_the_model_has_and_the_tokenizer_has_not(
+    read, tokenizer_folder, tmp_path
+):
+    """Models pad their vocabulary, and now and then a policy samples one of these ids."""
+    padded = shutil.copytree(tokenizer_folder, tmp_path / "padded")
+    tokenizer = ChatTokenizer(padded)
+    size = tokenizer.vocab_size
+    (padded / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": size + 8}))
+    prompt, chosen, rejected = map(tokenizer.encode, ("Which?", "It is 4.", "It is 5."))
+
+    def reading(model, beyond):
+        ids = {
+            "prompt": prompt,
+            "chosen": [["policy", [*chosen, beyond]]],
+            "rejected": [["policy", rejected]],
+        }
+        row = {
+            "prompt": [USER],
+            "prompt_text": "Which?",
+            "chosen": "It is 4.",
+            "rejected": "It is 5.",
+            "ids": ids,
+        }
+        return read([row], model=model, schema=DpoRecipe)
+
+    (example,), reader, _ = reading(padded, size + 7)
+    reader.require_usable()
+    assert example.recorded.ids[1] == (*chosen, size + 7)
+    for model, beyond in ((padded, size + 8), (tokenizer_folder, size)):
+        with pytest.raises(DataError, match="another model's tokenizer"):
+            reading(model, beyond)[1].require_usable()
 
 
 def test_rows_that_cannot_be_used_end_the_run_in_one_line(read):

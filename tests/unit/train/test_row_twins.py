@@ -429,7 +429,8 @@ def trained(recipe: SftRecipe, rows: RowRenderer, path: Path) -> tuple[dict[int,
     data = replace(recipe.data, train=path)
     texts = PromptTexts(recipe.model.dialect)
     pairs = isinstance(recipe, DpoRecipe)
-    reader = ExampleReader(data, rows, print, texts=texts, pairs=pairs, may_end_in_call=False)
+    size = rows.renderer.tokenizer.vocab_size
+    reader = ExampleReader(data, rows, print, texts=texts, pairs=pairs, may_end_in_call=False, num_ids=size)
     examples: dict[int, Trained] = {}
     for example in reader:
         nodes = [
