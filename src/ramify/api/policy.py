@@ -280,7 +280,7 @@ class Policy:
             if "rate" in self._settings.table:
                 raise ConfigError(
                     'Policy: dtype: "bfloat16" trains weights in float32 beside those that compute, which the engine of a policy '
-                    "cannot read. Train an adapter (lora=LoRA()), or a ramify.Trainer."
+                    "cannot read. Train an adapter (lora=ramify.LoRA()), or use a ramify.Trainer."
                 )
             # Nothing is trained, so nothing is kept in float32.
             return single_process(build_model(self.config, 1, self.seed), self._optimizer)
