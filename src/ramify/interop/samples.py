@@ -109,7 +109,7 @@ class SampleCredit:
         for key, is_set, reason in needs:
             if is_set:
                 raise ConfigError(
-                    f"algorithm.{key}: {reason}, which another trainer does not pass. Remove it."
+                    f"algorithm.{key}: {reason}, which another trainer does not pass. Remove it or choose another."
                 )
         return cls(section.estimator.build(section.shared, kl_coefficient=0.0), section.shared)
 
