@@ -156,6 +156,11 @@ def test_no_name_of_the_scripts_is_unanswered():
         ("rollout.entropy_weight=0.2", "did you mean rollout.branching.beta? Convert the unit: theirs weighs a sum over 20 tokens divided by ln V, ours a mean in nats, so 0.2 is 0.335."),
         ("system=a", "did you mean data.instructions? A row's own system message stays."),
         ("algorithm.gamma=1", 'did you mean algorithm.estimator.discount? Only the estimator "turn_level" discounts, by turns.'),
+        # Units and defaults that differ.
+        ("steps_per_generation=8", "did you mean rollout.problems_per_step? It is learner.problems_per_minibatch times steps_per_generation, divided by gradient_accumulation_steps."),
+        ("algorithm.adv_estimator=rloo", 'did you mean estimator.name? grpo is "group", rloo that with scale = "none" and baseline = "leave_subtree_out", reinforce_plus_plus "reinforce_pp", its _baseline that with group_mean = true; others do not exist.'),
+        ("optim.lr_warmup_steps=10", "did you mean learner.optimizer.warmup_steps? Ours counts optimizer steps, verl's RL rollouts: multiply by the mini-batches of a rollout; -1 is no such key."),
+        ("max_completion_length=512", "did you mean rollout.max_tokens? Results of tools count in both."),
         # Keys with two of ours.
         ("actor_rollout_ref.actor.clip_ratio=0.2", "did you mean algorithm.loss.clip_low and algorithm.loss.clip_high? Set both to it."),
         ("algorithm.loss.epsilon=0.2", "did you mean clip_low and clip_high? Set both to it unless epsilon_high is set."),
@@ -209,6 +214,7 @@ def test_the_same_name_is_answered_by_what_the_recipe_can_have():
     answers = {command: counterpart(["beta"], keys) for command, keys in KEYS.items()}
     assert answers["train"].ours == ("algorithm.kl.coefficient",)
     assert answers["dpo"].ours == ("learner.beta",)
+    assert counterpart(["loss_type"], KEYS["dpo"]).ours == ("learner.loss",)
     assert counterpart(["data", "train_batch_size"], KEYS["sft"]).ours == ("learner.batch_size",)
     assert counterpart(["learner", "beta"], KEYS["dpo"]) is None
     assert counterpart(["rollout", "n"], KEYS["eval"]) is None

@@ -25,6 +25,8 @@ class EstimatorConfig(Config):
     """Whether a shared token gets the same advantage from every trajectory through it."""
     per_trajectory: ClassVar[bool] = False
     """Whether all tokens of a trajectory get the same advantage, as a sequence loss needs."""
+    needs_batch: ClassVar[bool] = False
+    """Whether a group's advantages depend on the other groups of the batch."""
 
     name: str = ""
 

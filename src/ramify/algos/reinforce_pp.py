@@ -28,6 +28,8 @@ from ramify.core.tree import Trajectory
 class ReinforcePlusPlusConfig(EstimatorConfig):
     """Returns-to-go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
 
+    needs_batch = True
+
     name: Literal["reinforce_pp"] = "reinforce_pp"
     group_mean: Switch = False
 

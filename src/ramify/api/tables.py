@@ -53,11 +53,14 @@ def _fields(config: type[Config]) -> frozenset[str]:
     return frozenset(field.name for field in fields(config))
 
 
-def _counterpart(key: str, keys: frozenset[str]) -> list[str]:
-    """Return our name for a key of another trainer, if it is among `keys`."""
+def _meant(key: str, keys: frozenset[str]) -> str:
+    """Return the keys that an unknown one may mean, with what differs if it is another trainer's; "" if there is none."""
     row = counterpart([key], keys)
     names = [name.rpartition(".")[2] for name in row.ours] if row is not None else []
-    return [name for name in names if name in keys]
+    note = row.note if row is not None else ""
+    if not names or not keys.issuperset(names):
+        names, note = get_close_matches(key, keys, 1), ""
+    return f"did you mean {' and '.join(names)}? {note}".strip() if names else ""
 
 
 class Settings:
@@ -73,10 +76,10 @@ class Settings:
         """
         name = type(self).__name__
         for key in unknown:
-            near = _counterpart(key, self.keys) or get_close_matches(key, self.keys, 1)
+            meant = _meant(key, self.keys)
             raise ConfigError(
-                f"{name}.{key}: unknown key. "
-                + (f"Use {near[0]}" if near else f"{name} has {', '.join(sorted(self.keys))}")
+                f"{name}.{key}: unknown key"
+                + (f", {meant}" if meant else f". {name} has {', '.join(sorted(self.keys))}")
             )
         self.table: Table = {
             key: as_table(value) for key, value in keys.items() if key in self.keys and value is not AS_RECIPE

@@ -108,7 +108,8 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{path}: expected a recipe in TOML; runs of versions that wrote recipe.json cannot be resumed"
         )
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors on Windows put a byte order mark in front.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError):
         inside = path / "recipe.toml"
         shipped = (
@@ -141,6 +142,9 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
     shown = " ".join(override.split())
     if not equals or not all(names):
         raise ConfigError(f"-s {shown}: expected key.name=value")
+    if not text:
+        _remove(schema, recipe, names)
+        return
     table = recipe
     for name in names[:-1]:
         below = table.setdefault(name, {})
@@ -150,12 +154,22 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
         if not isinstance(below, dict):
             raise ConfigError(f"-s {key.strip()}: {name} is a value, not a table")
         table = below
-    if not text:
-        table.pop(names[-1], None)
-        return
     table[names[-1]] = read_value(text)
     if names[-1] in FORM_KEYS:
         _take_form(schema, names[:-1], table, names[-1])
+
+
+def _remove(schema: type[BaseModel], recipe: dict[str, Any], names: Sequence[str]) -> None:
+    """Remove a key. No table is made for it: an empty one such as [model.lora] has a meaning of its own."""
+    table: Any = recipe
+    for name in names[:-1]:
+        table = table.get(name) if isinstance(table, dict) else None
+    if isinstance(table, dict) and names[-1] in table:
+        del table[names[-1]]
+        return
+    _, forms = locate((schema,), names[:-1])
+    if not any(names[-1] in annotations_of(form) for form in forms):
+        raise ConfigError(f"-s {'.'.join(names)}=: there is no such key to remove")
 
 
 def _take_form(schema: type[BaseModel], names: Sequence[str], table: dict[str, Any], form_key: str) -> None:

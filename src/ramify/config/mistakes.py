@@ -185,7 +185,13 @@ def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schem
     For a table with several forms, pydantic's location contains the form's name as well.
     """
     key: list[str] = []
+    is_named = False
     for part in loc:
+        if is_named:
+            # The user's own name of a table, such as "game" in [environments.game], which may be that of a form too.
+            key.append(str(part))
+            is_named = False
+            continue
         form = [schema for schema in schemas if len(schemas) > 1 and part in form_of(schema)[1]]
         if form:
             schemas = form
@@ -196,8 +202,15 @@ def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schem
         key.append(str(part))
         if isinstance(part, int):
             continue
-        schemas = [option for schema in schemas for option in schemas_in(annotations_of(schema).get(part))]
+        annotations = [annotations_of(schema).get(part) for schema in schemas]
+        schemas = [option for annotation in annotations for option in schemas_in(annotation)]
+        is_named = bool(schemas) and any(map(_holds_names, annotations))
     return key, schemas
+
+
+def _holds_names(annotation: Any) -> bool:  # noqa: ANN401 - any annotation
+    """Return True for a table whose keys are names of the user's own."""
+    return get_origin(annotation) is dict or any(map(_holds_names, get_args(annotation)))
 
 
 def form_of(schema: Schema) -> tuple[str, tuple[str, ...]]:

@@ -41,6 +41,14 @@ class Rollout(Protocol):
     def info(self) -> dict[str, Any]:
         """Values of the environment."""
 
+    @property
+    def has_error(self) -> bool:
+        """True if it failed, so that its reward says nothing."""
+
+    @property
+    def agent(self) -> Any:  # noqa: ANN401 - `trainable` says whether the policy played it
+        """The agent that played it."""
+
 
 def assign(credit: SampleCredit, rollouts: Sequence[Rollout]) -> None:
     """Write the advantages of a group's rollouts on their nodes.
@@ -68,6 +76,11 @@ def _sample(position: int, rollout: Rollout) -> Sample:
     return Sample(lineage, float(rollout.reward))
 
 
+def _is_trained_on(rollout: Rollout) -> bool:
+    is_clean = rollout.agent.trainable and not rollout.has_error
+    return is_clean and any(any(node.mask) for node in rollout.nodes)
+
+
 def algorithm_class(algorithm: Any = "arpo") -> type:  # noqa: ANN401 - a name, an object or a table
     """Return a subclass of prime-rl's `Algorithm` with the advantages of an algorithm of ours.
 
@@ -75,7 +88,7 @@ def algorithm_class(algorithm: Any = "arpo") -> type:  # noqa: ANN401 - a name, 
         ConfigError: The algorithm is wrong, or needs values that prime-rl does not pass.
         MachineError: prime-rl cannot be imported.
     """
-    credit = SampleCredit.of(algorithm)
+    credit = SampleCredit.of(algorithm, has_batch=False)
 
     class RamifyAlgorithm(_package().Algorithm):  # type: ignore[misc]
         """Advantages of ramify; sampled tokens feed prime-rl's loss `rl`."""
@@ -83,8 +96,8 @@ def algorithm_class(algorithm: Any = "arpo") -> type:  # noqa: ANN401 - a name, 
         action_loss_type = "rl"
 
         async def score_group(self, group: Iterable[Any]) -> None:
-            """Assign credit to all rollouts of a group."""
-            assign(credit, [rollout for episode in group for rollout in episode.rollouts])
+            """Assign credit to the rollouts of a group that are trained on."""
+            assign(credit, [trace for episode in group for trace in episode.traces if _is_trained_on(trace)])
 
     return RamifyAlgorithm
 

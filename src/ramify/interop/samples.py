@@ -92,8 +92,10 @@ class SampleCredit:
     shared: Shared
 
     @classmethod
-    def of(cls, algorithm: Any) -> "SampleCredit":  # noqa: ANN401 - a name, an object or a table
-        """Return the advantages of an algorithm; its loss, KL and aggregation remain those of the other trainer.
+    def of(cls, algorithm: Any, *, has_batch: bool = True) -> "SampleCredit":  # noqa: ANN401 - a name, an object or a table
+        """Return the advantages of an algorithm; all else that it says remains that of the other trainer.
+
+        `has_batch`: the trainer passes the groups of a step together.
 
         Raises:
             ConfigError: It is none, or its advantages need values that no sample has.
@@ -102,11 +104,12 @@ class SampleCredit:
         needs = (
             ("entropy_advantage", section.entropy_advantage is not None, "needs entropies of the tokens"),
             ("advantage", section.advantage == "hard", '"hard" needs a loss that adds up each token once'),
+            ("estimator", section.estimator.needs_batch and not has_batch, "needs all groups of a step"),
         )
         for key, is_set, reason in needs:
             if is_set:
                 raise ConfigError(
-                    f"algorithm.{key}: {reason}, which another trainer does not pass. Remove it."
+                    f"algorithm.{key}: {reason}, which another trainer does not pass. Remove it or choose another."
                 )
         return cls(section.estimator.build(section.shared, kl_coefficient=0.0), section.shared)
 

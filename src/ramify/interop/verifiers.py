@@ -39,7 +39,7 @@ class TasksetEnvironment:
         from verifiers.v1.utils.decorators import discover_decorated
 
         kind = cls.taskset.task_type()
-        _refuse_unsupported(kind)
+        _refuse_unsupported(kind, cls.taskset.config.task)
         for position, server in enumerate(_servers(cls.taskset, kind, cls.taskset.config.task)):
             for function in discover_decorated(server, "tool"):
                 name = getattr(function, "tool_name", None) or function.__name__
@@ -120,22 +120,30 @@ def _method(function: Any, position: int, name: str) -> Callable[..., Any]:  # n
         own = getattr(self._servers[position], function.__name__)
         is_async = inspect.iscoroutinefunction(own)
         work = functools.partial(own, **arguments)
-        result = await (work() if is_async else threads.result(threads.submit(work)))
         key = f"call_{len(self._trace.nodes)}"
         record = {"id": key, "name": name, "arguments": json.dumps(arguments, default=str)}
         self._record({"role": "assistant", "tool_calls": [record]}, sampled=True)
-        text = result if isinstance(result, str) else json.dumps(result, default=str)
-        self._record({"role": "tool", "tool_call_id": key, "content": text, "name": name})
+        text = f"Error executing tool {name}"
+        try:
+            result = await (work() if is_async else threads.result(threads.submit(work)))
+            text = result if isinstance(result, str) else json.dumps(result, default=str)
+        except Exception as error:
+            text = f"{text}: {error}"
+            raise
+        finally:
+            # A call that fails or is too slow is one that a reward may count.
+            self._record({"role": "tool", "tool_call_id": key, "content": text, "name": name})
         return result
 
     return call
 
 
-def _refuse_unsupported(kind: Any) -> None:  # noqa: ANN401
-    """Refuse a type of task that needs more than its trace."""
+def _refuse_unsupported(kind: Any, config: Any) -> None:  # noqa: ANN401
+    """Refuse a type of task that needs more than its trace, or a configuration that plugs in a stop condition."""
     base = _package().Task
     needs = [n for n in ("setup", "finalize", "stage_verifier") if getattr(kind, n) is not getattr(base, n)]
     needs += ["NEEDS_CONTAINER"] if kind.NEEDS_CONTAINER else []
+    needs += getattr(config, "stops", ())
     for name, method in inspect.getmembers(kind, inspect.isfunction):
         runtime = inspect.signature(method).parameters.get("runtime")
         if hasattr(method, "stop") or (hasattr(method, "reward") and runtime is not None):

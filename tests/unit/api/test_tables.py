@@ -70,9 +70,10 @@ def test_keys_are_parameters_without_values_of_their_own(kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rf.Rollout(max_token=3), "Rollout.max_token: unknown key. Use max_tokens"),
-        (lambda: rf.Learner(learning_rate=1), "Learner.learning_rate: unknown key. Use rate"),
-        (lambda: rf.Rollout(num_generations=8), "Rollout.num_generations: unknown key. Use n"),
+        (lambda: rf.Rollout(max_token=3), "Rollout.max_token: unknown key, did you mean max_tokens?"),
+        (lambda: rf.Learner(learning_rate=1), "Learner.learning_rate: unknown key, did you mean rate?"),
+        (lambda: rf.Rollout(num_generations=8), "Rollout.num_generations: unknown key, did you mean n? Both count completions of a problem."),
+        (lambda: rf.Learner(per_device_train_batch_size=4), "Learner.per_device_train_batch_size: unknown key, did you mean problems_per_minibatch? Ours counts problems of an optimizer step: multiply by devices and accumulation, divide by num_generations."),
         (lambda: rf.Learner(pace=1), "Learner.pace: unknown key. Learner has batch_size, beta, betas, copies, "),
         (lambda: rf.algorithms.named("ppo"), "algorithm: expected one of aepo, aepo_paper, arpo, "),
         (lambda: rf.algorithms.ARPO(shared="twice"), "algorithms.arpo: shared: expected 'repeat', 'split' or 'mass', "),

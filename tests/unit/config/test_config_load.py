@@ -81,6 +81,11 @@ def test_a_recipe_with_its_defaults(recipe):
     assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 2)
 
 
+def test_a_recipe_may_begin_with_a_byte_order_mark(recipe):
+    recipe.write_text(TRAIN, encoding="utf-8-sig")
+    assert load(recipe).rollout.n == 8
+
+
 # overrides
 
 
@@ -145,6 +150,14 @@ def test_an_override_without_a_value_leaves_the_key_out(recipe, override):
     assert refusal(recipe, "rollout.n=") == "rollout.n: expected a value, found none"
 
 
+def test_an_override_without_a_value_makes_no_table(recipe):
+    loaded = load(recipe, "model.lora.rank=", "tools.python.preamble=", "eval.limit=")
+    assert (loaded.model.lora, loaded.tools.python, loaded.eval) == (None, None, None)
+    for override in ("rollout.mm=", "rolout.m=", "rollout.n.x="):
+        with pytest.raises(ConfigError, match=rf"^-s {override}: there is no such key to remove$"):
+            load(recipe, override)
+
+
 @pytest.mark.parametrize("override", ["rollout.n", "=3", "", "rollout..n=3", ".n=3"])
 def test_an_override_that_is_none(recipe, override):
     with pytest.raises(ConfigError) as caught:
@@ -205,6 +218,10 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("engine.name=sglang", "engine.name: expected one of local, scripted, vllm, got 'sglang'"),
         ("engine.name=3", "engine.name: expected one of local, scripted, vllm, got 3"),
         ("engine={name='scripted'}", "engine.script: expected a value, found none"),
+        ("tools.search_of={gaia={provider='bing'}}", "tools.search_of.gaia.provider: expected one of local, dense, retriever, brightdata, serper, searxng, got 'bing'"),
+        ("tools.search_of={local={provider='local'}}", "tools.search_of.local.corpus: expected a value, found none"),
+        ("environments={game={type='gym'}}", "environments.game.type: expected one of own, mcp, openenv, got 'gym'"),
+        ("environments={game={pth='a', function='A'}}", "environments.game.pth: unknown key, did you mean path?"),
         ("rollout.m=9", "rollout.m: expected at most n = 8, got 9"),
         ("rollout.n=2", "rollout.m: expected at most n = 2, got 4"),
         ("rollout.temperature=0", "rollout.temperature: training samples, so it must be above 0"),

@@ -201,16 +201,18 @@ class Message:
 
 @dataclass
 class Rollout:
-    """As prime-rl's TrainRollout, a trace of verifiers."""
+    """As verifiers' Trace."""
 
     nodes: list[Message]
     reward: float
     info: dict = field(default_factory=dict)
+    has_error: bool = False
+    agent: types.SimpleNamespace = field(default_factory=lambda: types.SimpleNamespace(trainable=True))
 
 
 @dataclass
 class Episode:
-    rollouts: list[Rollout]
+    traces: list[Rollout]
 
 
 class Algorithm:
@@ -249,12 +251,21 @@ def test_prime_rl_gets_the_advantages_of_our_estimators(name, monkeypatch):
     rollouts = rollouts_of(tree)
     # The rollouts of a group come in episodes of any size.
     ours = classes["grpo"](config=None, policy_pool=None)
-    asyncio.run(ours.finalize_group([Episode(rollouts[:1]), Episode(rollouts[1:])]))
+    # Those that failed, that another model played or that wrote nothing are no samples.
+    others = [Rollout([Message([True])], 9.0) for _ in range(3)]
+    others[0].has_error, others[1].agent.trainable, others[2].nodes[0].mask = True, False, [False]
+    asyncio.run(ours.finalize_group([Episode([*others, *rollouts[:1]]), Episode(rollouts[1:])]))
+    assert [rollout.nodes[0].advantages for rollout in others] == [None] * 3
     assert ours.action_loss_type == "rl"
     for rollout, own in zip(rollouts, wanted, strict=True):
         assert all(len(node.advantages or ()) == sum(node.mask) for node in rollout.nodes)
         values = [value for node in rollout.nodes for value in node.advantages or ()]
         np.testing.assert_allclose(values, own, atol=1e-6)
+
+
+def test_prime_rl_scores_a_group_alone_so_statistics_of_a_batch_are_refused():
+    with pytest.raises(ConfigError, match=r"algorithm\.estimator: needs all groups of a step"):
+        prime_rl.install("reinforce_pp")
 
 
 def test_rollouts_without_a_lineage_are_a_flat_group():

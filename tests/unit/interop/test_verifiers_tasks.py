@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from types import SimpleNamespace
 
 import pytest
 from tests import verifiers_stand_in
@@ -39,6 +40,8 @@ def words_of(vf):
                 letter: The letter.
             """
             self.calls += 1
+            if len(letter) > 1:
+                raise ValueError("one letter")
             return self.word.count(letter) + 10 * self.calls
 
         @vf.tool
@@ -112,6 +115,15 @@ def test_a_task_is_played_and_scored(vf):
     assert (reward, missed) == (2.5, 0.25)
 
 
+def test_a_call_that_fails_is_in_the_trace_that_rewards_read(vf):
+    words, _ = words_of(vf)
+    environment = environment_from(environment_of(words))
+    row = next(rows(words))
+    call = ToolCall("1", "letters_count", {"letter": "ab"})
+    (result,), reward = asyncio.run(play(environment, row, [call], "banana"))
+    assert (result.status, reward) == (ToolStatus.ERROR, 0.25)
+
+
 def test_what_needs_a_runtime_of_verifiers_is_refused(vf):
     words, kind = words_of(vf)
 
@@ -122,6 +134,10 @@ def test_what_needs_a_runtime_of_verifiers_is_refused(vf):
     with pytest.raises(ConfigError, match=r"Word: setup need"):
         environment_of(words)
     kind.setup = vf.Task.setup
+    task = SimpleNamespace(stops={"late": None})
+    plugged = SimpleNamespace(task_type=lambda: kind, config=SimpleNamespace(task=task))
+    with pytest.raises(ConfigError, match=r"Word: late need"):
+        environment_of(plugged)
     type(words).INFINITE = True
     with pytest.raises(ConfigError, match="infinite"):
         next(rows(words))
