@@ -3,13 +3,13 @@
 Needs sentence-transformers (`ramify-rl[dense]`). If FAISS is installed, it compares the query with the vectors, on all cores.
 """
 
-import asyncio
 import hashlib
 import importlib
 import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
-from ramify.runtime.call_clock import slot_of
+from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.runtime.progress import ProgressNotes
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.passage_index import PassageReader, Ranked
@@ -69,7 +69,7 @@ class DenseSearch:
             if name is not None
         }
         self._turn = threading.Lock()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._threads = DaemonThreads("dense search", _AT_ONCE)
         self._faiss = _faiss()
         self.fingerprint, self.engine = reader.fingerprint, f"dense {config.model}"
         self.identity: Mapping[str, Json] = {
@@ -89,8 +89,8 @@ class DenseSearch:
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
         """Return the `top_k` nearest passages; ties in file order. `collection` restricts them."""
-        async with slot_of(self._slots):
-            ranked = await asyncio.to_thread(self.ranked, query, top_k, collection)
+        job = self._threads.submit(partial(self.ranked, query, top_k, collection))
+        ranked = await self._threads.result(job)
         return [Hit(passage.id, passage.text) for _, passage in ranked]
 
     async def close(self) -> None:
