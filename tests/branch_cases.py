@@ -13,7 +13,7 @@ from ramify.algos.branch_seed_compat import (
     ReleasedArpoConfig,
     ReleasedStatistic,
 )
-from ramify.core.messages import Calls, Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Message, Problem, Say, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Trajectory, node_id
 
@@ -30,19 +30,20 @@ def wanted(entropy_delta=0.3, planned=1):
     return BranchDecision("0.0", 1, entropy_delta, 0.6, planned, 0, True)
 
 
-def monitored(root, *after, split=False):
+def monitored(root, *after, split=False, speaks=False):
     """Root 0 with a turn of each entropy (None: it has none), tool results between them.
 
-    `split`: each turn after a result is two nodes, as where branches share its first tokens.
+    `split`: each turn after a result is two nodes, as where branches share its first tokens. `speaks`: an environment replies
+    in words, where there are no calls.
     """
     message = (Message.of("user", "?"),)
     nodes = [Node("", (), None, Source.PROMPT, (1,), "?"), turn((0,), root)]
     for entropy in after:
         path = (*nodes[-1].path, 0)
         call = ToolCall(nodes[-1].id, "search", {"query": "?"})
-        nodes[-1] = replace(nodes[-1], turn=Calls((call,)))
-        result = ToolResult(call.id, ToolStatus.OK, "!")
-        nodes.append(Node(node_id(path), path, node_id(path[:-1]), Source.TOOL, (2,), "!", results=(result,)))
+        nodes[-1] = replace(nodes[-1], turn=Say("?") if speaks else Calls((call,)))
+        reply = {"messages": message} if speaks else {"results": (ToolResult(call.id, ToolStatus.OK, "!"),)}
+        nodes.append(Node(node_id(path), path, node_id(path[:-1]), Source.TOOL, (2,), "!", **reply))
         nodes.append(turn((*path, 0), entropy))
         if split:
             nodes.append(turn((*path, 0, 0), None))

@@ -15,10 +15,13 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolCall, ToolStatus
 from ramify.core.protocols import Hit
 from ramify.engines.chat_models import OpenAIChat
+from ramify.engines.virtual_clock import run_virtual
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.call_clock import slot_of
 from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
 from ramify.tools.configs import BrowserConfig, SummaryConfig
+from ramify.tools.documents import Document
 from ramify.tools.pages import GuardedPages, Pages
 from ramify.tools.search import NOTHING_FOUND, SearchTool
 
@@ -176,6 +179,50 @@ def test_pages_that_are_late_are_left_out():
     result, *_ = browse(answer, HITS, until_one_is_read, browse_settings=BrowserConfig(pages_seconds=3.0))
     waiting.set()
     assert [page_info["read"] for page_info in result.info["pages"]] == ["ok", "timeout"]
+
+
+class OneAtATime:
+    """A search, a source of pages and a model that serve one request at a time, each for 25 seconds."""
+
+    name, identity = "one", {}
+
+    def __init__(self):
+        self.places = asyncio.Semaphore(1)
+
+    async def serve(self, answer):
+        async with slot_of(self.places):
+            await asyncio.sleep(25)
+        return answer
+
+    async def search(self, query, top_k, collection):
+        return await self.serve([Hit(str(i), "snippet", "", f"http://a.org/{i}") for i in range(4)])
+
+    async def read(self, url):
+        return await self.serve(Document("", FILLER))
+
+    async def complete(self, messages, *, max_tokens, temperature):
+        mark, *_ = messages[1].text.splitlines()
+        return await self.serve(f"{mark} FACTS\nnothing")
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize("is_summed_up", [True, False])
+def test_time_in_our_queues_makes_no_search_page_or_summary_late(is_summed_up):
+    async def main():
+        services, config = OneAtATime(), BrowserConfig()
+        summary = PageSummary(services, SummaryConfig(url="http://x", model="m")) if is_summed_up else None
+        tool = BrowsingSearch(SearchTool(services), Pages(services), config, summary)
+        session = await tool.open(PROBLEM)
+        call = ToolCall("c", "search", {"query": "mayor"})
+        return await asyncio.gather(*(session.call(call) for _ in range(8)))
+
+    results, seconds = run_virtual(main())
+    assert seconds >= 8 * 25 * 5
+    for result in results:
+        assert [page_info["read"] for page_info in result.info["pages"]] == ["ok"] * 4
+        assert result.info.get("summary", "ok") == "ok"
 
 
 def test_an_address_is_fetched_once_and_stands_at_its_first_position():

@@ -91,7 +91,7 @@ class BalancedBrancher(Memoryless, BalancedConfig):
         return max(1, n // 4)
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """Return m = clip(round(n sigmoid(budget_beta (H_root - H_tool))), first_roots, n); n if no tool was called.
+        """Return m = clip(round(n sigmoid(budget_beta (H_root - H_tool))), first_roots, n); n if there was no result and no reply.
 
         Raises:
             ConfigError: n is below 1.
@@ -119,7 +119,10 @@ class BalancedBrancher(Memoryless, BalancedConfig):
 
 @dataclass(frozen=True, slots=True)
 class MonitoredEntropies:
-    """Entropies of a trajectory's first turn (empty if that was cut off early), and of its turns after tool results."""
+    """Entropies of a trajectory's first turn (empty if that was cut off early), and of its turns after results or replies.
+
+    These are the places where the rule decides.
+    """
 
     root: tuple[Entropy, ...]
     after_results: tuple[Entropy, ...]
@@ -132,7 +135,7 @@ def monitored_entropies(trajectory: Trajectory) -> MonitoredEntropies:
         if node.source is Source.POLICY and node.entropy is not None:
             if above.source is Source.PROMPT:
                 root.append(node.entropy)
-            elif above.results:
+            elif above.results or above.messages:
                 after_results.append(node.entropy)
     return MonitoredEntropies(tuple(root), tuple(after_results))
 

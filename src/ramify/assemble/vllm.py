@@ -161,6 +161,7 @@ def _replica(
     return Replica(
         VllmServer(client, server.url, vocab_size, server.key),
         process,
+        slots=section.slots,
         patience_seconds=section.start_seconds,
         wakes=takes_weights,
         note=note,

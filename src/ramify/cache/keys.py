@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramify.core.protocols import CacheKey, Json
+from ramify.runtime.call_clock import CallClock, current_clock, on_clock
 
 _quoted: Final = json.encoder.encode_basestring_ascii
 _MOST_PARAMETERS: Final = 256
@@ -82,31 +83,34 @@ def row_number_of(key_digest: bytes) -> int:
 class Flights:
     """Pending calls, by what they ask for.
 
-    Each call is a task of its own. It continues when its waiters are cancelled, since its answer may be paid for.
+    Each call is a task of its own. It continues when its waiters are cancelled, since its answer may be paid for. It has a
+    clock of its own too, which all its waiters follow: time in our queues counts for none of them.
     """
 
     def __init__(self) -> None:
-        self._tasks: dict[Hashable, asyncio.Task[Json]] = {}
+        self._calls: dict[Hashable, tuple[asyncio.Task[Json], CallClock]] = {}
 
     async def join(self, name: Hashable, start: Callable[[], Coroutine[Any, Any, Json]]) -> Json:
         """Wait for the pending call `name`, else for `start`. Its error reaches all who wait."""
-        task = self._tasks.get(name)
-        if task is None or task.get_loop().is_closed():  # a task of a closed loop would never end
-            task = asyncio.create_task(start())
-            self._tasks[name] = task
+        task, clock = self._calls.get(name, (None, None))
+        if task is None or clock is None or task.get_loop().is_closed():  # its task would never end
+            clock = CallClock(asyncio.get_running_loop().time)
+            task = asyncio.create_task(on_clock(clock, start))
+            self._calls[name] = task, clock
             task.add_done_callback(lambda done: self._end(name, done))
-        return await asyncio.shield(task)
+        with clock.followed_by(current_clock()):
+            return await asyncio.shield(task)
 
     async def close(self) -> None:
         """Cancel all pending calls."""
-        tasks = [task for task in self._tasks.values() if not task.get_loop().is_closed()]
+        tasks = [task for task, _ in self._calls.values() if not task.get_loop().is_closed()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self, name: Hashable, task: asyncio.Task[Json]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
+        if self._calls.get(name, (None,))[0] is task:
+            del self._calls[name]
         if not task.cancelled():
             task.exception()  # Marks it as retrieved: asyncio does not log it if all waiters are gone.
 

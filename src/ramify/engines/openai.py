@@ -208,8 +208,8 @@ class OpenAIEngine(TextService):
         await self._open(request)
         body, ids = self._settings(request), request.token_ids
         controls = self._renderer.tools_of(request.tools).controls
-        body["prompt"] = list(ids) if await self._reads_ids(body, request) else controls.broken(ids)
         try:
+            body["prompt"] = list(ids) if await self._reads_ids(body, request) else controls.broken(ids)
             text, finish = _completion(await self._post(body, request), request.stops)
         except RequestFailedError as failed:
             refusal = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
@@ -227,6 +227,7 @@ class OpenAIEngine(TextService):
         """Return True if the service decodes token ids to the same text; it is tried once, with a body like the others.
 
         Raises:
+            RequestFailedError: The service is away or too busy to say.
             ServiceDownError: The service is down, or refuses the key.
         """
         async with self._probing:
@@ -245,7 +246,10 @@ class OpenAIEngine(TextService):
         try:
             probe: dict[str, Json] = {**body, "prompt": ids, "max_tokens": 1, "echo": True}
             read = (await self._post(probe, request)).json()
-        except RequestFailedError:
+        except RequestFailedError as failed:
+            # Else all of a run would get text because its first request came too early.
+            if failed.is_outage:
+                raise
             return False
         choice = first_choice(read)
         text = None if choice is None else choice.get("text")

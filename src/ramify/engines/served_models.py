@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from ramify.core.errors import ConfigError
 from ramify.core.protocols import Json
 from ramify.core.records import TokenFilters
-from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.failures import RequestFailedError
 from ramify.net.servers import Fetch
 from ramify.net.wire import without_query
 
 _TAKE_FILTERS = ("vllm", "sglang")
 _MAX_NAMES = 5
 """Models that a message lists."""
-_DOWN = (FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.TOO_MANY)
 
 
 def filter_fields(filters: TokenFilters, all_tokens: int = 0) -> dict[str, Json]:
@@ -60,7 +59,7 @@ class ServedModel:
         try:
             read = (await fetch(f"{url}/models", self._headers)).json()
         except RequestFailedError as failed:
-            if failed.kind in _DOWN:
+            if failed.is_outage:
                 del self._kinds[url]
                 raise
             return

@@ -5,6 +5,9 @@ from enum import StrEnum
 
 from ramify.core.protocols import Json
 
+_NOT_THERE = (502, 503, 504)
+"""Of HTTP's 5xx those of a gateway without its service, and of a service that starts or has too much to do."""
+
 
 class FailureKind(StrEnum):
     """Kinds of failed requests."""
@@ -62,6 +65,12 @@ class RequestFailedError(Exception):
         self.kind, self.detail, self.status, self.retry_after = kind, detail, status, retry_after
         self.code = code
         super().__init__(f"{kind.value}: {detail}")
+
+    @property
+    def is_outage(self) -> bool:
+        """True if the service is away or busy: it did not look at the request, so another time it may answer otherwise."""
+        away = (FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.TOO_MANY)
+        return self.kind in away or self.status in _NOT_THERE
 
     def as_json(self) -> Json:
         """Return the form that a cassette records."""

@@ -8,12 +8,12 @@ calls count it once. The number of times that it helps belongs to the trajectory
 """
 
 import ast
-import asyncio
 import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal
 
 from ramify.chat.conversation import data_message
@@ -34,6 +34,7 @@ from ramify.core.tree import Cut, Segment, Source, Trajectory
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import redact
 from ramify.rollout.rewriting import continue_after, last_turn
+from ramify.runtime.call_clock import in_own_time
 
 _FAILED: Final = (ToolStatus.ERROR, ToolStatus.TIMEOUT, ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL)
 _REASON_CHARS: Final = 200
@@ -103,11 +104,11 @@ class Helper:
         messages = (Message.of("system", instructions.format(mark=mark)), data_message(data, mark))
 
         async def make() -> str:
+            ask = partial(
+                self.model.complete, messages, max_tokens=self.max_tokens, temperature=self.temperature
+            )
             try:
-                async with asyncio.timeout(self.seconds):
-                    return await self.model.complete(
-                        messages, max_tokens=self.max_tokens, temperature=self.temperature
-                    )
+                return await (ask() if self.seconds is None else in_own_time(self.seconds, ask))
             except TimeoutError:
                 # A cassette records it too.
                 raise RequestFailedError(FailureKind.TIMEOUT, f"{self.model.name} did not answer") from None

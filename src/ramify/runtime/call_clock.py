@@ -6,11 +6,13 @@ connection, a thread), or while our own event loop is blocked, its clock stands 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 _SHORTEST_WAIT = 1e-6
 """Less than this many seconds left counts as none: a floating-point clock may not reach its goal exactly."""
@@ -43,6 +45,7 @@ class CallClock:
         self._now, self._held_up = now, held_up
         self._own = self._in_queue = self._late = 0.0
         self._queues = 0
+        self._followers: list[CallClock] = []
         self.counts: Counter[str] = Counter()
         self.began = now()
         self._since, self._held_before = self.began, held_up()
@@ -69,11 +72,28 @@ class CallClock:
         """Stop the clock while the call waits for its turn. Queues may be nested."""
         self._count()
         self._queues += 1
+        for clock in self._followers:
+            clock.enter_queue()
 
     def leave_queue(self) -> None:
         """Restart the clock, if this was the outermost queue."""
         self._count()
         self._queues -= 1
+        for clock in self._followers:
+            clock.leave_queue()
+
+    @contextmanager
+    def followed_by(self, clock: "CallClock") -> Iterator[None]:
+        """Stop another call's clock within the block while this one stands still: that call waits for what this one measures."""
+        for _ in range(self._queues):
+            clock.enter_queue()
+        self._followers.append(clock)
+        try:
+            yield
+        finally:
+            self._followers.remove(clock)
+            for _ in range(self._queues):
+                clock.leave_queue()
 
     async def wait(self, futures: "Collection[asyncio.Future[Any]]", seconds: float) -> bool:
         """Wait until one of `futures` is done; False once `own` has reached `seconds`."""
@@ -107,6 +127,30 @@ def current_clock() -> CallClock:
 def set_clock(clock: CallClock) -> None:
     """Make `clock` the clock of the calling task."""
     _CURRENT.set(clock)
+
+
+async def on_clock(clock: CallClock, ask: Callable[[], Awaitable[Value]]) -> Value:
+    """Return what `ask` gives, in a task of its own that `clock` measures."""
+    set_clock(clock)
+    return await ask()
+
+
+async def in_own_time(seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value:
+    """Return what `ask` gives, if the call that runs in this task takes at most `seconds` of its own time for it.
+
+    Raises:
+        TimeoutError: It takes more, and is cancelled.
+    """
+    clock = current_clock()
+    task = asyncio.create_task(on_clock(clock, ask))
+    # An outcome that nobody waits for any more is no error of the run.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        if not await clock.wait((task,), clock.own + seconds):
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def count_in_call(name: str) -> None:

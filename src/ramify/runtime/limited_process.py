@@ -175,6 +175,8 @@ class LimitedProcesses:
                 return Ending.DIED, None, status
         if status == -signal.SIGPROF:
             return Ending.CPU_TIME, None, status
+        if status == -signal.SIGALRM:  # its own: this side gives a new process time to start besides
+            return Ending.WALL_TIME, None, status
         is_killed = status in (-signal.SIGKILL, -signal.SIGTERM) and not is_closed
         return Ending.KILLED if is_killed else Ending.DIED, None, status
 

@@ -22,6 +22,7 @@ from ramify.chat.conversation import data_message
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Hit, Json, ToolSession
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.call_clock import in_own_time
 from ramify.tools.configs import BrowserConfig, SummaryConfig
 from ramify.tools.documents import Document
 from ramify.tools.pages import Pages, passage_near
@@ -170,8 +171,8 @@ class BrowsingSearch:
         if isinstance(query, ToolResult):
             return query
         try:
-            async with asyncio.timeout(self._search.config.timeout_seconds):
-                results = await self._search.find(query, collection)
+            find = partial(self._search.find, query, collection)
+            results = await in_own_time(self._search.config.timeout_seconds, find)
         except TimeoutError:
             return failed_search(call.id, RequestFailedError(FailureKind.TIMEOUT, "no hits in time"))
         except RequestFailedError as error:
@@ -206,8 +207,7 @@ class BrowsingSearch:
         if not hit.url:
             return "no address"
         try:
-            async with asyncio.timeout(self._config.pages_seconds):
-                return await self._pages.read(hit.url)
+            return await in_own_time(self._config.pages_seconds, partial(self._pages.read, hit.url))
         except TimeoutError:
             return FailureKind.TIMEOUT.value
         except RequestFailedError as error:
@@ -224,8 +224,8 @@ class BrowsingSearch:
         if self._summary is None:
             return as_documents(blocks), {}
         try:
-            async with asyncio.timeout(self._config.summary_seconds):
-                return await self._summary.summarise(query, blocks), {"summary": "ok"}
+            summarise = partial(self._summary.summarise, query, blocks)
+            return await in_own_time(self._config.summary_seconds, summarise), {"summary": "ok"}
         except TimeoutError:
             failed = FailureKind.TIMEOUT
         except RequestFailedError as error:
@@ -301,8 +301,7 @@ class OpenPage:
             reason = call.malformed or "expected a text argument 'url', and 'near' only as text"
             return ToolResult(call.id, ToolStatus.MALFORMED, f"open_page: {reason}")
         try:
-            async with asyncio.timeout(self._config.pages_seconds):
-                document = await self._pages.read(url)
+            document = await in_own_time(self._config.pages_seconds, partial(self._pages.read, url))
         except TimeoutError:
             failed = RequestFailedError(
                 FailureKind.TIMEOUT, f"it was not there after {self._config.pages_seconds:g} seconds"

@@ -96,17 +96,26 @@ class ClassEnvironment:
         # A copy, so that a trajectory that changes a list of the row does not affect other trajectories.
         arguments = copy.deepcopy({key: row[key] for key in keys})
         instance = OwnObject(None, self.threads, SessionRandom.of(seed))
-        instance.state = await instance.do(partial(self.make, problem))
+        await instance.create(partial(self.make, problem))
         try:
-            inspect.signature(instance.state.reset).bind(**arguments)
+            opening = await self._reset(instance, problem, arguments)
+            return ClassSession(self, instance, opening, _number(instance.state))
+        except BaseException:
+            await instance.give_up()
+            raise
+
+    async def _reset(self, instance: OwnObject, problem: Problem, arguments: Mapping[str, Any]) -> str:
+        """Reset a new object; returns the opening."""
+        reset = instance.state.reset
+        try:
+            inspect.signature(reset).bind(**arguments)
         except TypeError as error:
-            has = ", ".join(sorted(row))
+            has = ", ".join(sorted({*problem.info, *_row(problem), "seed"}))
             raise ContentError(f"{self.label}.reset: {error}; problem {problem.id!r} has {has}") from None
-        opening = await instance.do(partial(instance.state.reset, **arguments))
+        opening = await instance.do(partial(reset, **arguments))
         if opening is not None and not isinstance(opening, str):
-            await instance.close()
             raise TypeError(f"reset returned {type(opening).__name__}, expected a text or None")
-        return ClassSession(self, instance, opening or "", _number(instance.state))
+        return opening or ""
 
 
 def _row(problem: Problem) -> dict[str, Any]:
@@ -245,7 +254,7 @@ def environment_from(
         args: Values for parameters of `__init__`.
         max_steps: Most replies of `step` on one trajectory.
         in_prompt: Whether prompts describe the methods; otherwise the problems' own messages do.
-        timeout_seconds: Deadline of each method, including its wait for a thread.
+        timeout_seconds: Deadline of each method, without its wait for a thread.
         max_threads: Most blocking methods that run concurrently.
 
     Raises:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.call_clock import slot_of
 from ramify.runtime.limited_process import Ending, LimitedProcesses, Limits, UnansweredError
 from ramify.sandbox.levels import seccomp_program
 
@@ -79,6 +80,7 @@ class DocumentReader:
             "ramify.tools.document_worker", limits, processes=processes, system_calls=system_calls
         )
         self._max_chars = max_chars
+        self._slots = asyncio.Semaphore(processes)
         self._threads = ThreadPoolExecutor(processes, "documents")
 
     async def read(self, kind: Kind, charset: str, body: bytes) -> Document:
@@ -90,7 +92,9 @@ class DocumentReader:
         request = {"kind": kind, "charset": charset, "max_chars": self._max_chars}
         loop = asyncio.get_running_loop()
         try:
-            answer = await loop.run_in_executor(self._threads, self._processes.ask, request, body)
+            # Many pages come at a time; a deadline of theirs does not count the wait for a process.
+            async with slot_of(self._slots):
+                answer = await loop.run_in_executor(self._threads, self._processes.ask, request, body)
         except UnansweredError as error:
             is_late = error.ending in (Ending.WALL_TIME, Ending.KILLED)
             failure = FailureKind.TIMEOUT if is_late else FailureKind.TOO_LARGE

@@ -52,8 +52,9 @@ class ClassTool:
 
     async def open(self, problem: Problem) -> ToolSession:
         """Create the object of a root trajectory; raises as the constructor does."""
-        state = await self.threads.result(self.threads.submit(partial(self.make, problem)))
-        return ObjectSession(self, OwnObject(state, self.threads))
+        instance = OwnObject(None, self.threads)
+        await instance.create(partial(self.make, problem))
+        return ObjectSession(self, instance)
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ def tool_from(
         source: The function or class.
         name: Name of the tool; by default the function's name, or the class's in snake case.
         args: Values for parameters of the function, which calls then do not supply, or for parameters of `__init__`.
-        timeout_seconds: Deadline of one call, including its wait for a thread.
+        timeout_seconds: Deadline of one call, without its wait for a thread.
         hedge_seconds: After this time a slow call is made a second time. Only for functions that may run twice.
         in_prompt: Whether the prompt describes the tool; otherwise the problem's own messages do.
         max_threads: Most concurrent calls of a blocking function.

@@ -14,7 +14,7 @@ import random
 import threading
 import types
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -181,6 +181,23 @@ class OwnObject:
     _late: Job[Any] | None = None
     _is_closed: bool = False
 
+    async def create(self, make: Callable[[], Any]) -> None:
+        """Make the object; raises as `make` does. One that is there only after the deadline is closed."""
+
+        def put() -> None:
+            self.state = make()
+
+        try:
+            await self._run(put)
+        except BaseException:
+            await self.give_up()
+            raise
+
+    async def give_up(self) -> None:
+        """Close an object that no session will close; whatever that raises is second to what is wrong already."""
+        with suppress(Exception):
+            await self.close()
+
     async def call(
         self, callee: Callee, call: ToolCall, method: Callable[..., Any], values: Mapping[str, Any]
     ) -> ToolResult:
@@ -204,6 +221,8 @@ class OwnObject:
         """Call the object's `close`, if it has one; only the first time."""
         if not self._is_closed:
             self._is_closed = True
+            async with self._lock:
+                await self._wait_for_late_call()
             if callable(getattr(self.state, "close", None)):
                 await self.do(self.state.close)
 

@@ -4,13 +4,14 @@ A passage is split into words: runs of letters and digits after NFKC and case fo
 so nothing that a model writes can act as query syntax. Indexes in folders: `ramify.tools.index_folder`.
 """
 
-import asyncio
 import hashlib
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ import tantivy
 
 from ramify.core.errors import DataError
 from ramify.core.protocols import Hit, Json
+from ramify.runtime.daemon_threads import DaemonThreads
 
 ENGINE = "tantivy"
 VERSION = metadata.version(ENGINE)
@@ -35,6 +37,7 @@ _FURTHER = 4
 
 _WORD = re.compile(r"[^\W_]+")
 _HASH_BYTES = 16
+_MOST_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +284,14 @@ class LocalSearch:
 
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
+        # Not asyncio's own, which rewards may hold for seconds: a search would wait for them, and count as late.
+        self._threads = DaemonThreads("local search", min(_MOST_THREADS, (os.cpu_count() or 1) + 4))
         self.identity: Mapping[str, Json] = {"corpus": index.fingerprint, "engine": ENGINE}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
         """Return at most `top_k` passages. The search runs in a thread, since a long query takes a while."""
-        passages = await asyncio.to_thread(self._index.search, query, top_k, collection)
+        job = self._threads.submit(partial(self._index.search, query, top_k, collection))
+        passages = await self._threads.result(job)
         return [Hit(passage.id, passage.text) for passage in passages]
 
     async def close(self) -> None:

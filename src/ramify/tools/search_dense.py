@@ -3,13 +3,13 @@
 Needs sentence-transformers (`ramify-rl[dense]`). If FAISS is installed, it compares the query with the vectors, on all cores.
 """
 
-import asyncio
 import hashlib
 import importlib
 import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
 from ramify.net.hub_cache import HubRepo, cached_snapshot, hub_cache
+from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.runtime.progress import ProgressNotes
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.passage_index import PassageReader, Ranked
@@ -29,6 +30,10 @@ Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
 """Maps n texts to unit vectors: [n] -> [n, d]."""
 
 _BATCH = 256
+_AT_ONCE = 4
+"""Queries at a time: one is embedded while others are compared, on all cores each."""
+_MOST_APART = 0.03
+"""Distance of two unit vectors that one model gives a text on different machines; rounding to 16 bits moves them by less."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?", re.ASCII)
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors")
 """Suffixes of the files of a model that are read."""
@@ -64,6 +69,7 @@ class DenseSearch:
             if name is not None
         }
         self._turn = threading.Lock()
+        self._threads = DaemonThreads("dense search", _AT_ONCE)
         self._faiss = _faiss()
         self.fingerprint, self.engine = reader.fingerprint, f"dense {config.model}"
         self.identity: Mapping[str, Json] = {
@@ -83,7 +89,8 @@ class DenseSearch:
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
         """Return the `top_k` nearest passages; ties in file order. `collection` restricts them."""
-        ranked = await asyncio.to_thread(self.ranked, query, top_k, collection)
+        job = self._threads.submit(partial(self.ranked, query, top_k, collection))
+        ranked = await self._threads.result(job)
         return [Hit(passage.id, passage.text) for _, passage in ranked]
 
     async def close(self) -> None:
@@ -173,14 +180,14 @@ def _folder(model: str) -> Path:
 def _vectors(
     texts: Sequence[str], embed: Embed, path: Path | None, note: Callable[[str], None], title: str
 ) -> Vectors:
-    """Load the vectors in the file `path` if it matches; else compute them and store them there."""
+    """Load the vectors in the file `path` if it matches texts and model; else compute them and store them there."""
     if path is not None and path.is_file():
         try:
             loaded: Vectors = np.load(path, mmap_mode="r")
         except (ValueError, EOFError, OSError):
             pass  # cut or damaged: compute them again
         else:
-            if loaded.ndim == 2 and len(loaded) == len(texts):
+            if loaded.ndim == 2 and len(loaded) == len(texts) and _are_of(embed, texts[0], loaded[0]):
                 return loaded
     if path is not None:
         try:  # fail now rather than after hours of embedding
@@ -198,6 +205,12 @@ def _vectors(
     if path is not None:
         _save(path, vectors)
     return vectors
+
+
+def _are_of(embed: Embed, text: str, vector: Vectors) -> bool:
+    """Return True if `embed` still gives a text its vector: a model at the same path may have been trained further."""
+    fresh = embed([text])[0]
+    return fresh.shape == vector.shape and bool(np.linalg.norm(fresh - vector) <= _MOST_APART)
 
 
 def _save(path: Path, vectors: Vectors) -> None:

@@ -10,7 +10,7 @@ import html
 import itertools
 import re
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import urlencode
 
@@ -19,6 +19,7 @@ from ramify.core.protocols import Hit, Json
 from ramify.net.client import HttpClient
 from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
+from ramify.runtime.call_clock import CallClock, current_clock, set_clock
 from ramify.tools.configs import (
     BrightDataSearchConfig,
     RetrieverSearchConfig,
@@ -37,6 +38,14 @@ class _PendingQuery:
     hits: "asyncio.Future[list[Hit]]"
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Queries of one request, and its clock, which the calls follow: its time in a queue counts for none of them."""
+
+    clock: CallClock
+    queries: list[_PendingQuery] = field(default_factory=list)
+
+
 class RetrieverSearch:
     """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes."""
 
@@ -45,7 +54,7 @@ class RetrieverSearch:
     def __init__(self, client: HttpClient, config: RetrieverSearchConfig) -> None:
         self._client, self._base, self._style = client, config.url.rstrip("/"), config.style
         self._batch_size = config.batch_size
-        self._batches: dict[_Group, list[_PendingQuery]] = {}
+        self._batches: dict[_Group, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.identity: Mapping[str, Json] = {"address": self._base, "style": config.style}
 
@@ -54,15 +63,17 @@ class RetrieverSearch:
         if self._batch_size == 1:
             return await self._search_one(query, top_k, collection)
         group = (top_k, collection)
-        batch = self._batches.setdefault(group, [])
-        hits: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        batch.append(_PendingQuery(query, hits))
-        if len(batch) == 1:
+        loop = asyncio.get_running_loop()
+        batch = self._batches.setdefault(group, _Batch(CallClock(loop.time)))
+        hits: asyncio.Future[list[Hit]] = loop.create_future()
+        batch.queries.append(_PendingQuery(query, hits))
+        if len(batch.queries) == 1:
             self._start(self._send_later(group, batch))
-        if len(batch) == self._batch_size:
+        if len(batch.queries) == self._batch_size:
             del self._batches[group]
             self._start(self._send(group, batch))
-        return await hits
+        with batch.clock.followed_by(current_clock()):
+            return await hits
 
     async def close(self) -> None:
         """Cancel pending searches, and close all connections."""
@@ -70,7 +81,7 @@ class RetrieverSearch:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for batch in self._batches.values():
-            for pending in batch:
+            for pending in batch.queries:
                 pending.hits.cancel()
         self._batches.clear()
         await self._client.close()
@@ -80,15 +91,16 @@ class RetrieverSearch:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_later(self, group: _Group, batch: list[_PendingQuery]) -> None:
+    async def _send_later(self, group: _Group, batch: _Batch) -> None:
         await asyncio.sleep(_BATCH_SECONDS)
         if self._batches.get(group) is batch:  # else it was full, and has been sent
             del self._batches[group]
             await self._send(group, batch)
 
-    async def _send(self, group: _Group, batch: list[_PendingQuery]) -> None:
+    async def _send(self, group: _Group, batch: _Batch) -> None:
         """Send the queries of a batch whose callers still wait, and deliver the answers."""
-        waiting = [pending for pending in batch if not pending.hits.done()]
+        set_clock(batch.clock)
+        waiting = [pending for pending in batch.queries if not pending.hits.done()]
         if not waiting:
             return
         try:

@@ -121,6 +121,7 @@ def test_the_budget_split_is_within_bounds_and_monotone_in_the_gap(n):
 def test_the_budget_split_by_hand(root, after, m):
     assert balanced().num_roots(16, (monitored(root, *after),)) == m
     assert balanced().num_roots(16, (monitored(root, *after, split=True),)) == m
+    assert balanced().num_roots(16, (monitored(root, *after, speaks=True),)) == m
 
 
 def test_a_huge_weight_overflows_nothing():

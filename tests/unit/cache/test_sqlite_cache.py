@@ -1,5 +1,6 @@
 import asyncio
 import sqlite3
+from functools import partial
 
 import pytest
 from cache_uses import Clock, asks, execute, key, never, run
@@ -9,6 +10,8 @@ from ramify.cache.keys import digest, row_number_of
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
 from ramify.core.errors import DataError
 from ramify.core.protocols import CacheKey
+from ramify.engines.virtual_clock import run_virtual
+from ramify.runtime.call_clock import in_own_time, slot_of
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -233,3 +236,22 @@ def test_a_loop_that_closed_with_a_call_under_way_does_not_hold_its_key(path):
     asyncio.run(later())
     assert not left.done()
     assert not other.done()
+
+
+def test_the_time_of_a_request_in_a_queue_counts_for_nobody_who_waits_for_it(path):
+    async def use():
+        cache, places = SqliteCache(path), asyncio.Semaphore(0)
+
+        async def make():
+            async with slot_of(places):
+                await asyncio.sleep(5)
+            return "found"
+
+        asyncio.get_running_loop().call_later(50, places.release)
+        try:
+            calls = (in_own_time(10, partial(cache.fetch, key(), make)) for _ in range(3))
+            return await asyncio.gather(*calls), cache.counts.misses
+        finally:
+            await cache.close()
+
+    assert run_virtual(use())[0] == (["found"] * 3, 1)

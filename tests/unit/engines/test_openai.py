@@ -1,6 +1,7 @@
 """The text engine against a real server on loopback: the wire format, stop strings that services cut off, failures."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,11 @@ def test_a_server_that_fills_in_defaults_of_the_model_gets_every_filter(renderer
     assert any(note in line for line in notes)
 
 
+def test_a_server_that_is_not_there_yet_is_not_taken_as_it_is(renderer):
+    with pytest.raises(EngineError, match="HTTP 503"):
+        ask(renderer, choice("hm"), models=as_json({}, 503), served=ServedModel("engine.model", "m", {}))
+
+
 @pytest.mark.parametrize("models", [listing("vllm", "base", "lora"), listing("llamacpp", "other")])
 def test_a_server_of_another_model_is_refused_by_name(renderer, models):
     served = ServedModel("engine.model", "m", {})
@@ -246,6 +252,37 @@ def test_in_text_no_role_is_forged(renderer, ids):
     assert prompt.replace("\u2060", "") == renderer.decode(context)
     assert len(notes) == 1
     assert "broken up" in notes[0]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_service_that_is_too_busy_for_the_first_request_is_asked_again_whether_it_takes_ids(
+    renderer, status
+):
+    notes, busy = [], threading.Event()
+    busy.set()
+
+    def answer(received):
+        body = received.json()
+        if busy.is_set():
+            return as_json({}, status)
+        return choice(renderer.decode(body["prompt"]) if body.get("echo") else "hm", stop_reason=None)
+
+    async def run(url):
+        settings = HttpSettings(attempts=2, backoff_seconds=0.001, max_backoff_seconds=0.002)
+        service = {"base_url": url, "model": "m", "context_tokens": 400, "slots": 4, "note": notes.append}
+        engine = OpenAIEngine(HttpClient("engine", settings), renderer, **service)
+        try:
+            with pytest.raises(EngineError, match=f"HTTP {status}"):
+                await engine.generate(Request((5, 6), 1, 4))
+            busy.clear()
+            await engine.generate(Request((5, 6), 1, 4))
+        finally:
+            await engine.close()
+
+    with serve(answer) as server:
+        asyncio.run(run(server.url))
+        assert server.requests[-1].json()["prompt"] == [5, 6]
+    assert notes == ["engine 'openai': the service gets token ids"]
 
 
 def test_what_comes_back_spells_tokens_and_holds_none(renderer):

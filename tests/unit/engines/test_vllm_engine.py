@@ -169,6 +169,52 @@ def test_a_server_that_hangs_is_left_and_its_requests_are_asked_again(folder):
         over.set()
 
 
+def test_a_server_is_sent_as_many_requests_as_it_has_slots_and_is_looked_at_meanwhile(folder):
+    over, writing = threading.Event(), []
+
+    def hold(request):
+        writing.append(request)
+        over.wait(60.0)
+
+    def looks():
+        return sum(request.path == "/health" for request in server.requests)
+
+    async def work(engine):
+        await engine.generate(request_of(folder))
+        here.faults[GENERATE] = hold
+        completions = [asyncio.ensure_future(engine.generate(request_of(folder, seed=i))) for i in range(16)]
+        while len(writing) < 2:
+            await asyncio.sleep(0.01)
+        before = looks()
+        while looks() == before:
+            await asyncio.sleep(0.01)
+        assert len(writing) == 2
+        over.set()
+        return await asyncio.gather(*completions)
+
+    notes = []
+    with stand_in(folder) as (here, server):
+        assert len(play(engine_of(folder, server, notes=notes, slots=2), work)) == 16
+    assert notes == []
+
+
+def test_an_evaluation_takes_a_server_without_dev_mode(folder):
+    async def work(engine):
+        done = await engine.generate(request_of(folder))
+        before = len(server.requests)
+        while [request.path for request in server.requests[before:]].count("/weight_info") < 2:
+            await asyncio.gather(*(engine.generate(request_of(folder, seed=i)) for i in range(2)))
+        return done, await engine.score(IDS)
+
+    notes = []
+    with stand_in(folder) as (here, server):
+        here.dev_mode = False
+        done, scores = play(engine_of(folder, server, notes=notes), work)
+    assert sum(size for _, size in done.version_runs) == len(done.token_ids)
+    assert len(scores) == len(IDS) - 1
+    assert notes == []
+
+
 def half(request):
     def write(stream):
         stream.write(

@@ -12,10 +12,12 @@ from kept_answers import KeptAnswers
 from ramify.cache.sqlite import CacheMode, SqliteCache
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.engines.virtual_clock import run_virtual
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
 from ramify.rollout.repair import DebuggedEnvironment, UnhelpfulError, corrected
 from ramify.rollout.tool_set import ToolSet
+from ramify.runtime.call_clock import queued
 from repair_agents import ScriptedHelper, helper_of
 from scripted_agents import problem
 
@@ -76,6 +78,26 @@ def test_a_program_that_failed_is_corrected_and_run_once_more():
     assert result.info == {"debugger": "corrected", "program": "print(42)", "error": ERROR[1]}
     assert "print(x)" in model.requests[0][1].text
     assert "NameError" in model.requests[0][1].text
+
+
+class BusyHelper(ScriptedHelper):
+    """Answers after a minute in a queue of ours, and five seconds."""
+
+    async def complete(self, messages, *, max_tokens, temperature):
+        with queued():
+            await asyncio.sleep(60)
+        await asyncio.sleep(5)
+        return await super().complete(messages, max_tokens=max_tokens, temperature=temperature)
+
+
+@pytest.mark.parametrize("seconds", [6.0, 4.0])
+def test_time_in_our_queues_makes_no_helper_late(seconds):
+    correction = corrected(helper_of(BusyHelper(["print(42)"]), seconds), "print(x)", "error")
+    if seconds > 5:
+        assert run_virtual(correction) == ("print(42)", 65.0)
+    else:
+        with pytest.raises(UnhelpfulError, match="timeout"):
+            run_virtual(correction)
 
 
 def test_the_second_run_is_no_call_of_the_policys():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ramify.engines.virtual_clock import run_virtual
-from ramify.runtime.call_clock import CallClock, current_clock, queued, set_clock, slot_of
+from ramify.runtime.call_clock import CallClock, current_clock, in_own_time, queued, set_clock, slot_of
 
 
 class Times:
@@ -113,3 +113,46 @@ def test_without_a_call_nothing_is_measured():
         return current_clock().own
 
     assert run_virtual(main())[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("waits", "works", "in_time", "ends"),
+    [(0, 9, True, 9), (0, 11, False, 10), (50, 9, True, 59), (50, 11, False, 60)],
+)
+def test_a_part_of_a_call_has_its_limit_in_the_calls_own_time(waits, works, in_time, ends):
+    async def main():
+        loop, places = asyncio.get_running_loop(), asyncio.Semaphore(0)
+
+        async def work():
+            async with slot_of(places):
+                await asyncio.sleep(works)
+            return True
+
+        loop.call_later(waits, places.release)
+        try:
+            outcome = await in_own_time(10, work)
+        except TimeoutError:
+            outcome = False
+        ended = loop.time()
+        async with asyncio.timeout(1):
+            await places.acquire()
+        return outcome, ended
+
+    (outcome, ended), _ = run_virtual(main())
+    assert (outcome, ended) == (in_time, pytest.approx(ends))
+
+
+def test_a_clock_follows_another_from_the_middle_of_its_queue_to_the_middle_of_the_next():
+    times = Times()
+    shared, clock = times.clock(), times.clock()
+    shared.enter_queue()
+    times.pass_by(1.0)
+    with shared.followed_by(clock):
+        times.pass_by(2.0)
+        shared.leave_queue()
+        times.pass_by(4.0)
+        shared.enter_queue()
+        times.pass_by(8.0)
+    times.pass_by(16.0)
+    shared.leave_queue()
+    assert (clock.own, clock.queued) == (1.0 + 4.0 + 16.0, 2.0 + 8.0)

@@ -124,6 +124,12 @@ def test_a_request_that_sleeps_ends_by_the_clock(new_job, module):
     assert job.ask(["echo", 1]) == [[1], 0]
 
 
+def test_a_first_request_of_a_fork_that_sleeps_ends_by_the_clock(new_job):
+    job = new_job(FORKING, wall_seconds=1.0)
+    assert ending(job, "sleep", 60) is Ending.WALL_TIME
+    assert job.ask(["echo", 1]) == [[1], 0]
+
+
 @on_linux
 @pytest.mark.parametrize("size", [1, 1_000_000])
 def test_a_process_that_somebody_stopped_counts_as_lost(new_job, size):

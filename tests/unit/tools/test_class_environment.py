@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.draws import uniform
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ContentError
 from ramify.core.messages import Message, Problem, Say, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason
@@ -416,3 +417,62 @@ def test_an_object_that_cannot_be_made_ends_the_run(tokenizer_folder):
         ConfigError, match=r"Never: no object could be created: OSError: no licence\. Fix __init__\."
     ):
         tree_of(parts_of(tokenizer_folder, environment_from(Never)))
+
+
+class Resource:
+    """Holds something from its creation on, which its `close` frees."""
+
+    objects: ClassVar[set[int]] = set()
+    reward = 0.0
+
+    def __init__(self):
+        self.objects.add(id(self))
+
+    def step(self, text: str):
+        return None
+
+    def close(self):
+        self.objects.discard(id(self))
+
+
+class NoReset(Resource):
+    def reset(self, **row):
+        raise OSError("the world is full")
+
+
+class NoColumn(Resource):
+    def reset(self, colour: str): ...
+
+
+class NoOpening(Resource):
+    def reset(self):
+        return 5
+
+
+class NoReward(Resource):
+    def reset(self):
+        self.reward = "much"
+
+
+class LateReset(Resource):
+    def reset(self):
+        time.sleep(0.3)
+
+
+class LateInit(Resource):
+    def __init__(self):
+        time.sleep(0.3)
+        super().__init__()
+
+    def reset(self): ...
+
+
+@pytest.mark.parametrize("source", [NoReset, NoColumn, NoOpening, NoReward, LateReset, LateInit])
+def test_an_object_that_does_not_begin_is_closed(source):
+    async def main():
+        async with asyncio.timeout(0.1 if source in (LateReset, LateInit) else None):
+            await environment_from(source).open(PROBLEM, 1)
+
+    with pytest.raises((OSError, ContentError, TypeError, TimeoutError)):
+        asyncio.run(main())
+    assert not Resource.objects

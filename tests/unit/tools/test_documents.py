@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pypdf
@@ -11,6 +12,7 @@ import pytest
 
 from processes import children, wait_until
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.call_clock import CallClock, on_clock
 from ramify.tools.document_worker import UnreadableError, read_document
 from ramify.tools.documents import DocumentReader, charset_of, kind_of
 
@@ -261,3 +263,18 @@ def filters(worker):
         for fork in children(worker):
             status = Path(f"/proc/{fork}/status").read_text()
             yield next(line.split()[1] for line in status.splitlines() if line.startswith("Seccomp:"))
+
+
+def test_the_wait_for_a_process_is_time_in_a_queue():
+    async def main():
+        reader = DocumentReader(processes=1)
+        clocks = [CallClock(asyncio.get_running_loop().time) for _ in range(3)]
+        readings = (on_clock(clock, partial(reader.read, "plain", "", b"x")) for clock in clocks)
+        try:
+            await asyncio.gather(*map(asyncio.create_task, readings))
+        finally:
+            await reader.close()
+        return [clock.queued for clock in clocks]
+
+    first, *later = asyncio.run(main())
+    assert first < min(later)

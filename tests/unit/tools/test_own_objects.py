@@ -7,6 +7,7 @@ import copy
 import random
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +124,30 @@ class Plain:
     def plain(self) -> int:
         self.count += 1
         return self.count
+
+
+def test_an_object_that_is_made_too_late_is_closed():
+    class Late:
+        """Counts."""
+
+        closed = 0
+
+        def __init__(self):
+            time.sleep(0.3)
+
+        def late(self) -> int:
+            return 1
+
+        def close(self):
+            type(self).closed += 1
+
+    async def main():
+        async with asyncio.timeout(0.1):
+            await tool_from(Late).open(TASK)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    assert Late.closed == 1
 
 
 def test_without_fork_and_close_it_does_not_branch():

@@ -2,9 +2,11 @@ import asyncio
 import importlib.util
 import json
 import sys
+import time
 import types
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from hub_stand_in import HubStandIn
 from loopback import serve
 from ramify.core.errors import DataError, MachineError
+from ramify.runtime.call_clock import CallClock, on_clock
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.search_dense import DenseSearch, Vectors, load_embedder
 
@@ -117,6 +120,7 @@ def test_prefixes_are_put_before_texts(corpus: Path) -> None:
 def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "vectors"
 
+    # Of vectors that are kept the first is compared, so one text is embedded.
     def count(model: str = "count", prefix: str = "") -> int:
         embed = CountingEmbedder()
         notes: list[str] = []
@@ -126,21 +130,43 @@ def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_p
             notes.append,
         )
         embedded = len(embed.texts)
-        assert len(notes) == bool(embedded)
+        assert len(notes) == (embedded > 1)
         assert ids_of(provider, "grey", 1) == ["d"]
         return embedded
 
-    assert (count(), count(), count("other"), count("other")) == (4, 0, 4, 0)
-    assert (count(prefix="p: "), count(prefix="p: ")) == (4, 0)
+    assert (count(), count(), count("other"), count("other")) == (4, 1, 4, 1)
+    assert (count(prefix="p: "), count(prefix="p: ")) == (4, 1)
     corpus.write_text(corpus.read_text().replace("blue", "pink"))
     assert count() == 4
     for file in folder.iterdir():
         file.write_bytes(file.read_bytes()[:50])
-    assert (count(), count()) == (4, 0)
+    assert (count(), count()) == (4, 1)
     with corpus.open("a") as file:
         file.write('{"text": "white"}\n')
     assert count() == 5
     assert list(folder.glob("*.part")) == []
+
+
+class OtherEmbedder(CountingEmbedder):
+    """As after more training: words have other places, of which there may be another number."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return np.roll(super().__call__(texts), 1, axis=1)[:, : self.size]
+
+
+@pytest.mark.parametrize("size", [512, 511])
+def test_vectors_of_a_model_that_was_replaced_at_its_path_are_made_anew(
+    corpus: Path, tmp_path: Path, size: int
+) -> None:
+    config = DenseSearchConfig(corpus=corpus, model="count", index=tmp_path / "vectors")
+    DenseSearch(config, CountingEmbedder())
+    for embed in (OtherEmbedder(size), OtherEmbedder(size)):
+        assert ids_of(DenseSearch(config, embed), "grey", 1) == ["d"]
+    assert len(embed.texts) == 2
 
 
 def test_a_folder_that_cannot_be_made_is_named(corpus: Path) -> None:
@@ -213,3 +239,21 @@ def test_a_real_model_gives_unit_vectors(tmp_path: Path, model_folder: Path) -> 
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
     with pytest.raises(MachineError, match="no embedding model"):
         load_embedder(str(tmp_path / "absent"))
+
+
+def test_the_wait_for_other_queries_is_time_in_a_queue(corpus: Path) -> None:
+    class SlowEmbedder(CountingEmbedder):
+        def __call__(self, texts: Sequence[str]) -> Vectors:
+            time.sleep(0.02)
+            return super().__call__(texts)
+
+    provider = DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), SlowEmbedder())
+
+    async def main() -> list[float]:
+        clocks = [CallClock(asyncio.get_running_loop().time) for _ in range(12)]
+        searches = (on_clock(clock, partial(provider.search, "grey", 1, None)) for clock in clocks)
+        await asyncio.gather(*map(asyncio.create_task, searches))
+        return [clock.queued for clock in clocks]
+
+    queued = asyncio.run(main())
+    assert queued[0] < queued[-1]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.exchange import Answer
 from ramify.net.failures import RequestFailedError
+from ramify.runtime.call_clock import CallClock, on_clock
 from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.search_http import ResultFields, RetrieverSearch, plain_text, read_hits
 
@@ -124,3 +126,25 @@ def test_closing_lets_nobody_wait() -> None:
 
     results, _ = batched(echo, close_early)
     assert isinstance(results, asyncio.CancelledError)
+
+
+@pytest.mark.integration
+def test_the_wait_of_a_batch_for_a_connection_is_time_in_a_queue_for_all_in_it() -> None:
+    def slow(request: HttpRequest) -> Reply:
+        time.sleep(0.1)
+        return echo(request)
+
+    async def main(url: str) -> list[float]:
+        client = HttpClient("retriever", HttpSettings(in_flight=1))
+        provider = RetrieverSearch(client, RetrieverSearchConfig(url=url, batch_size=2))
+        clocks = [CallClock(asyncio.get_running_loop().time) for _ in range(4)]
+        searches = (on_clock(clock, partial(provider.search, "q", 3, None)) for clock in clocks)
+        try:
+            await asyncio.gather(*map(asyncio.create_task, searches))
+        finally:
+            await provider.close()
+        return [clock.queued for clock in clocks]
+
+    with serve(slow) as server:
+        first, second, *later = asyncio.run(main(server.url))
+    assert max(first, second) < min(later)

@@ -1,6 +1,8 @@
 import asyncio
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,23 @@ def test_lines_are_distinct_collapsed_passages(local: LocalSearch) -> None:
     assert result.call_id == "c1"
     assert result.text.splitlines() == ["Laru area 56 .", "Laru area 12 .", "Laru age 31 ."]
     assert result.info == {"passages": ["p1", "p3", "p2"]}
+
+
+def test_a_search_does_not_wait_for_work_in_asyncios_own_threads(local: LocalSearch) -> None:
+    """Rewards are computed there, some of them for seconds."""
+
+    async def main() -> Sequence[Hit]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        over = threading.Event()
+        work = asyncio.ensure_future(asyncio.to_thread(over.wait, 60.0))
+        try:
+            async with asyncio.timeout(20.0):
+                return await local.search("laru age", 1, None)
+        finally:
+            over.set()
+            await work
+
+    assert [hit.id for hit in asyncio.run(main())] == ["p2"]
 
 
 def test_page_labels_count_from_one(local: LocalSearch) -> None:

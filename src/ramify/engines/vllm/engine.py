@@ -349,7 +349,7 @@ class VllmEngine:
             replica.prefixes.add(blocks)
             try:
                 with replica.carrying():
-                    response = await replica.while_up(replica.server.generate(part))
+                    response = await replica.generate(part)
             except LostServerError:
                 last, failures = f"{replica.url} went down", failures + 1
                 continue

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from ramify.core.errors import EngineError, RamifyError, ServiceDownError
+from ramify.engines.vllm.answers import GenerateRequest, GenerateResponse
 from ramify.engines.vllm.process import ServerProcess
 from ramify.engines.vllm.routing import CachedPrefixes
 from ramify.engines.vllm.server import VllmServer
@@ -94,6 +95,7 @@ class Replica:
         server: VllmServer,
         process: ServerProcess | None,
         *,
+        slots: int,
         patience_seconds: float,
         wakes: bool = False,
         note: Callable[[str], None] = lambda _: None,
@@ -103,11 +105,13 @@ class Replica:
         Args:
             server: The server.
             process: Its process, if ramify starts it.
+            slots: Most requests for tokens that it is sent at a time; further ones wait here.
             patience_seconds: How long it may take to start, or to come back.
             wakes: It gets new weights, so one that sleeps or is paused as it comes up is woken: a run that was killed leaves such.
             note: Receives a line when it goes down and when it is back.
         """
         self.server, self.process = server, process
+        self._slots = asyncio.Semaphore(slots)
         self._patience, self._wakes, self._note = patience_seconds, wakes, note
         self.state = ServerState.STARTING
         self.prefixes = CachedPrefixes()
@@ -150,6 +154,16 @@ class Replica:
             yield
         finally:
             self.in_flight -= 1
+
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
+        """Have the server write tokens as soon as it has a slot; raises as `while_up` and `VllmServer.generate` do."""
+        return await self.while_up(self._generate(request))
+
+    async def _generate(self, request: GenerateRequest) -> GenerateResponse:
+        # Where another server is down this one may get all requests, and its client has room for few more than the slots: behind
+        # all of them a look at its health would come too late, and it would count as hanging.
+        async with self._slots:
+            return await self.server.generate(request)
 
     async def while_up(self, work: Awaitable[Value]) -> Value:
         """Return what `work` returns.

@@ -14,7 +14,7 @@ from ramify.engines.vllm.server import TESTED, ServerInfo, VllmServer
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _UNTOUCHED = "default"
-"""Label of weights that a server read when it started."""
+"""Label of weights that a server read when it started; its answers name it without dev mode too, where nothing else can load any."""
 _PROBE = "Paris, 12 plus 30 is 42; <search> caf\u00e9 \u4e2d\u6587 (x < y)"
 """A text on which our tokenizer and the server's are compared."""
 _SHORT_NUMBER = re.compile(r"[0-9]{1,6}")
@@ -208,15 +208,16 @@ class WeightSync:
         info = await self._fit.look(replica.server)
         if not self._versions and (note := release_note(replica.url, info.version)):
             self._note(note)
+        label = info.label or _UNTOUCHED
         if not self._versions or (self.current is None and self._carrier is not None):
             # Servers may hold anything before the first hand-over, if there will be one.
-            self._versions[info.label] = 0
-        replica.label = info.label
-        if self.current is None or info.label == self.current:
-            self._refuse_unknown(replica, info.label)
-        elif info.label != _UNTOUCHED and not info.label.startswith(self._name):
+            self._versions[label] = 0
+        replica.label = label
+        if self.current is None or label == self.current:
+            self._refuse_unknown(replica, label)
+        elif label != _UNTOUCHED and not label.startswith(self._name):
             raise EngineError(
-                f"engine 'vllm': {replica.url} has the weights {info.label!r} of another run. Give each run servers of "
+                f"engine 'vllm': {replica.url} has the weights {label!r} of another run. Give each run servers of "
                 "its own."
             )
         # Others may have been handed over while these were loaded.
@@ -239,7 +240,7 @@ class WeightSync:
             RequestFailedError: It is not, or it started again.
         """
         await replica.server.health()
-        label = await replica.server.label()
+        label = await replica.server.label() or _UNTOUCHED
         if (reason := self._reasons.pop(replica, None)) is not None:
             raise RequestFailedError(FailureKind.SERVER, f"a hand-over of weights to it failed: {reason}")
         if not self.knows(label) or (self.current is not None and label != self.current):
