@@ -144,6 +144,18 @@ def test_a_damaged_record_of_evaluations_is_one_line(tmp_path, caller, forked):
     assert "evals.jsonl row 2: expected a number 'eval/pass@1'" in errors
 
 
+def test_attempts_that_failed_are_noted(tmp_path, caller, forked):
+    recipe, command = task("sft", tmp_path, caller)
+    own = tmp_path / "picky.py"
+    own.write_text("def picky(final_answer, answer):\n    return 1.0 if answer == ['5'] else 1 / 0\n")
+    problems = [{"prompt": f"what is {n} ?", "answer": str(n)} for n in (5, 6)]
+    (recipe.parent / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in problems))
+    reward = f"reward.own=[{{path={str(own)!r},function='picky',weight=0.0}}]"
+    status, output, errors = forked(*command, *settings_of(recipe), *overrides(reward), "--max-steps", 1)
+    assert status == 0, errors
+    assert "warning: step 0: 2 of 4 attempts failed and count as wrong; the first: problem '" in output
+
+
 def test_a_lost_record_of_evaluations_is_noted(tmp_path, caller, forked):
     recipe, command = task("sft", tmp_path, caller)
     settings = settings_of(recipe)

@@ -131,6 +131,27 @@ def test_a_judge_that_is_down_is_told_and_asked_again_on_resume(task, capsys):
     assert verdicts == traced
 
 
+def test_verdicts_that_came_before_the_judge_failed_again_are_kept(task, refused):
+    stand_in, run, answers_left = StandIn(), task.parent / "run", [10**6]
+
+    def service(request):
+        answers_left[0] -= request.method == "POST"
+        return stand_in(request) if answers_left[0] >= 0 else as_json({}, 401)
+
+    with serve(service) as server:
+        arguments = words(task.parent, server.url, *PATIENT, "reward.judge.in_flight=1")
+        stand_in.down = True
+        assert main(["eval", str(task), *arguments]) == 0
+        stand_in.down = False
+        stand_in.turns.update({"42": 3, "Paris": 3})
+        # Those of the first two problems; the third has no verdict in any case.
+        answers_left[0] = 6
+        assert "401" in refused("eval", task, "--resume", *arguments)
+    judged = [record.problem for record in read_records(run) if "judge" in record.parts]
+    assert judged == ["p0"] * 3 + ["p1"] * 3
+    assert sum("judge" in item.rewards[0].parts for item in read_trees(run / "trees.jsonl")) == 6
+
+
 def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
     stand_in = StandIn()
     run = task.parent / "run"

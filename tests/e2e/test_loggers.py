@@ -179,6 +179,23 @@ def trackio_traces(run, key):
     return {step: [rows[index] for index in sorted(rows)] for step, rows in steps.items()}
 
 
+def test_mlflow_gets_the_scores_of_evaluations_under_names_that_it_takes(tmp_path, model_folder, capsys):
+    pytest.importorskip("sqlalchemy")
+    mlflow = pytest.importorskip("mlflow")
+    recipe = write_task(tmp_path / "task", model_folder, TRAIN)
+    settings = (
+        *("run.steps=1", "reward.name=hierarchical", 'log.to=["mlflow"]', "eval.limit=1", "eval.every=1"),
+        *(f"eval.test={tmp_path / 'task' / 'problems.jsonl'}", "eval.max_tokens=8"),
+    )
+    assert main(["train", str(recipe), *overrides(*settings)]) == 0
+    assert "log.to" not in capsys.readouterr().out
+    run = tmp_path / "task" / "run"
+    client = mlflow.MlflowClient(f"sqlite:///{run / 'mlflow' / 'mlflow.db'}")
+    (own,) = client.search_runs([client.get_experiment_by_name("ramify").experiment_id])
+    scores = {each.step: each.value for each in client.get_metric_history(own.info.run_id, "eval/pass_at_1")}
+    assert scores == {row["step"]: row["eval/pass@1"] for row in read_metrics(run / "evals.jsonl")}
+
+
 @pytest.mark.parametrize(("name", "read"), [("wandb", wandb_tables), ("trackio", trackio_traces)])
 def test_trackers_get_the_trees_of_every_second_step(tmp_path, caller, forked, monkeypatch, name, read):
     pytest.importorskip(name)

@@ -194,3 +194,31 @@ def test_an_evaluation_and_a_comparison(task, caller):
         rf.compare(results, agent)
     with pytest.raises(ConfigError, match=r"its learner has no rate\. "):
         policy.update(results.trees)
+
+
+def test_an_evaluation_says_what_is_wrong_with_its_reward_and_its_problems(task, caller):
+    def picky(final_answer, answer):
+        if answer == ["2"]:
+            raise ValueError("no")
+        return 1.0
+
+    limits = rf.Limits(max_prompt_tokens=200, max_tokens=16, max_calls=1)
+    policy = rf.Policy(caller, threads=1, deterministic=True)
+    one, other = ([{"prompt": f"what is {n} ?", "answer": str(n)}] for n in (1, 2))
+    search = rf.tools.LocalSearch(corpus=task.parent / "passages.jsonl", top_k=1)
+    with rf.Agent(policy, tools=search, limits=limits) as agent:
+        with pytest.raises(ConfigError, match='reward: "length" does not tell right from wrong'):
+            rf.evaluate(agent, one, reward="length")
+        with pytest.raises(
+            DataError, match=r"none of 1 problems worked; the first: .* raised ValueError: no"
+        ):
+            rf.evaluate(agent, other, reward=picky)
+        with pytest.warns(RuntimeWarning) as warned:
+            both = rf.evaluate(agent, [*one, *other], reward=picky)
+        # Rows without an id have the same ones in both.
+        with pytest.raises(DataError, match="compare: the results are of different problems"):
+            rf.compare(rf.evaluate(agent, one), rf.evaluate(agent, other))
+    assert both.score == 0.5
+    texts = [str(each.message) for each in warned]
+    assert any("evaluate: failed and skipped: problem" in text for text in texts)
+    assert any("evaluate: 1 of 2 attempts have no 'picky" in text for text in texts)

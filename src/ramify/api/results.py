@@ -1,6 +1,7 @@
 """`evaluate` and `compare`: attempts at problems as `ramify eval` makes them, and two of them side by side."""
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ from ramify.api.session import in_thread, run
 from ramify.api.tables import Limits, require, short
 from ramify.api.trees import Tree, Trees, as_trees
 from ramify.api.views import Table, frame, html_table
+from ramify.config.schema_parts import RewardSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.eval.compare import Comparison, compare_evaluations
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.statistics import Difference, Interval, paired_difference
 
-_CORRECT = "correct"
+_CORRECT, _JUDGE = "correct", "judge"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,13 +103,13 @@ def evaluate(
         agent: An agent; or a policy or a model's folder, to which `tools` and `limits` are added.
         data: Problems, a file, a folder, "hf:org/name", or rows.
         attempts: At each problem.
-        reward: Its part `correct` says what is right, or a function of one's own that is first among the parts; at least 1 is
-            right.
+        reward: Its part `correct` says what is right, or without one the first function of one's own, or the judge; at least 1
+            is right.
         tools: As for `Agent`.
         limits: As for `Agent`; the agent's own where it is one.
 
     Raises:
-        UserError: The data, a tool or the reward cannot be used.
+        UserError: The data, a tool or the reward cannot be used, or no problem worked; a warning says which ones failed.
     """
     require(attempts, int, "evaluate: attempts: expected a number from 1")
     if attempts < 1:
@@ -133,8 +135,7 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
     from ramify.obs.console import RunConsole
 
     section = reward_section(reward, "evaluate")
-    own = getattr(section, "own", ())
-    decides = _CORRECT if section.tells_right or not own else own[0].name or own[0].function
+    decides = _deciding_part(section)
     listed: Sequence[Problem] = problems(data) if _is_data(data) else tuple(data)
     built = build_reward(section)
     sampler = agent.attempter(listed, built)
@@ -151,7 +152,30 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
                 await built.close()
 
     evaluation, scored = run(attempt())
+    sampler.scoring.require_success()
+    for note in sampler.timing.failure_notes():
+        warnings.warn(f"evaluate: {note}", RuntimeWarning, stacklevel=3)
+    if missing := sum(decides not in each.parts for each in evaluation.attempts):
+        note = f"{missing} of {len(evaluation.attempts)} attempts have no {decides!r} and count as wrong"
+        warnings.warn(f"evaluate: {note}", RuntimeWarning, stacklevel=3)
     return Results(evaluation, Trees(Tree(each.tree, each.rewards, spell=agent.spell) for each in scored))
+
+
+def _deciding_part(reward: RewardSection) -> str:
+    """Return the part of a reward that says what is right.
+
+    Raises:
+        ConfigError: None does.
+    """
+    if reward.tells_right:
+        return _CORRECT
+    own = getattr(reward, "own", ())
+    if not own and reward.judge is None:
+        raise ConfigError(
+            f'evaluate: reward: "{reward.name}" does not tell right from wrong. Choose another one, such as "answer"'
+        )
+    name: str = own[0].name or own[0].function if own else _JUDGE
+    return name
 
 
 def _is_data(data: Any) -> bool:  # noqa: ANN401 - a place, rows or problems
@@ -188,7 +212,7 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:
     """
     if isinstance(first, Results) and isinstance(second, Results):
         left, right = first.per_problem(), second.per_problem()
-        if left.keys() != right.keys():
+        if _asked(first) != _asked(second):
             raise DataError(
                 "compare: the results are of different problems. Compare evaluations of the same ones"
             )
@@ -200,6 +224,15 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:
     raise ConfigError(
         f"compare: expected two results, two folders or two trees, got {type(first).__name__} and {type(second).__name__}"
     )
+
+
+def _asked(results: Results) -> dict[str, tuple[Any, ...]]:
+    """Return the problems by their ids, which rows without one share; without system messages, which the agents set."""
+    problems = [tree.problem for tree in results.trees]
+    return {
+        problem.id: (problem.answer, *(message for message in problem.messages if message.role != "system"))
+        for problem in problems
+    }
 
 
 def _summary(name: str, trees: Trees | Tree | Iterable[Tree]) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from ramify.sampler.sampler import Scoring
 
 def rescore(
     recipe: Path, overrides: Sequence[str], traces: Sequence[Path], tree: int | None = None
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return old and new reward of each trajectory of files of trees, or of one tree of each, scored by a recipe's `[reward]`.
 
-    A recorded penalty for length stays: it is the algorithm's. `counts`: both rewards count.
+    The second value has notes on the trees that could not be scored, whose trajectories do not count. A recorded penalty for
+    length stays: it is the algorithm's. `counts`: both rewards count.
 
     Raises:
         UserError: The recipe or a file is wrong, the judge is down, or problem after problem cannot be scored.
@@ -46,7 +47,7 @@ def rescore(
 
     scored = asyncio.run(rows())
     scoring.require_success()
-    return scored
+    return scored, scoring.timing.failure_notes()
 
 
 Penalty: TypeAlias = Callable[[Trajectory], float]

@@ -112,6 +112,7 @@ def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
     """Score recorded trees again: the means of old and new rewards, and the trajectories of a chosen tree."""
     from ramify.assemble.rescoring import rescore
     from ramify.commands.output_files import require_output, write_output
+    from ramify.obs.console import RunConsole
     from ramify.runs.recorded_trees import trace_files, trace_of
 
     one_step = options.step is not None or options.tree is not None
@@ -125,7 +126,9 @@ def _rescored(options: argparse.Namespace) -> Mapping[str, Any]:
     )
     if options.out is not None:
         require_output("--out", options.out, [*files, options.reward])
-    rows = rescore(options.reward, options.overrides, files, options.tree)
+    rows, notes = rescore(options.reward, options.overrides, files, options.tree)
+    for note in notes:
+        RunConsole(as_json=True).note(note)
     if options.out is not None:
         write_output("--out", options.out, "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii"))
     counted = [row for row in rows if row["counts"]]

@@ -266,7 +266,12 @@ def _evaluated(folders: Sequence[RunFolder], warnings: list[str]) -> tuple[str, 
         )
     paths = [folder.evaluation(step) for folder, step in zip(folders, last, strict=True)]
     first, second = (
-        {key: replace(each, score=each.right) for key, each in _outcomes([path]).items()} for path in paths
+        {
+            key: replace(each, score=each.right)
+            # As in `evals.jsonl`, an attempt that says nothing about the policy is an attempt.
+            for key, each in _outcomes([path], counts_all=True).items()
+        }
+        for path in paths
     )
     return f"{SCORE} at step {' and '.join(map(str, dict.fromkeys(last)))}", (first, second)
 
@@ -286,22 +291,22 @@ def _steps_in(folder: Path) -> set[int]:
     return {int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdecimal()}
 
 
-def _outcomes(traces: Iterable[Path]) -> dict[str, _Outcome]:
+def _outcomes(traces: Iterable[Path], *, counts_all: bool = False) -> dict[str, _Outcome]:
     by_problem: dict[str, list[ScoredTree]] = {}
     for path in traces:
         for traced in each_tree(path):
             by_problem.setdefault(traced.tree.problem.id, []).append(traced)
-    outcomes = {key: _outcome(trees) for key, trees in by_problem.items()}
+    outcomes = {key: _outcome(trees, counts_all) for key, trees in by_problem.items()}
     return {key: outcome for key, outcome in outcomes.items() if outcome is not None}
 
 
-def _outcome(trees: Sequence[ScoredTree]) -> _Outcome | None:
-    """Return the outcome of a problem; None if no trajectory of it counts."""
+def _outcome(trees: Sequence[ScoredTree], counts_all: bool) -> _Outcome | None:
+    """Return the outcome of a problem, over its trajectories that count or all of them; None if there is none."""
     counted = [
         (trajectory, reward)
         for scored in trees
         for trajectory, reward in zip(scored.tree.trajectories, scored.rewards, strict=True)
-        if reward.counts
+        if counts_all or reward.counts
     ]
     if not counted:
         return None

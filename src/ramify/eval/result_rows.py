@@ -15,6 +15,7 @@ from ramify.core.messages import Problem
 from ramify.data.row_files import read_text_rows
 from ramify.eval.results import read_records, tree_lines
 from ramify.obs.trace import each_tree
+from ramify.rewards.extract import response_of
 from ramify.rewards.responses import REPORTED
 
 _RESPONSES = ("response", "output", "completion", "Full_output")
@@ -134,14 +135,16 @@ def read_run_responses(folder: Path, task: str | None = None) -> Iterator[tuple[
     `task` is math or qa; None: that of each problem's benchmark.
 
     Raises:
-        DataError: There are no traces, or one cannot be read.
+        DataError: There are no traces, one cannot be read, or a problem has no accepted answer.
     """
     for traced in each_tree(tree_lines(folder).path):
         problem, attempt = traced.tree.problem, traced.tree.key.step
-        response = "".join(node.text for node in traced.tree.trajectories[0].nodes[1:])
         where = f"{folder}: problem {problem.id!r}, attempt {attempt}"
+        if not problem.answer:
+            raise DataError(f"{where}: has no accepted answer. The released code scores answers only")
         is_math = (task or problem.info.get("task")) == "math"
         gold = problem.answer[0] if is_math else list(problem.answer)
+        response = response_of(traced.tree.trajectories[0])
         yield problem, ResultRow(where, f"{problem.id}/{attempt}", response, gold)
 
 

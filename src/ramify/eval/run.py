@@ -248,17 +248,20 @@ class _Session:
         trees = tree_lines(self.folder)
         read = {key: parse_tree(trees.path, *line).tree for key, line in trees.texts(self.unjudged).items()}
         scoring = Scoring(self.task.reward.fn, TimingLog())
-        with self.console.phase("judging again", len(read)) as phase:
+        judged: dict[Key, ScoredTree] = {}
+        try:
+            with self.console.phase("judging again", len(read)) as phase:
 
-            async def score(key: Key, tree: Tree) -> tuple[Key, ScoredTree]:
-                scored = await scoring.score(tree)
-                phase.advance(1)
-                return key, scored
+                async def score(key: Key, tree: Tree) -> None:
+                    judged[key] = await scoring.score(tree)
+                    phase.advance(1)
 
-            judged = dict(await asyncio.gather(*(score(key, tree) for key, tree in read.items())))
-        # The results decide what is done, so they change last.
-        trees.update({key: tree_record(TracedTree(s.tree, s.rewards)) for key, s in judged.items()})
-        results_lines(self.folder).update({key: self._record(s).to_json() for key, s in judged.items()})
+                await asyncio.gather(*(score(key, tree) for key, tree in read.items()))
+        finally:
+            # Verdicts that came before the judge failed, or before a stop, were paid for. The results decide what is done, so they
+            # change last.
+            trees.update({key: tree_record(TracedTree(s.tree, s.rewards)) for key, s in judged.items()})
+            results_lines(self.folder).update({key: self._record(s).to_json() for key, s in judged.items()})
 
     def _record(self, scored: ScoredTree) -> AttemptRecord:
         decides = DECIDES[self.plan.right_by]

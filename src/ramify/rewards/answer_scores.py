@@ -225,6 +225,9 @@ def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, 
         texts = [gold, *(_listed(gold.strip()) if spelled_lists else ())]
     elif isinstance(gold, Sequence):
         texts = [text for item in gold for text in accepted_answers(item, spelled_lists=spelled_lists)]
+    elif isinstance(gold, float) and gold.is_integer():
+        # Tables turn a column of integers into floats if it contains a null.
+        texts = [str(int(gold))]
     else:
         texts = [str(gold)] if isinstance(gold, int | float) and not isinstance(gold, bool) else []
     return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))

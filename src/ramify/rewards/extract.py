@@ -16,6 +16,8 @@ _AROUND = re.compile(r"\A(\*\*|\"|`)(.+)\1\Z", re.DOTALL)
 """Markdown or quotes around the whole text."""
 _ONE_TEXT = re.compile(_TEXT)
 _ONLY_TEXT = re.compile(rf"(?:{_TEXT}|[\s,;.、])*+")
+_CONTROL_TOKEN = re.compile(r"<\|\w{1,40}\|>")
+"""Such as <|im_end|>."""
 _PLACEHOLDERS = frozenset(
     {"answer here", "your answer", "final answer", "your answer here", "...", "\\dots", "\\ldots"}
 )
@@ -98,6 +100,11 @@ def plain(content: str) -> str:
         return _ONE_TEXT.sub(r"\1", content).strip()
     inner = _wrapped(content)
     return content if inner is None else inner
+
+
+def response_of(trajectory: Trajectory) -> str:
+    """Return the text after the prompt without control tokens, as the papers' code, verl and their servers have it."""
+    return _CONTROL_TOKEN.sub("", "".join(node.text for node in trajectory.nodes[1:]))
 
 
 def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:

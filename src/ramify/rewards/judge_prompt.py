@@ -64,7 +64,7 @@ _THOUGHT: Final = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think
 """A thinking block, possibly cut off; its opening tag may be in the prompt."""
 _TAGGED: Final = re.compile(r"<judg(?:e)?ment>(.*?)(?:</judg(?:e)?ment>|\Z)", re.DOTALL | re.IGNORECASE)
 _FIRST: Final = re.compile(r"[\W_]*(correct|incorrect)(?=[\s*_\"'`]*(?:[.,;:!\n-]|\Z))", re.IGNORECASE)
-_WORD: Final = re.compile(r"\w")
+_WORD: Final = re.compile(r"[^\W_]")
 _LATIN_WORD: Final = re.compile("[A-Za-z]{2,}")
 
 
@@ -87,14 +87,14 @@ def marked_verdict(reply: str, mark: str) -> bool | None:
     Upper and lower case, punctuation, Markdown, a code fence and a thinking block before it do not matter. A reply that
     also has the other verdict as a line gives None.
     """
-    verdict = marked_value(reply, mark, r"\W+(correct|incorrect)\W*")
+    verdict = marked_value(reply, mark, r"\W+(correct|incorrect)[\W_]*")
     return None if verdict is None else verdict == "correct"
 
 
 def marked_value(reply: str, mark: str, form: str) -> str | None:
     """Return the group of `form` in lower case if the last line with a word in it is the mark and `form`, as `marked_verdict` says."""
     lines = [line for line in _THOUGHT.sub("", reply).split("\n") if _WORD.search(line)]
-    matches = [re.fullmatch(rf"\W*{mark}{form}", line, re.IGNORECASE) for line in lines]
+    matches = [re.fullmatch(rf"[\W_]*{mark}{form}", line, re.IGNORECASE) for line in lines]
     values = {match[1].lower() for match in matches if match}
     return values.pop() if matches and matches[-1] and len(values) == 1 else None
 

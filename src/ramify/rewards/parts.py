@@ -13,7 +13,6 @@ def right(final_answer, answer) -> float | None
 import asyncio
 import inspect
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -26,14 +25,11 @@ from ramify.core.records import Reward
 from ramify.core.tree import Trajectory
 from ramify.files.user_code import load_function, one_line, place_of
 from ramify.rewards.configs import OwnPartConfig
-from ramify.rewards.extract import answer_of
+from ramify.rewards.extract import answer_of, response_of
 from ramify.runtime.daemon_threads import DaemonThreads
 
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 """The verdict on an answer ("" if there was none), in [0, 1]; None if there is no verdict."""
-
-_CONTROL_TOKEN = re.compile(r"<\|\w{1,40}\|>")
-"""Such as <|im_end|>, which verl leaves out of a text."""
 
 _ONE = frozenset({"solution_str", "ground_truth"})
 """Parameters of verl's `compute_score`."""
@@ -282,12 +278,17 @@ class FunctionPart:
             except BaseException as error:  # noqa: BLE001 - signals are raised in the main thread only
                 return None, error
 
-        if not inspect.iscoroutinefunction(self.function):
-            return await self._threads.result(self._threads.submit(outcome))
+        if inspect.iscoroutinefunction(self.function):
+            value, error = outcome()
+        else:
+            value, error = await self._threads.result(self._threads.submit(outcome))
+        # A plain function may wrap an async one.
+        if not inspect.isawaitable(value):
+            return value, error
         try:
-            return await self.function(**arguments), None
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
-            return None, error
+            return await value, None
+        except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001
+            return None, raised
 
     def _of_single(self, trajectory: Trajectory) -> dict[str, Any]:
         problem = trajectory.problem
@@ -303,10 +304,9 @@ class FunctionPart:
 
     def _of_one(self, trajectory: Trajectory) -> dict[str, Any]:
         problem = trajectory.problem
-        text = "".join(node.text for node in trajectory.nodes[1:])
         return {
             "data_source": problem.info.get("data_source"),
-            "solution_str": _CONTROL_TOKEN.sub("", text),
+            "solution_str": response_of(trajectory),
             "ground_truth": problem.answer[0] if len(problem.answer) == 1 else list(problem.answer),
             "extra_info": dict(problem.info),
             **self.args,
@@ -340,6 +340,7 @@ class FunctionPart:
         return {key: value for key, value in offered.items() if key in parameters}
 
     def _checked(self, returned: object, trajectories: Sequence[Trajectory]) -> list[float | None]:
+        returned = _plain(returned)
         if not isinstance(returned, Sequence) and not hasattr(returned, "__array__"):
             raise DataError(
                 f"reward {self.name}: expected a list of {len(trajectories)} numbers, got {type(returned).__name__}"
@@ -354,6 +355,7 @@ class FunctionPart:
         return [self._number(value, each) for value, each in zip(values, trajectories, strict=True)]
 
     def _number(self, value: object, trajectory: Trajectory) -> float | None:
+        value = _plain(value)
         if value is None:
             return None
         try:
@@ -396,6 +398,11 @@ def load_reward(config: OwnPartConfig) -> tuple[FunctionPart, str]:
 
 def _about(trajectory: Trajectory) -> str:
     return f"problem {trajectory.problem.id!r}, trajectory {trajectory.leaf.id!r}: "
+
+
+def _plain(value: object) -> object:
+    """Return an array, a tensor or one number of theirs as Python's own lists and numbers; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:

@@ -18,7 +18,7 @@ from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
 from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.configs import AnswerRewardConfig, ScoreName
-from ramify.rewards.extract import answer_of, has_closed_box
+from ramify.rewards.extract import answer_of, has_closed_box, response_of
 
 OVERLONG = "overlong"
 """The part of a reward that is a penalty for length."""
@@ -153,7 +153,7 @@ class CompatReward:
         return await asyncio.to_thread(lambda: [self._score(trajectory) for trajectory in trajectories])
 
     def _score(self, trajectory: Trajectory) -> Reward:
-        text = "".join(node.text for node in trajectory.nodes[1:]).replace(toolstar.END_OF_TURN, "")
+        text = response_of(trajectory)
         golds = list(trajectory.problem.answer)
         if self.system == "arpo":
             scores = arpo.reward(text, golds)

@@ -7,6 +7,7 @@ anything to a service, and only from there come the keys. A step that is done ag
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -262,13 +263,18 @@ class MLflow:
         """Log the metrics with the time of now, in milliseconds."""
         del trees
         now = int(time.time() * 1000)
-        rows = [self._metric(name, value, now, step) for name, value in metrics.items()]
+        rows = [self._metric(_mlflow_name(name), value, now, step) for name, value in metrics.items()]
         self._client.log_batch(self._id, rows)
 
     def close(self, note: str, *, succeeded: bool) -> None:
         """End the run, with the note as its description."""
         self._client.set_tag(self._id, "mlflow.note.content", note)
         self._client.set_terminated(self._id, "FINISHED" if succeeded else "FAILED")
+
+
+def _mlflow_name(name: str) -> str:
+    """Return the name of a metric with the characters that MLflow takes; it refuses a whole step for one other."""
+    return re.sub(r"[^\w.\- /]", "_", name.replace("@", "_at_"))
 
 
 def _dialogue(logged: LoggedTrajectory) -> str:

@@ -70,6 +70,8 @@ class TrainingEvaluation:
 
     def _measure(self, step: int, stop: StopOnSignal) -> MetricsRow:
         problems, attempts = self.sampler.task.problems, self.config.attempts
+        failures = self.sampler.timing.failed_problems
+        earlier = len(failures)
         with self.console.phase(f"evaluation at step {step}", len(problems) * attempts) as phase:
             work = evaluate(self.sampler, problems, attempts, phase, group_size=self.group_size)
             evaluation, trees = stop.run(work)
@@ -78,6 +80,10 @@ class TrainingEvaluation:
             # A rollout must find the engine's cache as a run without evaluations does: empty, at this version.
             stop.run(self.sampler.agent.engine.load_weights(step))
         self.sampler.scoring.require_success()
+        if failed := failures[earlier:]:
+            self.console.note(
+                f"warning: step {step}: {len(failed)} of {len(trees)} attempts failed and count as wrong; the first: {failed[0]}"
+            )
         row = evaluation_metrics(evaluation)
         if self.config.null and not read_evaluations(self.folder):
             row |= self._null_metrics(stop)

@@ -8,6 +8,10 @@ import pyarrow.parquet
 import pytest
 
 from ramify.cli import main
+from ramify.core.messages import Message, Problem
+from ramify.core.records import Reward
+from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
+from ramify.obs.trace import TracedTree, write_trees
 from ramify.rewards.responses import RowAverages, row_scores
 
 RIGHT = "<think> t </think><answer> \\boxed{0.5} </answer>"
@@ -54,6 +58,52 @@ def test_tasks_and_modes(
     file = write(tmp_path / "r.jsonl", {"response": RIGHT, "gold": "\\frac{1}{2}"})
     status, scores, _ = score(capsys, file, "--task", task, *compat)
     assert (status, scores[key]) == (0, value)
+
+
+def test_a_whole_number_that_a_table_turned_into_a_float_is_that_number(tmp_path, capsys) -> None:
+    row = {"response": "<answer> \\boxed{1867} </answer>", "gold": 1867.0}
+    status, scores, _ = score(capsys, write(tmp_path / "r.jsonl", row), "--task", "qa")
+    assert (status, scores["em"], scores["f1"]) == (0, 1.0, 1.0)
+
+
+def run_of(folder: Path, text: str, golds: tuple[str, ...]) -> str:
+    """The trace of an evaluation with one attempt, which says this."""
+    problem = Problem("p", (Message.of("user", "q"),), golds, {})
+    nodes = [
+        Node("", (), None, Source.PROMPT, (0,), "q"),
+        Node("0", (0,), "", Source.POLICY, (1,), text, (-0.5,), stop=StopReason.MALFORMED),
+    ]
+    tree = make_tree(problem, TreeKey(step=0, slot=0), nodes)
+    write_trees(folder / "trees.jsonl", [TracedTree(tree, (Reward(0.0, {}),))])
+    return str(folder)
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|eot_id|>"])
+def test_the_released_code_sees_no_control_token_of_a_run(tmp_path, capsys, end: str) -> None:
+    run = run_of(tmp_path, f"Paris{end}", ("Paris",))
+    status, scores, _ = score(capsys, run, "--task", "qa", "--compat", "arpo")
+    assert (status, scores["em"]) == (0, 1.0)
+
+
+def test_a_run_without_golds_is_refused_where_the_released_code_scores_it(tmp_path, capsys) -> None:
+    run = run_of(tmp_path, "Paris", ())
+    status, _, err = score(capsys, run, "--task", "math", "--compat", "arpo")
+    assert status == 2
+    assert "problem 'p', attempt 0: has no accepted answer. The released code scores answers only" in err
+
+
+def test_trees_that_another_reward_cannot_score_are_noted(tmp_path, capsys) -> None:
+    for name, gold in (("a", "5"), ("b", "6")):
+        (tmp_path / name).mkdir()
+        run_of(tmp_path / name, "<answer>5</answer>", (gold,))
+    (tmp_path / "mine.py").write_text("def mine(answer, final_answer):\n    return 1 // (answer == ['5'])\n")
+    (tmp_path / "r.toml").write_text(
+        f'[reward]\nname = "parts"\n[[reward.own]]\npath = "{tmp_path}/mine.py"\nfunction = "mine"\n'
+    )
+    traces = [str(tmp_path / name / "trees.jsonl") for name in "ab"]
+    status, scores, err = score(capsys, *traces, "--reward", str(tmp_path / "r.toml"))
+    assert (status, scores["n"], scores["counted"], scores["new"]) == (0, 2, 1, 1.0)
+    assert "failed and skipped: problem 'p': reward mine: " in err
 
 
 def test_vectors(tmp_path, capsys) -> None:

@@ -24,6 +24,8 @@ MARK = "0123456789abcdef"
         (f"{MARK} correct", True),
         (f"{MARK} Incorrect.", False),
         (f"**{MARK} CORRECT**", True),
+        (f"__{MARK} CORRECT__", True),
+        (f"{MARK} INCORRECT\n___\n", False),
         (f"The same.\n`{MARK} INCORRECT`", False),
         (f"```\n{MARK} CORRECT\n```", True),
         (f"<think>{MARK} INCORRECT?</think> {MARK} Correct", True),

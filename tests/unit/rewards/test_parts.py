@@ -4,7 +4,9 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from ramify.chat.tags import parse_turn
 from ramify.core.errors import ConfigError, DataError
@@ -157,6 +159,9 @@ def test_functions_take_what_they_name() -> None:
         ([1.0, 10**5000], "expected a number from -1e9 to 1e9 or None, got a larger number"),
         ([1.0, "good"], "expected a number from -1e9 to 1e9 or None, got 'good'"),
         (1.0, "expected a list of 2 numbers, got float"),
+        (np.float64(1.0), "expected a list of 2 numbers, got float"),
+        (torch.tensor(1.0), "expected a list of 2 numbers, got float"),
+        (np.ones((2, 1)), r"expected a number from -1e9 to 1e9 or None, got \[1.0\]"),
         (None, "expected a list of 2 numbers, got NoneType"),
         ([None, None], "no part of the reward applies"),
     ],
@@ -165,6 +170,28 @@ def test_what_a_function_returns_is_checked(returned: object, message: str) -> N
     reward = PartsReward(None, [WeightedPart(FunctionPart(lambda completions: returned, "mine"))])
     with pytest.raises(DataError, match=message):
         run(reward, ended("5"), ended("6"))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        np.array([0.5, 1.0], np.float32),
+        [np.float16(0.5), np.bool_(True)],
+        torch.tensor([0.5, 1.0], requires_grad=True),
+        [torch.tensor(0.5, dtype=torch.bfloat16), torch.tensor(True)],
+    ],
+)
+def test_numbers_of_numpy_and_torch_are_numbers(returned: object) -> None:
+    part = FunctionPart(lambda completions: returned, "mine")
+    assert asyncio.run(part.values([ended("5"), ended("6")])) == [0.5, 1.0]
+
+
+def test_a_plain_function_may_wrap_an_async_one() -> None:
+    async def reward(completions):
+        return [1.0] * len(completions)
+
+    part = FunctionPart(lambda completions: reward(completions), "mine")
+    assert asyncio.run(part.values([ended("5")])) == [1.0]
 
 
 def test_mistakes_name_the_reward() -> None:
