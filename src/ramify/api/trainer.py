@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -33,6 +34,7 @@ from ramify.config.other_runs import trained_dialect
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, RunInterruptedError
+from ramify.files.durable import make_folder
 from ramify.files.user_code import needs_process
 from ramify.sandbox.kernel import forbid_inspection
 
@@ -357,11 +359,15 @@ def _data(train: Any, run_dir: Path) -> Any:  # noqa: ANN401 - a place or rows
         isinstance(train, tuple | list) and train and all(isinstance(each, str | Path) for each in train)
     ):
         return as_table(train)
+    if not run_dir.name:
+        raise ConfigError(f"dir: expected a folder of the run's own, got {str(run_dir)!r}. Name a new one")
     folder = run_dir.with_name(f"{run_dir.name}.rows")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = write_rows(train, folder, "train.part")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return str(path.rename(folder / f"train-{digest}.jsonl"))
+    make_folder("dir", folder)
+    # All ranks of a run write the same rows at one time.
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        path = write_rows(train, Path(own), "train")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        return str(path.replace(folder / f"train-{digest}.jsonl"))
 
 
 def _session_functions(table: Any) -> set[str]:  # noqa: ANN401 - any value of a recipe
@@ -369,6 +375,6 @@ def _session_functions(table: Any) -> set[str]:  # noqa: ANN401 - any value of a
     if isinstance(table, Mapping):
         if {"path", "function"} <= table.keys():
             name = str(table["function"])
-            return {name} if needs_process(Path(table["path"]), name) else set()
+            return {name.partition(":")[0]} if needs_process(Path(table["path"]), name) else set()
         return set().union(*map(_session_functions, table.values()))
     return set().union(*map(_session_functions, table)) if isinstance(table, list) else set()
