@@ -340,7 +340,9 @@ class FunctionPart:
         return {key: value for key, value in offered.items() if key in parameters}
 
     def _checked(self, returned: object, trajectories: Sequence[Trajectory]) -> list[float | None]:
-        if not isinstance(returned, Sequence) and not hasattr(returned, "__array__"):
+        # A number of numpy or torch is an array without a length.
+        is_array = hasattr(returned, "__array__") and bool(getattr(returned, "shape", ()))
+        if not isinstance(returned, Sequence) and not is_array:
             raise DataError(
                 f"reward {self.name}: expected a list of {len(trajectories)} numbers, got {type(returned).__name__}"
                 f"{place_of(self.function)}"
