@@ -1,7 +1,9 @@
 """`evaluate` and `compare`: attempts at problems as `ramify eval` makes them, and two of them side by side."""
 
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -14,11 +16,13 @@ from ramify.api.session import in_thread, run
 from ramify.api.tables import Limits, require, short
 from ramify.api.trees import Tree, Trees, as_trees
 from ramify.api.views import Table, frame, html_table
+from ramify.config.schema_parts import RewardSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.eval.compare import Comparison, compare_evaluations
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.statistics import Difference, Interval, paired_difference
+from ramify.runs.manifest import problems_sha256
 
 _CORRECT = "correct"
 
@@ -30,10 +34,12 @@ class Results:
     Attributes:
         evaluation: The record of all attempts.
         trees: The attempts themselves, one tree with one trajectory each, problem by problem.
+        problems: The problems, as they were passed.
     """
 
     evaluation: Evaluation
     trees: Trees
+    problems: tuple[Problem, ...]
 
     def pass_at(self, k: int = 1) -> Interval:
         """Return the estimate that one of k attempts is right, with its 95 % interval."""
@@ -107,7 +113,7 @@ def evaluate(
         limits: As for `Agent`; the agent's own where it is one.
 
     Raises:
-        UserError: The data, a tool or the reward cannot be used.
+        UserError: The data, a tool or the reward cannot be used, or two problems have one id.
     """
     require(attempts, int, "evaluate: attempts: expected a number from 1")
     if attempts < 1:
@@ -133,9 +139,14 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
     from ramify.obs.console import RunConsole
 
     section = reward_section(reward, "evaluate")
-    own = getattr(section, "own", ())
-    decides = _CORRECT if section.tells_right or not own else own[0].name or own[0].function
-    listed: Sequence[Problem] = problems(data) if _is_data(data) else tuple(data)
+    decides = _deciding_part(section)
+    listed = tuple(problems(data) if _is_data(data) else data)
+    counts = Counter(problem.id for problem in listed)
+    if shared := [name for name, count in counts.items() if count > 1]:
+        raise DataError(
+            f"evaluate: {counts[shared[0]]} problems have the id {shared[0]!r}. Give each row an id, or read all rows with one "
+            "ramify.problems"
+        )
     built = build_reward(section)
     sampler = agent.attempter(listed, built)
 
@@ -148,10 +159,36 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
                 await agent.publish()
                 return await attempt_all(sampler, sampler.task.problems, attempts, phase, decides=decides)
             finally:
+                agent.end_aside()
                 await built.close()
 
     evaluation, scored = run(attempt())
-    return Results(evaluation, Trees(Tree(each.tree, each.rewards, spell=agent.spell) for each in scored))
+    sampler.scoring.require_success()
+    for note in sampler.timing.failure_notes():
+        warnings.warn(f"evaluate: {note}", RuntimeWarning, stacklevel=3)
+    temperature = sampler.agent.limits.temperature
+    trees = Trees(
+        Tree(each.tree, each.rewards, spell=agent.spell, temperature=temperature) for each in scored
+    )
+    return Results(evaluation, trees, listed)
+
+
+def _deciding_part(section: RewardSection) -> str:
+    """Return the part of a reward that says what is right.
+
+    Raises:
+        ConfigError: None does.
+    """
+    if section.tells_right:
+        return _CORRECT
+    if own := getattr(section, "own", ()):
+        return str(own[0].name or own[0].function)
+    if section.judge is not None:
+        return "judge"
+    raise ConfigError(
+        f'evaluate: reward: expected one that tells right from wrong, "{section.name}" does not. Choose "answer", or a function '
+        "that returns 1 for a right attempt"
+    )
 
 
 def _is_data(data: Any) -> bool:  # noqa: ANN401 - a place, rows or problems
@@ -187,11 +224,11 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:
         ConfigError: They are of different kinds.
     """
     if isinstance(first, Results) and isinstance(second, Results):
-        left, right = first.per_problem(), second.per_problem()
-        if left.keys() != right.keys():
+        if problems_sha256(first.problems) != problems_sha256(second.problems):
             raise DataError(
-                "compare: the results are of different problems. Compare evaluations of the same ones"
+                "compare: the results are of different problems (ids, texts or golds differ). Compare evaluations of the same ones"
             )
+        left, right = first.per_problem(), second.per_problem()
         return paired_difference(list(left.values()), [right[problem] for problem in left], seed=0)
     if isinstance(first, str | Path) and isinstance(second, str | Path):
         return compare_evaluations(Path(first), Path(second), _CORRECT)
