@@ -2,6 +2,9 @@
 
 import json
 import random
+import sys
+from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -58,6 +61,19 @@ LIMITS = {"max_prompt_tokens": 200, "max_tokens": 64, "max_calls": 3}
 QUESTIONS = [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i, "level": i} for i in range(4)]
 
 
+class Frame:
+    """Rows as pandas has them, which need not be installed."""
+
+    columns = tuple(QUESTIONS[0])
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def to_dict(self, kind):
+        assert kind == "records"
+        return QUESTIONS
+
+
 def test_functions_as_tools_and_rewriters(caller):
     looked_at = []
 
@@ -70,6 +86,16 @@ def test_functions_as_tools_and_rewriters(caller):
         texts = {result.text for tree in trees for node in tree for result in node.core.results}
         assert texts & {"42"} or any(text.startswith("found ") for text in texts)
         assert looked_at
+        reply = next(
+            node for tree in trees for node in tree if node.source == "tool" and node.core.stop is None
+        )
+        other = replace(
+            reply.tree, nodes=(replace(reply.tree.nodes[0], text="another"), *reply.tree.nodes[1:])
+        )
+        with pytest.raises(DataError, match="rollout: start: its tokens are those of another model"):
+            agent.rollout(start=replace(reply, tree=other), n=2)
+        # A frame gives the names of its columns where a list gives rows.
+        assert [tree.question for tree in agent.rollout(Frame(), n=1)] == [row["prompt"] for row in QUESTIONS]
     forms = {
         "batch": lambda completions, level: [float(each) for each in level],
         "single": lambda final_answer, answer, level: float(level) if answer else None,
@@ -80,6 +106,18 @@ def test_functions_as_tools_and_rewriters(caller):
     scored = {name: rf.score(trees, form) for name, form in forms.items()}
     assert len({tuple(tree.rewards[0].value for tree in each) for each in scored.values()}) == 1
     assert [tree.mean for tree in scored["single"]] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_rule_that_is_defined_again_acts_in_the_same_agent(caller, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_cells", module := ModuleType("own_cells"))
+    chances = module.chances = []
+    with rf.Agent(rf.Policy(caller, threads=1), tools=SILENT, limits=rf.Limits(**LIMITS)) as agent:
+        for chance in (0.25, 0.75):
+            cell = f"def rule(d, chance={chance}):\n    chances.append(chance)\n    return chance"
+            exec(compile(cell, "<cell>", "exec"), module.__dict__)
+            agent.rollout(QUESTIONS, n=6, m=3, branching=module.rule)
+            assert set(chances) == {chance}
+            chances.clear()
 
 
 def test_problems_that_fail_are_a_warning_and_an_error_if_none_works(caller):

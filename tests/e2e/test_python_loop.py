@@ -66,8 +66,9 @@ def loop(model, folder, branching, algorithm, steps=STEPS):
             trees = rf.score(agent.rollout(batch, n=6, m=3, branching=branching), rf.rewards.Length())
             reports.append(policy.update(trees, algorithm))
             grown.append(trees)
-            # A look aside changes no draw of the loop.
+            # A look aside changes no draw of the loop, and no bit.
             agent.rollout(start=trees[0][trees[0].core.roots[0].id.rpartition(".")[0]], n=2)
+            rf.evaluate(agent, problems[:2])
     return grown, reports, policy
 
 
@@ -117,6 +118,9 @@ def test_ctrl_c_stops_a_rollout_and_the_agent_goes_on(task, caller):
             os.kill(os.getpid(), interruptions.pop())
         return 0.5
 
+    def count(completions):
+        return list(range(len(completions)))
+
     policy = policy_of(caller)
     problems = rf.problems(task.parent / "problems.jsonl", limit=2)
     with agent_of(policy, task.parent) as agent:
@@ -124,10 +128,20 @@ def test_ctrl_c_stops_a_rollout_and_the_agent_goes_on(task, caller):
         with pytest.raises(KeyboardInterrupt):
             agent.rollout(problems, n=6, m=3, branching=rf.branching.Function(interrupts, probe_tokens=4))
         assert signal.getsignal(signal.SIGINT) is before
-        report = policy.update(rf.score(agent.rollout(problems, n=4), "length"))
+        trees = agent.rollout(problems, n=4)
+        # Scored in two ways, or grown by two policies, trees have one key.
+        both = [*rf.score(trees[:1], "length"), *rf.score(trees[:1], count)]
+        by_model, by_record = (rf.credit(both, "arpo", *own) for own in ((policy,), ()))
+        for ours, theirs in zip(by_model, by_record, strict=True):
+            assert [each.advantage for each in ours.trajectories] == [
+                each.advantage for each in theirs.trajectories
+            ]
+        report = policy.update(rf.score(trees, "length"))
         assert report.num_steps == 1
         assert len(agent.rollout(problems, n=2)) == 2
     agent.close()
+    with pytest.raises(ConfigError, match=r"Policy\.save: .* cannot be created"):
+        policy.save(task / "saved")
 
 
 def test_in_a_thread_and_in_a_running_loop(task, caller):

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -179,17 +180,32 @@ def test_examples_and_pairs_have_the_same_shape(task, caller, tmp_path):
 
 def test_an_evaluation_and_a_comparison(task, caller):
     search = rf.tools.LocalSearch(corpus=task.parent / "passages.jsonl", top_k=1)
-    limits = rf.Limits(max_prompt_tokens=200, max_tokens=48, max_calls=2)
+    limits = rf.Limits(max_prompt_tokens=200, max_tokens=48, max_calls=2, temperature=0.9)
     policy = rf.Policy(caller, threads=1, deterministic=True)
     problems = rf.problems(task.parent / "problems.jsonl", limit=4)
     with rf.Agent(policy, tools=search, limits=limits) as agent:
         results = rf.evaluate(agent, problems, attempts=2)
         again = rf.evaluate(agent, problems, attempts=2, reward=lambda completions: [2.0] * len(completions))
+        with pytest.warns(RuntimeWarning, match="evaluate: failed and skipped: .* it raised KeyError"):
+            rf.evaluate(
+                agent, problems[:2], reward=lambda answer: {problems[0].answer[0]: [1.0]}[answer[0][0]]
+            )
+        with pytest.raises(DataError, match=r"none of 2 problems worked; the first: .* it raised KeyError"):
+            rf.evaluate(agent, problems[:2], reward=lambda answer: {}[answer[0][0]])
+        with pytest.raises(ConfigError, match='right from wrong, "length" does not'):
+            rf.evaluate(agent, problems, reward="length")
+        with pytest.raises(DataError, match="evaluate: 2 problems have the id "):
+            rf.evaluate(agent, [*problems, problems[0]])
     assert len(results) == len(results.trees) == len(results.attempts) == 8
     assert again.score == 1.0
+    assert results.trees.temperature == 0.9
     assert rf.compare(results, again).value == pytest.approx(1.0 - results.score)
     assert rf.compare(results.trees, again.trees).column("trees") == [8, 8]
     assert len(repr(results)) < 200
+    # Rows of Python have the ids rows-1, rows-2, ... whatever they are.
+    others = replace(again, problems=tuple(replace(each, answer=("another",)) for each in again.problems))
+    with pytest.raises(DataError, match="compare: the results are of different problems "):
+        rf.compare(results, others)
     with pytest.raises(ConfigError, match="compare: expected two results, two folders or two trees, "):
         rf.compare(results, agent)
     with pytest.raises(ConfigError, match=r"its learner has no rate\. "):

@@ -149,6 +149,28 @@ def test_the_notebook_goes_the_way_of_the_recipes(task, tmp_path, monkeypatch, c
     assert "price" in calls
 
 
+def test_a_cell_that_runs_again_after_a_change_of_the_problems_has_new_demonstrations(tmp_path, monkeypatch):
+    folder = tmp_path / "task"
+    assert main(["init", str(folder), "--notebook"]) == 0
+    shorten(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    notebook = json.loads((folder / "notebook.ipynb").read_text())
+    cells = [
+        cell for cell in notebook["cells"] if "run_path" in cell["source"] or "import runpy" in cell["source"]
+    ]
+    script = folder / "make_problems.py"
+    try:
+        for words in ("what is the price of", "how much is"):
+            script.write_text(script.read_text().replace("what is the price of", words))
+            run_notebook({"cells": cells})
+            rows = read_lines(folder / "demonstrations.jsonl")
+            assert all(row["prompt"].startswith(words) for row in rows)
+    finally:
+        for name in ("shop", "make_problems"):
+            sys.modules.pop(name, None)
+
+
 def test_the_notebook_on_trees_shows_branches_and_credit(task, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "quickstart").symlink_to(task / "runs")

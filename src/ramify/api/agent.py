@@ -34,6 +34,7 @@ from ramify.core.tree import Tree as CoreTree
 from ramify.core.tree import TreeKey
 from ramify.obs.metrics import TimingLog
 from ramify.runs.configs import RunConfig
+from ramify.runs.recorded_trees import require_tokenizer
 from ramify.sampler.task import BuiltReward, Task
 from ramify.sandbox.kernel import forbid_inspection
 
@@ -206,9 +207,8 @@ class Agent:
         )
         grown = run(self._grow(parts, requests))
         _report_failures(timing, grown)
-        if self.policy.deterministic and (_is_aside or start is not None):
-            # The next rollout finds the engine's cache as one without this look aside does: empty.
-            self._version = None
+        if _is_aside or start is not None:
+            self.end_aside()
         return Trees(
             Tree(core, spell=self._renderer.decode, temperature=section.temperature) for core in grown
         )
@@ -269,10 +269,12 @@ class Agent:
 
     def _brancher(self, section: RolloutSection) -> "Brancher":
         """Return the rule of these settings, the same each time: some remember what they saw."""
+        from ramify.algos.file_parts import FileRule
         from ramify.assemble.agent import build_brancher
 
         key = repr((section.branching, section.m, section.n))
-        if key not in self._branchers:
+        # A function remembers nothing here, and that of a file may be another one since.
+        if key not in self._branchers or isinstance(section.branching, FileRule):
             self._branchers[key] = build_brancher(section, self._renderer.tokenizer.vocab_size)
         return self._branchers[key]
 
@@ -285,6 +287,7 @@ class Agent:
         attempt = policy.next_attempt(is_aside=is_aside or start is not None)
         if start is not None:
             request = request_from(start.tree, start.id)
+            require_tokenizer("rollout: start", request.above[0], self.spell)
             return (replace(request, key=TreeKey(policy.step, request.key.slot, attempt)),)
         return step_requests(self._shown(problems), policy.step, attempt=attempt)
 
@@ -296,6 +299,11 @@ class Agent:
             "instructions", self._instructions, self._renderer, self.policy.config.dialect
         )
         return texts.in_front(problems, tuple(spec.name for spec in self._toolbox.specs))
+
+    def end_aside(self) -> None:
+        """Have the next rollout of a deterministic loop find the engine's cache as one without this look aside does: empty."""
+        if self.policy.deterministic:
+            self._version = None
 
     async def publish(self) -> None:
         """Have the engine use the policy's weights as they are now."""

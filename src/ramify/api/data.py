@@ -106,6 +106,8 @@ def as_problems(source: Any) -> tuple[Problem, ...]:  # noqa: ANN401 - whatever 
     """
     expected = "problems: expected problems, texts, or rows with a prompt and an answer"
     require(source, Iterable | Problem, expected)
+    if _is_frame(source):
+        return tuple(problems(source))
     listed = [source] if isinstance(source, Problem | str | Mapping) else list(source)
     if all(isinstance(each, Mapping) for each in listed):
         return tuple(problems(listed))
@@ -116,6 +118,11 @@ def as_problems(source: Any) -> tuple[Problem, ...]:  # noqa: ANN401 - whatever 
     if not all(isinstance(each, Problem) for each in mixed):
         raise ConfigError(expected)
     return tuple(each for each in mixed if isinstance(each, Problem))
+
+
+def _is_frame(rows: Any) -> bool:  # noqa: ANN401 - pandas need not be installed
+    """Return True for a pandas frame, which gives the names of its columns where a list gives rows."""
+    return hasattr(rows, "to_dict") and hasattr(rows, "columns")
 
 
 def _row(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a dictionary, a record or a problem
@@ -132,9 +139,8 @@ def write_rows(rows: Rows, folder: Path, name: str) -> Path:
     Raises:
         ConfigError: They are no rows, or hold something that JSON cannot.
     """
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        rows = rows.to_dict("records")
     try:
+        rows = rows.to_dict("records") if _is_frame(rows) else rows
         lines = [
             json.loads(json.dumps(_row(row), default=_plain), parse_constant=lambda _: None) for row in rows
         ]

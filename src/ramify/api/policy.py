@@ -17,8 +17,8 @@ from ramify.config.schema_train import LearnerSection
 from ramify.core.config import PositiveInt, Seed, Switch, Threads, Tokens
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Dialect
+from ramify.core.outcomes import counted
 from ramify.core.rank import Rank
-from ramify.core.records import TrainingTree
 from ramify.engines.configs import EngineConfig, TrainingEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
@@ -226,30 +226,31 @@ class Policy:
         report: Report = await in_thread(self.update, trees, algorithm)
         return report
 
-    def credit(
-        self, trees: "Trees", section: AlgorithmSection
-    ) -> "tuple[tuple[TrainingTree, TreeCredit], ...]":
-        """Return what `update` would learn from, with the values that only the model can compute, and its credit."""
+    def credit(self, trees: "Trees", section: AlgorithmSection) -> "tuple[TreeCredit | None, ...]":
+        """Return the credit of each tree, with the values that only the model can compute; None where no trajectory counts."""
         from ramify.assemble.algorithm import build_objective
         from ramify.assemble.recorded_credit import TreeCredit
 
         section = self._corrected(section)
         objective = build_objective(section)
         learned = self._learning(section, trees, max(len(trees), 1)).credit(trees.scored)
-        return tuple((tree, TreeCredit.of(tree, objective.credit(tree).credit)) for tree in learned)
+        credited = (TreeCredit.of(tree, objective.credit(tree).credit) for tree in learned)
+        # By place: trees of several policies or runs may have one key.
+        return tuple(None if counted(scored) is None else next(credited) for scored in trees.scored)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model, its tokenizer and the state of its optimizer into a new folder, which transformers opens as it is.
 
         Raises:
-            DataError: The folder exists.
+            UserError: The folder exists, or cannot be made.
             TrainingError: It cannot be written.
         """
+        from ramify.files.durable import make_folder
         from ramify.runs.checkpoint import companion_files, save_checkpoint
 
         require(folder, (str, Path), "Policy.save: expected a new folder")
         path = Path(folder)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder("Policy.save", path.parent)
         learner = self._learner(None, 1.0)
         save_checkpoint(
             path, learner, {"step": self.step, "seed": self.seed}, companion_files(self.config.folder)

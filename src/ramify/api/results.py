@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from ramify.core.messages import Problem
 from ramify.eval.compare import Comparison, compare_evaluations
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.statistics import Difference, Interval, paired_difference
+from ramify.runs.manifest import problems_sha256
 
 _CORRECT, _JUDGE = "correct", "judge"
 
@@ -32,10 +34,12 @@ class Results:
     Attributes:
         evaluation: The record of all attempts.
         trees: The attempts themselves, one tree with one trajectory each, problem by problem.
+        problems: The problems, as they were passed.
     """
 
     evaluation: Evaluation
     trees: Trees
+    problems: tuple[Problem, ...]
 
     def pass_at(self, k: int = 1) -> Interval:
         """Return the estimate that one of k attempts is right, with its 95 % interval."""
@@ -109,7 +113,8 @@ def evaluate(
         limits: As for `Agent`; the agent's own where it is one.
 
     Raises:
-        UserError: The data, a tool or the reward cannot be used, or no problem worked; a warning says which ones failed.
+        UserError: The data, a tool or the reward cannot be used, two problems have one id, or no problem worked; a warning says
+            which ones failed.
     """
     require(attempts, int, "evaluate: attempts: expected a number from 1")
     if attempts < 1:
@@ -136,7 +141,13 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
 
     section = reward_section(reward, "evaluate")
     decides = _deciding_part(section)
-    listed: Sequence[Problem] = problems(data) if _is_data(data) else tuple(data)
+    listed: Sequence[Problem] = tuple(problems(data) if _is_data(data) else data)
+    counts = Counter(problem.id for problem in listed)
+    if shared := [name for name, count in counts.items() if count > 1]:
+        raise DataError(
+            f"evaluate: {counts[shared[0]]} problems have the id {shared[0]!r}. Give each row an id, or read all rows with one "
+            "ramify.problems"
+        )
     built = build_reward(section)
     sampler = agent.attempter(listed, built)
 
@@ -149,6 +160,7 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
                 await agent.publish()
                 return await attempt_all(sampler, sampler.task.problems, attempts, phase, decides=decides)
             finally:
+                agent.end_aside()
                 await built.close()
 
     evaluation, scored = run(attempt())
@@ -158,7 +170,11 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
     if missing := sum(decides not in each.parts for each in evaluation.attempts):
         note = f"{missing} of {len(evaluation.attempts)} attempts have no {decides!r} and count as wrong"
         warnings.warn(f"evaluate: {note}", RuntimeWarning, stacklevel=3)
-    return Results(evaluation, Trees(Tree(each.tree, each.rewards, spell=agent.spell) for each in scored))
+    temperature = sampler.agent.limits.temperature
+    trees = Trees(
+        Tree(each.tree, each.rewards, spell=agent.spell, temperature=temperature) for each in scored
+    )
+    return Results(evaluation, trees, listed)
 
 
 def _deciding_part(reward: RewardSection) -> str:
@@ -172,7 +188,8 @@ def _deciding_part(reward: RewardSection) -> str:
     own = getattr(reward, "own", ())
     if not own and reward.judge is None:
         raise ConfigError(
-            f'evaluate: reward: "{reward.name}" does not tell right from wrong. Choose another one, such as "answer"'
+            f'evaluate: reward: expected one that tells right from wrong, "{reward.name}" does not. Choose "answer", or a function '
+            "that returns 1 for a right attempt"
         )
     name: str = own[0].name or own[0].function if own else _JUDGE
     return name
@@ -211,10 +228,15 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:
         ConfigError: They are of different kinds.
     """
     if isinstance(first, Results) and isinstance(second, Results):
-        left, right = first.per_problem(), second.per_problem()
-        if _asked(first) != _asked(second):
+        if problems_sha256(first.problems) != problems_sha256(second.problems):
             raise DataError(
-                "compare: the results are of different problems. Compare evaluations of the same ones"
+                "compare: the results are of different problems (ids, texts or golds differ). Compare evaluations of the same ones"
+            )
+        left, right = first.per_problem(), second.per_problem()
+        if left.keys() != right.keys():
+            failed = sorted(left.keys() ^ right.keys())
+            raise DataError(
+                f"compare: {len(failed)} problems failed in one of the evaluations, such as {failed[0]!r}. Evaluate again without them"
             )
         return paired_difference(list(left.values()), [right[problem] for problem in left], seed=0)
     if isinstance(first, str | Path) and isinstance(second, str | Path):
@@ -224,15 +246,6 @@ def compare(first: Any, second: Any) -> Difference | Comparison | Table:
     raise ConfigError(
         f"compare: expected two results, two folders or two trees, got {type(first).__name__} and {type(second).__name__}"
     )
-
-
-def _asked(results: Results) -> dict[str, tuple[Any, ...]]:
-    """Return the problems by their ids, which rows without one share; without system messages, which the agents set."""
-    problems = [tree.problem for tree in results.trees]
-    return {
-        problem.id: (problem.answer, *(message for message in problem.messages if message.role != "system"))
-        for problem in problems
-    }
 
 
 def _summary(name: str, trees: Trees | Tree | Iterable[Tree]) -> dict[str, Any]:

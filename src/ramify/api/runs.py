@@ -68,8 +68,16 @@ class Run:
         require(step, int, "run.trees: expected a number of a step")
         recorded = read_trees(self._folder.trees(step))
         temperature = float(self._table.get("rollout", {}).get("temperature", 1.0))
+        has_learned = any(each.advantages is not None for each in recorded)
         return Trees(
-            Tree(each.tree, each.rewards, spell=self._spell, temperature=temperature) for each in recorded
+            Tree(
+                each.tree,
+                each.rewards,
+                spell=self._spell,
+                temperature=temperature,
+                is_learned=each.advantages is not None or not has_learned,
+            )
+            for each in recorded
         )
 
     @property
@@ -105,11 +113,13 @@ class Run:
 
     @cached_property
     def _spell(self) -> Spell | None:
-        """The decoder of the run's tokenizer; None if its folder is not here."""
+        """The decoder of the run's tokenizer; None if neither a copy of it nor its model is here."""
+        from ramify.chat.token_texts import run_tokenizer
         from ramify.chat.tokenizer import ChatTokenizer
 
         try:
-            return ChatTokenizer(self.checkpoint or Path(self._table["model"]["path"])).decode
+            own = run_tokenizer(self.dir)
+            return (own or ChatTokenizer(self.checkpoint or Path(self._table["model"]["path"]))).decode
         except (RamifyError, KeyError):
             return None
 

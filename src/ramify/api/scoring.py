@@ -16,6 +16,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Tree as CoreTree
 from ramify.obs.trace import TracedTree
+from ramify.runtime.agent_loop import abandon
 
 
 class _RewardTable(Section):
@@ -50,9 +51,13 @@ def score(trees: Trees | Tree | Iterable[Tree], reward: Any) -> Trees:  # noqa: 
     built = build_reward(reward_section(reward, "score"))
 
     async def score_all() -> list[ScoredTree]:
+        tasks = [asyncio.ensure_future(_score(built.fn, tree.core)) for tree in listed]
         try:
-            return list(await asyncio.gather(*(_score(built.fn, tree.core) for tree in listed)))
+            return list(await asyncio.gather(*tasks))
         finally:
+            # Where one has failed, the others would go on calling the user's function.
+            for task in tasks:
+                abandon(task)
             await built.close()
 
     scored = run(score_all())
@@ -91,19 +96,19 @@ def credit(
     """
     listed, section = as_trees(trees, "credit"), algorithm_section(algorithm)
     require(policy, Policy | None, "credit: policy: expected a ramify.Policy")
+    learned = Trees(tree for tree in listed if tree.is_learned)
     if policy is None:
-        recorded = [TracedTree(each.tree, each.rewards) for each in listed.scored]
+        recorded = [TracedTree(each.tree, each.rewards) for each in learned.scored]
         own = RecordedAlgorithm("credit", section, runs_file=True)
         if reason := own.obstacle(recorded):
             first = reason.partition(". ")[0]
             raise ConfigError(
                 f"credit: {first}. Name the policy that has it: credit(trees, algorithm, policy)"
             )
-        credited = own.credit(recorded).trees
+        credited = iter(own.credit(recorded).trees)
     else:
-        by_key = {tree.tree.key: each for tree, each in policy.credit(listed, section)}
-        credited = tuple(by_key.get(tree.key) for tree in listed)
-    return Trees(replace(tree, credit=each) for tree, each in zip(listed, credited, strict=True))
+        credited = iter(policy.credit(learned, section))
+    return Trees(replace(tree, credit=next(credited) if tree.is_learned else None) for tree in listed)
 
 
 async def credit_async(

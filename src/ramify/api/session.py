@@ -2,11 +2,12 @@
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from ramify.core.errors import RunInterruptedError
+from ramify.core.errors import ConfigError, RunInterruptedError
 from ramify.runtime.agent_loop import AgentLoop, StopOnSignal
 
 Result = TypeVar("Result")
@@ -14,6 +15,8 @@ Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _loops: list[AgentLoop] = []
+# A forked process has no thread of its parent's.
+os.register_at_fork(after_in_child=_loops.clear)
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -21,11 +24,17 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
     Raises:
         KeyboardInterrupt: Ctrl-C in the main thread; the coroutine was cancelled.
+        ConfigError: The caller is a coroutine of this loop (an async tool or reward), which would wait for itself.
     """
     with _lock:
         if not _loops:
             _loops.append(AgentLoop())
         loop = _loops[0]
+    if loop.is_current:
+        work.close()
+        raise ConfigError(
+            "an async function waits for its own event loop. Await the twin of the method: `await agent.chat_async(text)`"
+        )
     with StopOnSignal(loop) as stop:
         try:
             return stop.run(work)

@@ -34,6 +34,7 @@ from ramify.config.other_runs import trained_dialect
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, RunInterruptedError
+from ramify.files.durable import make_folder
 from ramify.files.user_code import needs_process
 from ramify.sandbox.kernel import forbid_inspection
 
@@ -358,8 +359,10 @@ def _data(train: Any, run_dir: Path) -> Any:  # noqa: ANN401 - a place or rows
         isinstance(train, tuple | list) and train and all(isinstance(each, str | Path) for each in train)
     ):
         return as_table(train)
+    if not run_dir.name:
+        raise ConfigError(f"dir: expected a folder of the run's own, got {str(run_dir)!r}. Name a new one")
     folder = run_dir.with_name(f"{run_dir.name}.rows")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder("dir", folder)
     # In a folder of its own until it is whole: under torchrun all ranks write it at the same time.
     with tempfile.TemporaryDirectory(dir=folder) as own:
         path = write_rows(train, Path(own), "train")
@@ -372,6 +375,6 @@ def _session_functions(table: Any) -> set[str]:  # noqa: ANN401 - any value of a
     if isinstance(table, Mapping):
         if {"path", "function"} <= table.keys():
             name = str(table["function"])
-            return {name} if needs_process(Path(table["path"]), name) else set()
+            return {name.partition(":")[0]} if needs_process(Path(table["path"]), name) else set()
         return set().union(*map(_session_functions, table.values()))
     return set().union(*map(_session_functions, table)) if isinstance(table, list) else set()

@@ -29,9 +29,11 @@ class Tree:
     Attributes:
         core: The record.
         rewards: One for each trajectory; None before `ramify.score`.
-        credit: Advantages and credit; None before `ramify.credit`, and for a tree of which no trajectory counts.
+        credit: Advantages and credit; None before `ramify.credit`, and for a tree of which no trajectory counts or that its
+            step did not learn from.
         spell: Returns the text of token ids, if the tokenizer is known.
         temperature: That of the sampling distribution.
+        is_learned: False if the step of its run learned from other trees only.
     """
 
     core: CoreTree
@@ -39,6 +41,7 @@ class Tree:
     credit: TreeCredit | None = None
     spell: Spell | None = None
     temperature: float = 1.0
+    is_learned: bool = True
 
     @property
     def problem(self) -> Problem:
@@ -291,4 +294,4 @@ def as_trees(trees: "Trees | Tree | Iterable[Tree]", what: str) -> Trees:
 
 def with_rewards(tree: Tree, rewards: Sequence[Reward]) -> Tree:
     """Return a tree with other rewards, and no credit."""
-    return replace(tree, rewards=tuple(rewards), credit=None)
+    return replace(tree, rewards=tuple(rewards), credit=None, is_learned=True)

@@ -22,7 +22,7 @@ _SHOWN_ROWS = 60
 
 
 class Table(Sequence[Row]):
-    """Rows with the same columns; a list of dictionaries that shows itself and becomes a pandas frame."""
+    """Rows of a table; a list of dictionaries that shows itself and becomes a pandas frame. A row may lack columns."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         """Hold rows."""
@@ -41,19 +41,19 @@ class Table(Sequence[Row]):
         return len(self._rows)
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of a column.
+        """Return the values of a column; None of a row that lacks it.
 
         Raises:
             ConfigError: There is no such column; lists those that there are.
         """
         if name not in self.columns:
             raise ConfigError(f"column: there is no {name!r}. The columns are {', '.join(self.columns)}")
-        return [row[name] for row in self._rows]
+        return [row.get(name) for row in self._rows]
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns."""
-        return tuple(self._rows[0]) if self._rows else ()
+        return tuple(dict.fromkeys(name for row in self._rows for name in row))
 
     def to_pandas(self) -> Any:  # noqa: ANN401 - pandas need not be installed
         """Return a pandas frame.
@@ -87,7 +87,7 @@ def html_table(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Return the first rows as an HTML table, without scripts."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell(row[name]))}</td>" for name in columns) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(cell(row.get(name)))}</td>" for name in columns) + "</tr>"
         for row in rows[:_SHOWN_ROWS]
     )
     more = f"<p>{len(rows) - _SHOWN_ROWS} more rows</p>" if len(rows) > _SHOWN_ROWS else ""

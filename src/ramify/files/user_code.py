@@ -34,8 +34,9 @@ _IN_PROCESS: dict[tuple[Path, str], LoadedFunction] = {}
 def name_function(function: Callable[..., Any]) -> tuple[Path, str]:
     """Return the path and the name with which `load_function` returns this very function or class.
 
-    What stands at the top of a file has that file and its own name, so that another process finds it. Anything else (a lambda, a
-    function of a notebook) has a name that means something in this process only.
+    What stands at the top of a file has that file and its own name, so that another process finds it. Anything else has a name
+    that means something in this process only: with its line in a file (a lambda), or with a checksum of its source (a function of a
+    notebook, which has the same name in the next session, and another one after a change).
     """
     source = inspect.unwrap(function)
     code = getattr(source, "__code__", None)
@@ -43,19 +44,37 @@ def name_function(function: Callable[..., Any]) -> tuple[Path, str]:
     origin = Path(code.co_filename if code is not None else _source_file(source))
     module = sys.modules.get(getattr(source, "__module__", None) or "")
     path = origin if origin.is_file() else WITHOUT_FILE
-    is_at_top = module is not None and module.__dict__.get(name) is function
-    if not is_at_top:
-        name = f"{name}:{getattr(code, 'co_firstlineno', 0)}"
-    content = path.read_bytes() if path is origin else _source(source, code).encode()
-    plain, copies = name, 1
-    while (
-        not is_at_top
-        and _IN_PROCESS.get((path, name), LoadedFunction(function, origin, "")).function is not function
-    ):
-        copies += 1
-        name = f"{plain}#{copies}"
-    _IN_PROCESS[path, name] = LoadedFunction(function, origin, hashlib.sha256(content).hexdigest())
+    content = path.read_bytes() if path is origin else _source(source).encode()
+    loaded = LoadedFunction(function, origin, hashlib.sha256(content).hexdigest())
+    is_at_top = path is origin and module is not None and module.__dict__.get(name) is function
+    known = _IN_PROCESS.get((path, name))
+    # A file that was changed and imported again keeps its names: a recipe means the file as it is.
+    if not is_at_top or (known is not None and known.sha256 == loaded.sha256 and _differs(known, loaded)):
+        mark = getattr(code, "co_firstlineno", 0) if path is origin else loaded.sha256[:8]
+        name = plain = f"{name}:{mark}"
+        copies = 1
+        while (known := _IN_PROCESS.get((path, name))) is not None and _differs(known, loaded):
+            copies += 1
+            name = f"{plain}#{copies}"
+    _IN_PROCESS[path, name] = loaded
     return path, name
+
+
+def _differs(known: LoadedFunction, new: LoadedFunction) -> bool:
+    """Return True unless both are one definition: a cell that ran again as it was, or a file that was imported twice."""
+    return known.sha256 != new.sha256 or _definition(known.function) != _definition(new.function)
+
+
+def _definition(function: Callable[..., Any]) -> object:
+    """Return what two definitions with the same source differ in; of an object, or of what holds variables, itself."""
+    source = inspect.unwrap(function)
+    name = getattr(source, "__qualname__", "<locals>")
+    if isinstance(source, type) and "<locals>" not in name:
+        return name
+    code = getattr(source, "__code__", None)
+    if code is None or getattr(function, "__closure__", None):
+        return id(function)
+    return code, repr((source.__defaults__, source.__kwdefaults__))
 
 
 def in_process(path: Path, name: str) -> LoadedFunction | None:
@@ -75,11 +94,17 @@ def _source_file(source: object) -> str:
         return str(WITHOUT_FILE)
 
 
-def _source(source: object, code: types.CodeType | None) -> str:
+def _source(source: object) -> str:
+    """Return the text of a function or class of a notebook; of one without text, that of its methods or its code."""
     try:
         return inspect.getsource(source)  # type: ignore[arg-type]
     except (TypeError, OSError):
-        return repr(source) if code is None else f"{code.co_code!r} {code.co_consts!r}"
+        pass
+    if isinstance(code := getattr(source, "__code__", None), types.CodeType):
+        return f"{code.co_code!r} {code.co_consts!r}"
+    kind = source if isinstance(source, type) else type(source)
+    methods = (each for each in vars(kind).values() if inspect.isfunction(each))
+    return "".join((kind.__qualname__, *map(_source, methods)))
 
 
 def load_function(path: Path, name: str) -> LoadedFunction:

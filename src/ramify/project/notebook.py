@@ -6,6 +6,7 @@
 
 # %%
 import runpy
+import sys
 
 from shop import price, well_asked
 
@@ -18,6 +19,7 @@ import ramify as rf
 
 # %%
 for script in ("make_model.py", "make_problems.py", "make_demonstrations.py"):
+    sys.modules.pop("make_problems", None)  # make_demonstrations.py imports it: as it is now
     runpy.run_path(script, run_name="__main__")
 
 # %% [markdown]

@@ -99,6 +99,11 @@ class AgentLoop:
         self._thread.start()
         self._started.result()
 
+    @property
+    def is_current(self) -> bool:
+        """True in the loop's own thread, which cannot wait for it."""
+        return threading.current_thread() is self._thread
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` in the loop; return or raise what it does. The calling thread receives signals meanwhile."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

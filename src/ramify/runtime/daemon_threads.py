@@ -35,6 +35,9 @@ class Job(Generic[Value]):
         """Run the action in this thread."""
         try:
             value = self.action()
+        except StopIteration as error:
+            # No future of asyncio takes it, so the waiter would wait for ever; a coroutine raises the same in its place.
+            self.future.set_exception(RuntimeError(f"it raised StopIteration: {error}".rstrip(": ")))
         # The waiter gets the error. Nothing may end the thread before the job's end is recorded.
         except BaseException as error:  # noqa: BLE001
             self.future.set_exception(error)

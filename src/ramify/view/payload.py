@@ -135,7 +135,9 @@ class RunView:
     def _about(self, runs: Sequence[RunPlace]) -> list[tuple[str, str]]:
         facts = [self._facts_of(run) for run in runs]
         if len(runs) == 1:
-            return [pair for pair in facts[0].about() if not (self._redact and pair[0] == "Folder")]
+            # A note may quote a prompt.
+            hidden = ("Folder", "Note") if self._redact else ()
+            return [pair for pair in facts[0].about() if pair[0] not in hidden]
         compared = flips_of(runs) if len(self._roots) > 1 else ()
         return [*((each.run.name, each.in_one_line()) for each in facts), *compared]
 
@@ -272,7 +274,12 @@ class RunView:
 
     def _facts_of(self, run: RunPlace) -> RunFacts:
         facts = self._facts.get(run.folder)
-        if facts is None or (run.kind in ("evaluation", "synthesis") and not facts.summary):
+        # Before its first line of metrics a run that trains looks like a rollout.
+        if (
+            facts is None
+            or facts.run != run
+            or (run.kind in ("evaluation", "synthesis") and not facts.summary)
+        ):
             facts = self._facts[run.folder] = RunFacts.read(run)
         return facts
 

@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,6 +28,9 @@ def price(item: str) -> str:
 
 def right(completions, answer):
     return [1.0] * len(completions)
+
+
+ROW = {"prompt": "what is 1 plus 1?", "answer": 2}
 
 
 def test_functions_become_the_tables_that_name_them():
@@ -55,6 +60,46 @@ def test_what_no_file_has_is_found_in_this_process_only():
         assert function_table(rule) == table
     with pytest.raises(ConfigError, match="a function of another Python session"):
         load_function(WITHOUT_FILE, "rule")
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_name_that_is_defined_again_is_another_function(tmp_path, monkeypatch, has_file):
+    monkeypatch.setitem(sys.modules, "own_cells", module := ModuleType("own_cells"))
+    path = tmp_path / "own_cells.py" if has_file else Path("<cell>")
+    if has_file:
+        path.write_text("# as it was when it began to run")
+
+    def defined(cell):
+        exec(compile(cell, str(path), "exec"), module.__dict__)
+        return module.own_rule, function_table(module.own_rule)
+
+    cells = (
+        "def own_rule(d): return 0.1",
+        "def own_rule(d): return 0.9",
+        # As in a loop over b.
+        "def own_rule(d, b=0.1): return b",
+        "def own_rule(d, b=0.9): return b",
+        "class own_rule:\n    def __call__(self, d): return 0.1",
+        "class own_rule:\n    def __call__(self, d): return 0.9",
+    )
+    rules = [defined(cell) for cell in cells[: 4 if has_file else 6]]
+    for rule, table in rules:
+        assert load_function(Path(table["path"]), table["function"]).function is rule
+    assert (rules[0][1]["function"] == "own_rule") == has_file
+    # A cell that runs again as it was has the name of before, so that a run goes on with it.
+    for cell, (_, table) in zip(cells, rules, strict=False):
+        assert defined(cell)[1] == table
+
+
+def test_a_file_that_was_changed_and_imported_again_keeps_its_names(tmp_path, monkeypatch):
+    path = tmp_path / "own_rules.py"
+    monkeypatch.setitem(sys.modules, "own_rules", module := ModuleType("own_rules"))
+    for chance in ("0.1", "0.9"):
+        path.write_text(f"def own_rule(d): return {chance}")
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+        table = function_table(module.own_rule)
+        assert (table["path"], table["function"]) == (str(path), "own_rule")
+        assert load_function(path, "own_rule").function is module.own_rule
 
 
 @pytest.mark.parametrize("kind", [rf.Rollout, rf.Learner, rf.Limits])
@@ -94,6 +139,8 @@ def test_keys_are_parameters_without_values_of_their_own(kind):
         (lambda: rf.Trainer("x", train="a.jsonl", reward=right, rollout=4), "rollout: expected a ramify.Rollout "),
         (lambda: rf.Trainer(None, train="a.jsonl", reward=right), "model: expected a folder or the id of a model, "),
         (lambda: rf.Trainer("x", train="a.jsonl", reward=right, tools=price).estimate(gpus=0), "estimate: gpus: "),
+        (lambda: rf.Trainer("x", train=[ROW], reward=right, dir="."), "dir: expected a folder of the run's own, got '.'. "),
+        (lambda: rf.Trainer("x", train=[ROW], reward=right, dir=f"{__file__}/run"), "dir: "),
         (lambda: rf.open_run(None), "open_run: expected the folder of a run, got None"),
         (lambda: rf.credit([], 3), "algorithm: expected a name, an object of ramify.algorithms such as ARPO(), "),
         (lambda: rf.credit([], rf.algorithms.ARPO), "algorithm: expected a name, an object of ramify.algorithms "),
@@ -146,7 +193,9 @@ def test_ranks_that_write_the_same_rows_at_once_name_one_whole_file(tmp_path):
 
 
 def test_a_column_that_is_not_there_names_those_that_are():
-    table = Table([{"step": 1, "loss": 0.5}])
-    assert table.column("loss") == [0.5]
+    # A step without a trajectory that counts has no mean reward.
+    table = Table([{"step": 1}, {"step": 2, "loss": 0.5}, {"step": 3}])
+    assert table.column("loss") == [None, 0.5, None]
+    assert table._repr_html_().count("<td>") == 6
     with pytest.raises(rf.RamifyError, match=r"'los'.*step, loss"):
         table.column("los")

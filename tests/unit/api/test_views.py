@@ -1,6 +1,9 @@
 """Trees that show themselves: paths, tables of tokens, short reprs and HTML without scripts."""
 
+import multiprocessing
+import shutil
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import ramify as rf
 from ramify.core.errors import DataError
 from ramify.core.records import Reward
 from random_trees import random_tree, sampled
+from viewed_runs import two_calls, write_training
 
 COLUMNS = ("node", "token", "id", "source", "mask", "logprob", "entropy", "advantage", "S+", "S-", "W")
 
@@ -74,6 +78,19 @@ def test_everything_is_short_and_has_no_script(tree):
         assert page.startswith(("<pre>", "<table>"))
 
 
+def test_a_forked_process_has_a_loop_of_its_own(tree):
+    assert rf.score(rf.Tree(tree), length).mean > 0
+    child = multiprocessing.get_context("fork").Process(target=rf.score, args=(rf.Tree(tree), length))
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
+
+
+def length(completions):
+    return [len(text) + 1 for text in completions]
+
+
 def test_frames_if_pandas_is_there(tree, monkeypatch):
     pandas = pytest.importorskip("pandas")
     view = scored(tree)
@@ -81,3 +98,23 @@ def test_frames_if_pandas_is_there(tree, monkeypatch):
     assert len(rf.Trees([view]).to_pandas()) == len(tree.trajectories)
     rows = [{"prompt": f"what is {n} ?", "answer": n, "kind": None if n else "x"} for n in range(3)]
     assert list(rf.problems(pandas.DataFrame(rows))) == list(rf.problems(rows))
+
+
+def test_credit_of_a_run_leaves_out_what_it_did_not_train_on(tmp_path):
+    traced = [two_calls(cycle(["a", "b"]), f"p{slot}", slot=slot) for slot in range(2)]
+    folder = write_training(tmp_path / "run", {1: [traced[0], replace(traced[1], advantages=None)]})
+    (folder / "recipe.toml").write_text('[model]\npath = "no/such/model"\n')
+    trees = rf.open_run(folder).trees(1)
+    assert [tree.credit is not None for tree in rf.credit(trees, "arpo")] == [True, False]
+    scored = rf.score(trees, lambda completions: list(range(len(completions))))
+    assert [tree.credit is not None for tree in rf.credit(scored, "arpo")] == [True, True]
+
+
+def test_a_run_shows_its_tokens_without_a_model(tmp_path, tokenizer_folder):
+    folder = write_training(tmp_path / "run", {1: [two_calls(cycle(["a", "b"]))]})
+    (folder / "recipe.toml").write_text('[model]\npath = "no/such/model"\n')
+    run = rf.open_run(folder)
+    assert run.trees(1)[0].tokens.column("token")[0] is None
+    shutil.copytree(tokenizer_folder, folder / "tokenizer")
+    run = rf.open_run(folder)
+    assert None not in run.trees(1)[0].tokens.column("token")

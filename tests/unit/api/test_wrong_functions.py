@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -63,6 +64,7 @@ def rewards():
         "cancels": (batch(raises(asyncio.CancelledError())), "it raised CancelledError"),
         "none": (batch(lambda c: None), "numbers, got NoneType"),
         "number": (batch(lambda c: 1.0), "numbers, got float"),
+        "mean": (batch(lambda c: np.mean([1.0] * len(c))), "numbers, got float64"),
         "short": (batch(lambda c: [1.0]), "one for each completion, got 1"),
         "nan": (batch(lambda c: [math.nan] * len(c)), "expected a number from -1e9 to 1e9 or None, got nan"),
         "text": (batch(lambda c: ["1"] * len(c)), "or None, got '1'"),
@@ -102,6 +104,36 @@ def test_a_reward(tree, name):
     check(str(caught.value), reason)
     if "single" in name or name in ("nan", "huge", "text"):
         assert ", trajectory '" in str(caught.value)
+
+
+def test_a_reward_that_fails_ends_the_calls_beside_it(tree):
+    ended = threading.Event()
+    fails = [True]
+
+    async def own_function(completions):
+        if fails:
+            raise KeyError(fails.pop())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(DataError, match="it raised KeyError"):
+        rf.score([tree, tree], own_function)
+    assert ended.wait(20)
+
+
+def test_an_async_reward_cannot_wait_for_its_own_loop(tree):
+    async def own_function(completions):
+        return [each.reward for each in rf.score(tree, "length")[0].trajectories]
+
+    async def with_twin(completions):
+        return [each.reward for each in (await rf.score_async(tree, "length"))[0].trajectories]
+
+    with pytest.raises(DataError) as caught:
+        rf.score(tree, own_function)
+    check(str(caught.value), "Await the twin of the method")
+    assert rf.score(tree, with_twin).mean == rf.score(tree, "length").mean
 
 
 def named(function):

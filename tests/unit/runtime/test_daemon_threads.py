@@ -36,6 +36,16 @@ def test_late_threads_leave_their_room_to_others():
     assert threads.late == 2
 
 
+def test_an_iterator_that_is_used_up_does_not_keep_the_waiter():
+    threads = DaemonThreads("environment x", 1)
+
+    async def main():
+        await asyncio.wait_for(threads.result(threads.submit(lambda: next(iter(())))), 20)
+
+    with pytest.raises(RuntimeError, match="it raised StopIteration"):
+        asyncio.run(main())
+
+
 def test_too_many_late_threads_end_the_run(monkeypatch):
     monkeypatch.setattr(daemon_threads, "MOST_LATE", 2)
     gate, begun = threading.Event(), threading.Semaphore(0)

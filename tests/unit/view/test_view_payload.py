@@ -130,6 +130,23 @@ def test_a_redacted_run_has_the_shape_and_no_text(tmp_path):
     assert not any(any(each["ids"]) for each in hidden["nodes"])
 
 
+def test_a_run_is_what_it_became(tmp_path):
+    folder = write_training(tmp_path / "rl", {1: [two_calls(words())]})
+    metrics = (folder / "metrics.jsonl").rename(tmp_path / "later")
+    view = RunView([folder])
+    kinds = [dict(view.run()["about"])["Kind"]]
+    metrics.rename(folder / "metrics.jsonl")
+    assert [*kinds, dict(view.run()["about"])["Kind"]] == ["rollout", "train"]
+
+
+def test_a_note_that_quotes_a_prompt_is_redacted(tmp_path):
+    folder = write_evaluation(tmp_path / "eval", [one_path("p0", 0, "said", 1.0)])
+    (folder / "summary.json").write_text('{"notes": ["1 of 1 prompts have the system message secret"]}')
+    plain, view = (RunView([folder], redact=redact).run() for redact in (False, True))
+    assert "secret" in dump(plain).decode()
+    assert "secret" not in dump(view).decode()
+
+
 def test_keys_of_services_are_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCH_API_KEY", "abcd-efgh-ijkl")
     folder = write_training(tmp_path / "rl", {1: [two_calls(cycle(["key abcd-efgh-ijkl !"]))]})

@@ -120,3 +120,20 @@ def test_what_has_not_changed_is_not_sent_again(client, folder):
         working = client.get("/api/run", headers=TOKEN | {"if-none-match": later.headers["etag"]})
     ended = client.get("/api/run", headers=TOKEN | {"if-none-match": working.headers["etag"]})
     assert [answer.json()["live"] for answer in (later, working, ended)] == [False, True, False]
+
+
+def test_what_is_written_while_the_page_is_made_is_in_the_next_answer(folder):
+    class AtWork(RunView):
+        """A run whose last step ends just after its page was made."""
+
+        def run(self):
+            value = super().run()
+            write_trees(folder / "trees" / "000002.jsonl", [two_calls(cycle(HOSTILE), step=1)])
+            return value
+
+    app = make_app(AtWork([folder]), Bundle("<p>page</p>", "script", "style"), "right")
+    client = TestClient(app, base_url="http://127.0.0.1:8123", raise_server_exceptions=False)
+    first = client.get("/api/run", headers=TOKEN)
+    assert [source["step"] for source in first.json()["sources"]] == [1]
+    later = client.get("/api/run", headers=TOKEN | {"if-none-match": first.headers["etag"]})
+    assert [source["step"] for source in later.json()["sources"]] == [1, 2]
