@@ -220,20 +220,20 @@ def test_an_evaluation_says_what_is_wrong_with_its_reward_and_its_problems(task,
 
     limits = rf.Limits(max_prompt_tokens=200, max_tokens=16, max_calls=1)
     policy = rf.Policy(caller, threads=1, deterministic=True)
-    one, other = ([{"prompt": f"what is {n} ?", "answer": str(n)}] for n in (1, 2))
+    first, second = ([{"prompt": f"what is {n} ?", "answer": str(n)}] for n in (1, 2))
     search = rf.tools.LocalSearch(corpus=task.parent / "passages.jsonl", top_k=1)
     with rf.Agent(policy, tools=search, limits=limits) as agent:
-        with pytest.raises(ConfigError, match='reward: "length" does not tell right from wrong'):
-            rf.evaluate(agent, one, reward="length")
+        with pytest.raises(ConfigError, match='tells right from wrong, "length" does not'):
+            rf.evaluate(agent, first, reward="length")
         with pytest.raises(
             DataError, match=r"none of 1 problems worked; the first: .* raised ValueError: no"
         ):
-            rf.evaluate(agent, other, reward=picky)
+            rf.evaluate(agent, second, reward=picky)
         with pytest.warns(RuntimeWarning) as warned:
-            both = rf.evaluate(agent, [*one, *other], reward=picky)
+            both = rf.evaluate(agent, [*first, *second], reward=picky)
         # Rows without an id have the same ones in both.
         with pytest.raises(DataError, match="compare: the results are of different problems"):
-            rf.compare(rf.evaluate(agent, one), rf.evaluate(agent, other))
+            rf.compare(rf.evaluate(agent, first), rf.evaluate(agent, second))
     assert both.score == 0.5
     texts = [str(each.message) for each in warned]
     assert any("evaluate: failed and skipped: problem" in text for text in texts)

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -141,7 +141,7 @@ def _evaluate(agent: Agent, data: Any, attempts: int, reward: Any) -> Results:  
 
     section = reward_section(reward, "evaluate")
     decides = _deciding_part(section)
-    listed: Sequence[Problem] = tuple(problems(data) if _is_data(data) else data)
+    listed: tuple[Problem, ...] = tuple(problems(data) if _is_data(data) else data)
     counts = Counter(problem.id for problem in listed)
     if shared := [name for name, count in counts.items() if count > 1]:
         raise DataError(

@@ -181,13 +181,13 @@ def test_ranks_that_write_the_same_rows_at_once_name_one_whole_file(tmp_path):
     rows = [{"prompt": f"{i}?", "completion": "a" * 1000} for i in range(200)]
     begin = threading.Barrier(4)
 
-    def place(_):
+    def rows_file(_):
         begin.wait()
         return rf.SFT("m", train=rows, dir=tmp_path / "run").config.data.train
 
     with ThreadPoolExecutor(4) as ranks:
         for _ in range(5):
-            (path,) = set(ranks.map(place, range(4)))
+            (path,) = set(ranks.map(rows_file, range(4)))
             assert [json.loads(line) for line in path.read_text().splitlines()] == rows
     assert list((tmp_path / "run.rows").iterdir()) == [path]
 
