@@ -231,7 +231,7 @@ def _rollout_rows(trees: StepTrees | None) -> tuple[MetricsRow, ...]:
 def _recipe(folder: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(read_small_file(folder / RECIPE).decode())
-    except (OSError, ValueError):
+    except (DataError, ValueError):
         return {}
 
 
