@@ -64,7 +64,7 @@ def rewards():
         "cancels": (batch(raises(asyncio.CancelledError())), "it raised CancelledError"),
         "none": (batch(lambda c: None), "numbers, got NoneType"),
         "number": (batch(lambda c: 1.0), "numbers, got float"),
-        "mean": (batch(lambda c: np.mean([1.0] * len(c))), "numbers, got float64"),
+        "mean": (batch(lambda c: np.mean([1.0] * len(c))), "numbers, got float"),
         "short": (batch(lambda c: [1.0]), "one for each completion, got 1"),
         "nan": (batch(lambda c: [math.nan] * len(c)), "expected a number from -1e9 to 1e9 or None, got nan"),
         "text": (batch(lambda c: ["1"] * len(c)), "or None, got '1'"),
