@@ -57,9 +57,9 @@ def save(root, model_path, of, **changes):
         RunFolder(root),
     )
     of.step, of.skipped_in_a_row = 28, 3
+    identity = folder.begin(record_of(checked), {"made_from": {}, "made_with": [{}]})
     for step in range(1, STATE.step + 1):
         folder.metrics.append(step, {"loss": 1.0})
-    identity = folder.begin(record_of(checked), {"made_from": {}, "made_with": [{}]})
     Saver(folder, of, companion_files(model_path), start.tokenizer, identity, checked.run, 100).save(STATE)
     return root
 
@@ -221,6 +221,7 @@ def test_a_damaged_checkpoint_is_neither_resumed_nor_trained_on_in_another_run(t
 
 def test_lost_checkpoints_are_missed_from_the_step_after_the_first_that_was_due(tmp_path, model_folder):
     folder = RunFolder(tmp_path)
+    folder.begin(record_of(recipe(tmp_path, model_folder)), {"made_from": {}, "made_with": [{}]})
     for step in range(1, 6):
         folder.metrics.append(step, {"loss": 1.0})
     assert begin(tmp_path, model_folder).record is None
