@@ -119,7 +119,7 @@ class ToolsSection(Section):
         if self.search_of and self.search is None:
             raise ValueError("search_of: takes the place of [tools.search], which is missing")
         for name, section in (self.search_of or {}).items():
-            for key in ("max_calls", "limit_reply", "repeat_reply"):
+            for key in ("max_calls", "limit_reply", "repeat_reply", "hedge_seconds"):
                 if section.is_changed(key):
                     raise ValueError(f"search_of.{name}.{key}: that of [tools.search] holds. Remove it.")
         if self.cache is not None and self.search is None:

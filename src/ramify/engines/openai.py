@@ -12,7 +12,7 @@ are broken up first. Untested on real services.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NotRequired, TypedDict, Unpack
+from typing import ClassVar, NotRequired, TypedDict, TypeVar, Unpack
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import ConfigError, EngineError
@@ -23,6 +23,8 @@ from ramify.net.client import HttpClient
 from ramify.net.exchange import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.servers import Servers
+
+Value = TypeVar("Value")
 
 FILTERED = "content_filter"
 """Finish reason of a turn that the service's filter stopped; the turn counts as ended there."""
@@ -39,6 +41,8 @@ _FAILURE_ADVICE = {
 }
 _ALL_TOKENS = -1
 """`top_k` for no limit, in vLLM and SGLang."""
+_MOST_ANSWERS = 3
+"""One malformed answer in a long run should not end it, a service that gives no other should."""
 _SEED_BITS = (1 << 31) - 1
 """Bits of a seed that every service accepts."""
 _PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
@@ -141,6 +145,24 @@ class TextService:
                 if note := defaults_note(self._served.takes_filters, request.filters):
                     self._note(note)
 
+    async def _answer(
+        self, body: Mapping[str, Json], request: Request, read: Callable[[Answer], Value]
+    ) -> Value:
+        """Return what `read` makes of the answer; a service that gives a malformed one is asked again.
+
+        Raises:
+            RequestFailedError: The request failed for good, or each of `_MOST_ANSWERS` answers is malformed.
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        left = _MOST_ANSWERS
+        while True:
+            try:
+                return read(await self._post(body, request))
+            except RequestFailedError as failed:
+                left -= 1
+                if failed.kind is not FailureKind.MALFORMED or not left:
+                    raise
+
     async def _post(self, body: Mapping[str, Json], request: Request) -> Answer:
         # Later turns of a trajectory, and the other attempts at its problem, begin with tokens that a server has cached.
         preferred = request.priority[0] if request.priority else None
@@ -210,7 +232,7 @@ class OpenAIEngine(TextService):
         controls = self._renderer.tools_of(request.tools).controls
         try:
             body["prompt"] = list(ids) if await self._reads_ids(body, request) else controls.broken(ids)
-            text, finish = _completion(await self._post(body, request), request.stops)
+            text, finish = await self._answer(body, request, lambda answer: _completion(answer, request.stops))
         except RequestFailedError as failed:
             refusal = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
             for words, advice in FILTER_ADVICE:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Unpack
 
 from ramify.chat.conversation import AssistantCall, AssistantTurn, Line
@@ -100,7 +101,8 @@ class OpenAIChatEngine(TextService):
         while True:
             body = self._body(settings, lines, offered)
             try:
-                reply = read_chat_reply(await self._post(body, request), request.stops, "stop" in body)
+                read = partial(read_chat_reply, stops=request.stops, sent="stop" in body)
+                reply = await self._answer(body, request, read)
             except RequestFailedError as failed:
                 self._learn_from(failed, body)
                 continue

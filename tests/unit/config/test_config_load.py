@@ -220,6 +220,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("engine={name='scripted'}", "engine.script: expected a value, found none"),
         ("tools.search_of={gaia={provider='bing'}}", "tools.search_of.gaia.provider: expected one of local, dense, retriever, brightdata, serper, searxng, got 'bing'"),
         ("tools.search_of={local={provider='local'}}", "tools.search_of.local.corpus: expected a value, found none"),
+        ("tools.search_of={gaia={corpus='p.jsonl', hedge_seconds=1}}", "tools.search_of.gaia.hedge_seconds: that of [tools.search] holds. Remove it."),
         ("environments={game={type='gym'}}", "environments.game.type: expected one of own, mcp, openenv, got 'gym'"),
         ("environments={game={pth='a', function='A'}}", "environments.game.pth: unknown key, did you mean path?"),
         ("rollout.m=9", "rollout.m: expected at most n = 8, got 9"),

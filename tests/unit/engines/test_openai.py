@@ -27,7 +27,10 @@ def renderer(tokenizer_folder):
 
 
 def ask(renderer, reply, key=None, ids=True, notes=None, models=None, served=None, **changes):
-    """Return what the engine makes of one reply, and its requests after the probe; `ids`: the service takes token ids."""
+    """Return what the engine makes of one reply, or of what `reply()` returns; and its requests after the probe.
+
+    `ids`: the service takes token ids.
+    """
     tokenizer = renderer.tokenizer
     request = Request(tokenizer.encode("<|im_start|>user\nwhat ?"), 2**62 + 5, 40, STOPS, temperature=0.5)
 
@@ -37,7 +40,7 @@ def ask(renderer, reply, key=None, ids=True, notes=None, models=None, served=Non
             return models
         body = received.json()
         if not body.get("echo"):
-            return reply
+            return reply() if callable(reply) else reply
         assert body["max_tokens"] == 1
         if callable(ids):
             return ids(body)
@@ -184,6 +187,16 @@ def test_a_cut_turn_and_one_that_our_tokens_make_longer(renderer):
 def test_what_is_no_completion_ends_the_run_in_words(renderer, reply, message):
     with pytest.raises(EngineError, match=message):
         ask(renderer, reply)
+
+
+@pytest.mark.parametrize("odd", [as_json({"choices": []}), choice("x", "error"), choice(None)])
+def test_a_malformed_answer_or_two_do_not_end_a_run(renderer, odd):
+    replies = iter([odd, odd, choice("hm")])
+    done, requests = ask(renderer, lambda: next(replies))
+    assert renderer.decode(done.token_ids) == "hm<|im_end|>"
+    assert len(requests) == 3
+    with pytest.raises(EngineError, match="expected"):
+        ask(renderer, iter([odd, odd, odd, choice("hm")]).__next__)
 
 
 def test_it_says_what_it_cannot_do(renderer):

@@ -463,6 +463,19 @@ def test_what_is_no_answer_ends_the_run_in_one_line(tags, reply, message):
     assert "\n" not in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    "odd", [as_json({"choices": []}), chosen({"content": "x"}, "error"), Reply(200, b"<html>")]
+)
+def test_a_malformed_answer_or_two_do_not_end_a_run(tags, odd):
+    replies = iter([odd, odd, "hm"])
+    turns, bodies = ask(tags, lambda *_: next(replies))
+    assert turns == [("hm<|im_end|>", Finish.EOS)]
+    assert len(bodies) == 3
+    replies = iter([odd, odd, odd, "hm"])
+    with pytest.raises(EngineError, match="expected"):
+        ask(tags, lambda *_: next(replies))
+
+
 def test_a_wrong_address_names_the_key(tags):
     with (
         chat_service(lambda *_: "hm") as server,
