@@ -1,17 +1,20 @@
 """The research loop in Python: the bits of the same recipe under `ramify train`, in a thread, and in a running event loop."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import threading
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import ramify as rf
 from e2e_runs import TRAIN, overrides, write_task
 from ramify.cli import main
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, DataError
 from ramify.obs.trace import read_trees
 from ramify.runs.run_folder import RunFolder
 
@@ -166,6 +169,40 @@ def test_in_a_thread_and_in_a_running_loop(task, caller):
     assert [tree.core for tree in first] != [tree.core for tree in second]
     for ours, theirs in zip(results["thread"], results["loop"], strict=True):
         assert [tree.core for tree in ours] == [tree.core for tree in theirs]
+
+
+def test_trees_of_another_tokenizer_are_refused(task, caller, tmp_path):
+    policy = policy_of(caller)
+    with agent_of(policy, task.parent) as agent:
+        trees = rf.score(agent.rollout("what is 12 plus 30 ?", n=2), rf.rewards.Length())
+    other = tmp_path / "other"
+    shutil.copytree(caller, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["what"], ids["is"] = ids["is"], ids["what"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(DataError, match=r"update: problem .*tokens are those of another model's tokenizer"):
+        policy_of(other).update(trees)
+    assert policy.update(trees).step == 1
+
+
+def test_an_agent_that_cannot_be_made_closes_its_tools(task, caller, tmp_path):
+    tools = [
+        rf.tools.LocalSearch(corpus=task.parent / "passages.jsonl"),
+        rf.tools.Cache(path=tmp_path / "cache.sqlite"),
+    ]
+    policy = policy_of(caller)
+    with rf.Agent(policy, tools=tools, limits=rf.Limits(max_prompt_tokens=200, max_tokens=64)):
+        assert is_open(tmp_path)
+    assert not is_open(tmp_path)
+    with pytest.raises(ConfigError, match="positions"):
+        rf.Agent(policy, tools=tools, limits=rf.Limits(max_tokens=1_000_000))
+    assert not is_open(tmp_path)
+
+
+def is_open(folder):
+    """Whether this process has a file of the folder open."""
+    return any(str(folder) in os.path.realpath(each) for each in Path("/proc/self/fd").iterdir())
 
 
 def test_in_16_bits_a_policy_writes_or_trains_an_adapter(model_folder):

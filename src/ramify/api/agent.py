@@ -122,17 +122,25 @@ class Agent:
         self._parts = run(self._open(check_recipe(_WorldTables, merged({}, tables), "Agent"), rewriters))
 
     async def _open(self, world: _WorldTables, rewriters: Sequence[Any]) -> "AgentParts":
-        from ramify.algos.branch_rules import FlatBrancher
-        from ramify.assemble.agent import build_agent
-        from ramify.assemble.model import build_tokenizer, require_positions
         from ramify.assemble.tools import build_tools
-        from ramify.chat.renderers import renderer_for
 
         if world.tools.python is not None:
             # As on the command line: no program of the model may read this process, which holds keys and computes rewards.
             forbid_inspection()
-        policy = self.policy
         self._toolbox = await asyncio.to_thread(build_tools, world.tools, world.sandbox, world.environment)
+        try:
+            return self._built(rewriters)
+        except BaseException:
+            await self._toolbox.close()
+            raise
+
+    def _built(self, rewriters: Sequence[Any]) -> "AgentParts":
+        from ramify.algos.branch_rules import FlatBrancher
+        from ramify.assemble.agent import build_agent
+        from ramify.assemble.model import build_tokenizer, require_positions
+        from ramify.chat.renderers import renderer_for
+
+        policy = self.policy
         folder = policy.config.folder
         self._renderer = renderer_for(policy.config.dialect, build_tokenizer(folder, computes=True))
         self._renderer.check_tools(self._toolbox.specs)

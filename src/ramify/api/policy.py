@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,10 +24,12 @@ from ramify.engines.configs import EngineConfig, TrainingEngineConfig
 from ramify.learner.configs import OptimizerConfig
 from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.model_path import fetch_model
+from ramify.runs.recorded_trees import require_tokenizer
 
 if TYPE_CHECKING:
     from ramify.api.trees import Trees
     from ramify.assemble.recorded_credit import TreeCredit
+    from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner import update as learners
     from ramify.learner.learning import Learning
     from ramify.learner.parallel import Ranks
@@ -175,6 +178,12 @@ class Policy:
         """The transformers model, which engine and learner share."""
         return self._ranks.worker.model
 
+    @cached_property
+    def _tokenizer(self) -> "ChatTokenizer":
+        from ramify.assemble.model import build_tokenizer
+
+        return build_tokenizer(self.config.folder)
+
     def __repr__(self) -> str:
         return short(f"Policy({str(self.config.path)!r}, dialect={self.config.dialect!r}, step={self.step})")
 
@@ -196,7 +205,7 @@ class Policy:
             algorithm: A name or an object of `ramify.algorithms`.
 
         Raises:
-            UserError: The trees have no rewards, or the algorithm cannot be used.
+            UserError: The trees have no rewards or are of another tokenizer, or the algorithm cannot be used.
             TrainingError: The update cannot be made; the message says why.
         """
         from ramify.api.trees import as_trees
@@ -209,6 +218,10 @@ class Policy:
         section, trees = self._corrected(algorithm_section(algorithm)), as_trees(trees, "update")
         if not trees:
             raise DataError("update: there is no tree. Grow some with agent.rollout")
+        for tree in trees:
+            require_tokenizer(
+                f"update: problem {tree.problem.id!r}", tree.core.nodes[0], self._tokenizer.decode
+            )
         per_step = self._settings.others.get("problems_per_minibatch") or max(len(trees), 1)
         learning = self._learning(section, trees, per_step)
         self._prepare(learning.learner, trees)

@@ -12,6 +12,7 @@ are broken up first. Untested on real services.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, NotRequired, TypedDict, TypeVar, Unpack
 
 from ramify.chat.renderer import ChatRenderer
@@ -232,7 +233,7 @@ class OpenAIEngine(TextService):
         controls = self._renderer.tools_of(request.tools).controls
         try:
             body["prompt"] = list(ids) if await self._reads_ids(body, request) else controls.broken(ids)
-            text, finish = await self._answer(body, request, lambda answer: _completion(answer, request.stops))
+            text, finish = await self._answer(body, request, partial(_completion, stops=request.stops))
         except RequestFailedError as failed:
             refusal = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
             for words, advice in FILTER_ADVICE:

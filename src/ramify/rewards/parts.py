@@ -207,7 +207,7 @@ class FunctionPart:
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise ConfigError(f"reward {self.name}: it yields. Expected a function that returns its values")
         try:
-            parameters = inspect.signature(self.function).parameters
+            parameters = self._parameters
         except ValueError:
             raise ConfigError(
                 f"reward {self.name}: its parameters cannot be read. Call it in a function of your own"
@@ -218,12 +218,18 @@ class FunctionPart:
     @property
     def columns(self) -> frozenset[str]:
         """The parameters, which may name columns of the data."""
-        return frozenset(inspect.signature(self.function).parameters)
+        return frozenset(self._parameters)
+
+    @property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Those that can be given by name, so not `*args`."""
+        parameters = inspect.signature(self.function).parameters
+        return {key: each for key, each in parameters.items() if each.kind is not each.VAR_POSITIONAL}
 
     @property
     def reads_any(self) -> bool:
         """True if the function can read any column."""
-        return bool(self.columns & _ANY_COLUMN) or _takes_all(inspect.signature(self.function).parameters)
+        return bool(self.columns & _ANY_COLUMN) or _takes_all(self._parameters)
 
     def check_columns(self, columns: Iterable[str]) -> None:
         """Check that problems with these columns have all that the function needs.
@@ -231,7 +237,7 @@ class FunctionPart:
         Raises:
             DataError: It needs another parameter; lists those that there are.
         """
-        names = inspect.signature(self.function).parameters.keys()
+        names = self._parameters.keys()
         if names >= _ONE:
             offered: Iterable[str] = (*_ONE, "data_source", "extra_info")
         elif names & _SINGLE and not names & _BATCH:
@@ -249,7 +255,7 @@ class FunctionPart:
         """
         if not trajectories:
             return []
-        names = inspect.signature(self.function).parameters.keys()
+        names = self._parameters.keys()
         if names >= _ONE:
             offer = self._of_one
         elif names & _SINGLE and not names & _BATCH:
@@ -329,7 +335,7 @@ class FunctionPart:
         Raises:
             DataError: It needs another one.
         """
-        parameters = inspect.signature(self.function).parameters
+        parameters = self._parameters
         if _takes_all(parameters):
             return offered
         for key, parameter in parameters.items():

@@ -79,7 +79,7 @@ def require_tokenizer(where: object, prompt: Node, decode: Callable[[Sequence[in
     """
     if decode(prompt.token_ids) != prompt.text:
         raise DataError(
-            f"{where}: its tokens are those of another model's tokenizer. Set model.path to the model that wrote them."
+            f"{where}: its tokens are those of another model's tokenizer. Use the model that wrote them."
         )
 
 

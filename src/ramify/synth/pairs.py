@@ -17,7 +17,7 @@ from ramify.core.records import ScoredTree
 from ramify.core.tree import Node, Source, Trajectory, Tree, TreeKey
 from ramify.data.examples import is_prefix_pair
 from ramify.files.durable import dump_line, replace_pieces
-from ramify.runs.recorded_trees import trajectory_at
+from ramify.runs.recorded_trees import require_tokenizer, trajectory_at
 from ramify.synth.rows import is_right
 
 ALL_RIGHT, NEVER_RIGHT, TOO_LONG, PAIRED = "all right", "never right", "too long", "with pairs"
@@ -151,8 +151,8 @@ def choose_pairs(
     outcomes: defaultdict[str, set[str]] = defaultdict(set)
     best: defaultdict[str, list[tuple[tuple[float, int], int, Pair, tuple[str, TreeKey]]]] = defaultdict(list)
     for number, (file, scored) in enumerate(trees):
-        _check(file, scored.tree, decode)
         question = scored.tree.problem.id
+        require_tokenizer(f"{file}: problem {question!r}", scored.tree.nodes[0], decode)
         outcome, pairs = rule.choose(scored)
         outcomes[question].add(outcome)
         if not _is_exact(scored.tree):
@@ -166,15 +166,6 @@ def choose_pairs(
             of_trees[tree].append(pair)
     num_encoded = sum(len(pairs) for tree, pairs in of_trees.items() if tree in encoded)
     return ChosenPairs(of_trees, Counter(map(_question_outcome, outcomes.values())), num_encoded)
-
-
-def _check(file: str, tree: Tree, decode: Callable[[Sequence[int]], str]) -> None:
-    prompt = tree.nodes[0]
-    if decode(prompt.token_ids) != prompt.text:
-        raise DataError(
-            f"{file}: problem {tree.problem.id!r}: this tokenizer does not decode its tokens to its text. Use the tokenizer of "
-            "the model that the tree was grown with"
-        )
 
 
 def _is_exact(tree: Tree) -> bool:

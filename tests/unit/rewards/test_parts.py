@@ -148,6 +148,18 @@ def test_functions_take_what_they_name() -> None:
     }
     assert run(PartsReward(None, [WeightedPart(part)])) == ()
 
+    def wrapped(completions, *args, **columns):
+        return [len(args) + len(columns["level"])] * len(completions)
+
+    def single(completion, *args):
+        return completion.count("5") + len(args)
+
+    for function in (wrapped, single):
+        part = FunctionPart(function, "mine")
+        part.check_columns(["level"])
+        [result] = run(PartsReward(None, [WeightedPart(part)]), ended("5", level=2))
+        assert result.value == 1.0
+
 
 @pytest.mark.parametrize(
     ("returned", "message"),

@@ -293,7 +293,7 @@ def test_ids_of_another_tokenizer_are_refused(scored):
     with pytest.raises(RowError, match="another model's tokenizer"):
         check_tokenizer(read_recorded_pair(rows[0]), tokenizer.decode, tokenizer.vocab_size)
     _, trees = scored
-    with pytest.raises(DataError, match="does not decode its tokens to its text"):
+    with pytest.raises(DataError, match="its tokens are those of another model's tokenizer"):
         choose_pairs([("f", trees[0])], RULE, lambda ids: "x")
 
 
