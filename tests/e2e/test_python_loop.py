@@ -201,7 +201,7 @@ def test_an_agent_that_cannot_be_made_closes_its_tools(task, caller, tmp_path):
 
 
 def is_open(folder):
-    """Whether this process has a file of the folder open."""
+    """Return True if this process has a file of the folder open."""
     return any(str(folder) in os.path.realpath(each) for each in Path("/proc/self/fd").iterdir())
 
 
