@@ -111,6 +111,8 @@ def test_a_run_of_lambdas_says_that_only_python_can_go_on(task, tmp_path, forked
         "no file has these functions at its top, so only Python can go on with this run"
         in capsys.readouterr().out
     )
+    with pytest.raises(ConfigError, match="go on with resume=True or name a new folder"):
+        trainer.train(steps=2)
     run = trainer.train(steps=2, resume=True)
     assert len(run.metrics) == 2
     status, _, err = forked("train", run.dir / "recipe.toml", "--resume")

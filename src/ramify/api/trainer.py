@@ -33,7 +33,7 @@ from ramify.config.load import check_recipe, read_toml, resolved
 from ramify.config.other_runs import trained_dialect
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import ConfigError, RunInterruptedError
+from ramify.core.errors import ConfigError, RamifyError, RunInterruptedError
 from ramify.files.durable import make_folder
 from ramify.files.user_code import needs_process
 from ramify.sandbox.kernel import forbid_inspection
@@ -144,7 +144,10 @@ class _Training:
             try:
                 train_here(lambda: recipe, console, resume=resume)
             except RunInterruptedError as stopped:
-                raise KeyboardInterrupt(str(stopped)) from None
+                raise KeyboardInterrupt(_in_python(str(stopped))) from None
+            except RamifyError as error:
+                error.args = tuple(_in_python(str(each)) for each in error.args)
+                raise
         return open_run(recipe.run.dir)
 
     async def train_async(self, steps: int | None = None, resume: bool = False) -> Run:
@@ -368,6 +371,11 @@ def _data(train: Any, run_dir: Path) -> Any:  # noqa: ANN401 - a place or rows
         path = write_rows(train, Path(own), "train")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         return str(path.replace(folder / f"train-{digest}.jsonl"))
+
+
+def _in_python(message: str) -> str:
+    """Return a message of the training loop in words of this interface."""
+    return message.replace("--resume", "resume=True")
 
 
 def _session_functions(table: Any) -> set[str]:  # noqa: ANN401 - any value of a recipe
