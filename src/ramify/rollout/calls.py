@@ -213,8 +213,12 @@ async def _answer(session: EnvironmentSession, call: ToolCall) -> ToolResult:
         raise TypeError("its answer has no text or no status")
     if not isinstance(answer.info, Mapping) or (answer.info and not _keeps(answer.info)):
         raise TypeError("the info of its answer would not come back from JSON as it was")
-    if not is_paid(answer.reward) or not isinstance(answer.ends, bool):
-        raise TypeError("the reward of its answer is not a finite number, or `ends` is not a bool")
+    if not is_paid(answer.reward) or not all(
+        isinstance(mark, bool) for mark in (answer.ends, answer.ambiguous)
+    ):
+        raise TypeError(
+            "the reward of its answer is not a finite number, or `ends` or `ambiguous` is not a bool"
+        )
     return replace(answer, call_id=call.id)
 
 

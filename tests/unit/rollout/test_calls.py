@@ -133,6 +133,8 @@ class Mute(Exception):
         (giving(ToolResult("x", ToolStatus.OK, "text", {"at": float("nan")})), "would not come back"),
         (giving(ToolResult("x", ToolStatus.OK, "text", [1])), "would not come back from JSON"),
         (giving(ToolResult("x", ToolStatus.OK, "text", {3: 4})), "would not come back from JSON"),
+        (giving(ToolResult("x", ToolStatus.OK, "text", ends=1)), "`ambiguous` is not a bool"),
+        (giving(ToolResult("x", ToolStatus.OK, "text", ambiguous=1)), "`ambiguous` is not a bool"),
     ],
 )
 def test_a_tool_that_breaks_its_promise_is_an_error_that_the_policy_reads(
