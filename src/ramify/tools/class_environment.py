@@ -99,7 +99,8 @@ class ClassEnvironment:
         await instance.create(partial(self.make, problem))
         try:
             opening = await self._reset(instance, problem, arguments)
-            return ClassSession(self, instance, opening, _number(instance.state))
+            # With `get_reward` an attribute `reward` is the class's own, and may be anything.
+            return ClassSession(self, instance, opening, 0.0 if self.scores else _number(instance.state))
         except BaseException:
             await instance.give_up()
             raise

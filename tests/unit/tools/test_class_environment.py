@@ -210,8 +210,15 @@ def test_a_branch_by_fork_and_one_by_replay_give_the_same_tree(tokenizer_folder)
     assert forked == replayed
 
 
-def test_a_class_for_trl_runs_unchanged(tokenizer_folder):
-    environment = environment_from(TrlCounter)
+class TrlCounterWithHistory(TrlCounter):
+    """Beside `get_reward`, `reward` is its own."""
+
+    reward: ClassVar = ["none yet"]
+
+
+@pytest.mark.parametrize("source", [TrlCounter, TrlCounterWithHistory])
+def test_a_class_for_trl_runs_unchanged(tokenizer_folder, source):
+    environment = environment_from(source)
     spec = environment.tools["add"]
     assert (spec.description, spec.parameters["required"]) == ("Adds to the total.", ["amount"])
     assert spec.parameters["properties"]["amount"] == {"type": "integer", "description": "The amount to add."}
