@@ -138,14 +138,20 @@ class ShuffledBrancher(Memoryless):
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide as the rule would at the delta of a candidate drawn from the paired run's."""
-        deltas = self.run.deltas(candidate.step)
-        # A draw of its own: the rule below tosses with the candidate's, which must not have chosen the delta too.
-        draw = uniform(stream("shuffled", int(candidate.draw * 2**53)))
+        step = candidate.step
         # Deltas are against the first turn: with this entropy the last one has the delta that was drawn.
-        entropy = candidate.turns[0].lower + deltas[int(draw * len(deltas))]
+        entropy = candidate.turns[0].lower + self._delta(step, candidate.draw)
         last = replace(candidate.turns[-1], lower=entropy, upper=entropy)
         shuffled = replace(candidate, turns=(*candidate.turns[:-1], last))
-        return replace(self.inner.propose(shuffled, history), entropy_acted=False)
+        # Decisions hold the deltas that were measured; AEPO's penalty asks for those that the rule decided by.
+        decided = [replace(each, entropy_delta=self._delta(step, each.draw)) for each in history]
+        return replace(self.inner.propose(shuffled, decided), entropy_acted=False)
+
+    def _delta(self, step: int, draw: float) -> float:
+        """Return the delta that the candidate with this draw gets."""
+        deltas = self.run.deltas(step)
+        # A draw of its own: the rule tosses with the candidate's, which must not have chosen the delta too.
+        return deltas[int(uniform(stream("shuffled", int(draw * 2**53))) * len(deltas))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

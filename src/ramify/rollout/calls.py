@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ramify.core.errors import ContentError, RamifyError, SignalInterrupt
-from ramify.core.json_text import cut_to
+from ramify.core.json_text import cut_to, parse_json
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
@@ -133,9 +133,12 @@ async def run_calls(
     for call in calls:
         if any(result.ends for result in results):
             text = f"The call to {call.name} was not run: the environment had ended the trajectory."
-            results.append(ToolResult(call.id, ToolStatus.ERROR, text))
+            result = ToolResult(call.id, ToolStatus.ERROR, text)
         else:
-            results.append(await _run_call(parts, key, node, call, session))
+            result = await _run_call(parts, key, node, call, session)
+        # A user's own tool may fail with an address that holds a key, which no model or trace should see. A name may be long too.
+        result = replace(result, text=redact(result.text))
+        results.append(_shortened(result, parts.limits.max_result_chars))
     return tuple(results)
 
 
@@ -147,14 +150,14 @@ async def _run_call(
         return ToolResult(call.id, ToolStatus.MALFORMED, text)
     spec = session.tools.get(call.name)
     if spec is None:
-        tools = ", ".join(list(session.tools)[:_MOST_NAMED])
+        names = list(session.tools)
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        tools = ", ".join(names[:_MOST_NAMED]) + more
         text = f"There is no tool named {call.name}." + (f" The tools are: {tools}." if tools else "")
         return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, text)
     with parts.waits.on(call.name):
         answer, issued = await _ask(session, call, spec)
     result = _typed(answer, call, spec)
-    # A user's own tool may fail with an address that holds a key, which no model or trace should see.
-    result = _shortened(replace(result, text=redact(result.text)), parts.limits.max_result_chars)
     clock = issued[0].clock
     services = service_outcomes(result.info)
     for call_issue in issued:
@@ -213,8 +216,12 @@ async def _answer(session: EnvironmentSession, call: ToolCall) -> ToolResult:
         raise TypeError("its answer has no text or no status")
     if not isinstance(answer.info, Mapping) or (answer.info and not _keeps(answer.info)):
         raise TypeError("the info of its answer would not come back from JSON as it was")
-    if not is_paid(answer.reward) or not isinstance(answer.ends, bool):
-        raise TypeError("the reward of its answer is not a finite number, or `ends` is not a bool")
+    if not is_paid(answer.reward) or not all(
+        isinstance(mark, bool) for mark in (answer.ends, answer.ambiguous)
+    ):
+        raise TypeError(
+            "the reward of its answer is not a finite number, or `ends` or `ambiguous` is not a bool"
+        )
     return replace(answer, call_id=call.id)
 
 
@@ -224,9 +231,9 @@ def is_paid(reward: object) -> bool:
 
 
 def _keeps(info: Mapping[str, Any]) -> bool:
-    """Return True if `info` survives a round trip through JSON unchanged."""
+    """Return True if `info` survives a round trip through JSON unchanged, and is not too deep for a trace."""
     try:
-        return bool(json.loads(json.dumps(info, allow_nan=False, default=dict)) == info)
+        return bool(parse_json(json.dumps(info, allow_nan=False, default=dict)) == info)
     except (TypeError, ValueError, RecursionError):
         return False
 

@@ -333,7 +333,7 @@ class _Session:
         result = await self.inner.call(call)
         # With a failure of its own the sandbox never ran the program.
         program = call.arguments.get(ARGUMENT) if call.name == TOOL and "failure" not in result.info else None
-        if result.status not in _CORRECTED or not isinstance(program, str) or not self.left:
+        if result.status not in _CORRECTED or result.ends or not isinstance(program, str) or not self.left:
             return result
         self.left -= 1
         # Neither a model nor a trace should see a key.
@@ -343,9 +343,12 @@ class _Session:
         except UnhelpfulError as unhelpful:
             return _noted(result, debugger=f"{unhelpful}")
         again = await self.inner.call(replace(call, arguments={**call.arguments, ARGUMENT: program}))
+        # Both runs acted in the world: the turn is paid for both, and the second may have ended it.
+        paid, ends = result.reward + again.reward, again.ends
         if again.status not in _RAN:
-            return _noted(result, debugger="the corrected program failed too", program=program)
-        return _noted(again, debugger="corrected", program=program, error=error)
+            failed = replace(result, reward=paid, ends=ends)
+            return _noted(failed, debugger="the corrected program failed too", program=program)
+        return _noted(replace(again, reward=paid), debugger="corrected", program=program, error=error)
 
     async def step(self, turn: ParsedTurn) -> Observation:
         return await self.inner.step(turn)

@@ -99,7 +99,8 @@ class ClassEnvironment:
         await instance.create(partial(self.make, problem))
         try:
             opening = await self._reset(instance, problem, arguments)
-            return ClassSession(self, instance, opening, _number(instance.state))
+            # With `get_reward` an attribute `reward` is the class's own, and may be anything.
+            return ClassSession(self, instance, opening, 0.0 if self.scores else _number(instance.state))
         except BaseException:
             await instance.give_up()
             raise
@@ -130,7 +131,7 @@ def _row(problem: Problem) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ClassSession:
-    """The object of one trajectory; `paid` is its `reward` so far."""
+    """The object of one trajectory; `paid` is what was paid of its `reward` so far."""
 
     environment: ClassEnvironment
     instance: OwnObject
@@ -189,14 +190,18 @@ class ClassSession:
 
     @property
     def _is_done(self) -> bool:
-        return bool(getattr(self.instance.state, "done", False))
+        done = getattr(self.instance.state, "done", False)
+        # A method of this name is a tool, as one named `reward` is.
+        return not callable(done) and bool(done)
 
     def _turn_reward(self) -> float:
-        """Return the increase of the object's `reward` since the last turn."""
+        """Return what the object's `reward` has more than was paid."""
         if self.environment.scores:
             return 0.0
-        before, self.paid = self.paid, _number(self.instance.state)
-        return self.paid - before
+        pay = _number(self.instance.state) - self.paid
+        # The sum of what was paid, so that the next turn makes up for rounding: else a reward of 1 may end below 1.
+        self.paid += pay
+        return pay
 
 
 def _number(state: object) -> float:

@@ -191,8 +191,7 @@ class OpenEnvSession(ServerSession):
         outcome = await self._request("reset", {"seed": seed})
         if outcome.get("done") is True:
             raise RefusedError("the episode is over as soon as it begins")
-        text = _text(outcome)
-        self.opening = f"\n\n{text}" if text else ""
+        self.opening = _text(outcome)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Take the action that the arguments describe. A lost connection is reported at once, now and later."""

@@ -347,7 +347,8 @@ class Callee:
 
     def _result(self, call: ToolCall, value: object) -> ToolResult:
         """Return the result for a returned value: a string as it is, anything else as compact JSON."""
-        if value is None or value == "":
+        # Not `value == ""`, which is no bool for an array or a table.
+        if value is None or (isinstance(value, str) and not value):
             return ToolResult(call.id, ToolStatus.EMPTY, f"{self.name} returned nothing.")
         if isinstance(value, str) and not isinstance(value, Enum):
             return ToolResult(call.id, ToolStatus.OK, str(value))

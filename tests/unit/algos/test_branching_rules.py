@@ -20,8 +20,11 @@ from branch_cases import (
     wanted,
 )
 from ramify.algos.branch_aepo import steps_in_a_row
+from ramify.algos.branch_controls import ShuffledBrancher
 from ramify.algos.branch_rules import FlatBrancher, RandomBrancher, matched_rate
+from ramify.algos.paired_run import PairedRun, PairedTree
 from ramify.core.errors import ConfigError
+from ramify.core.tree import BranchDecision, TreeKey
 
 
 def test_threshold_branches_where_the_rise_exceeds_the_minimum():
@@ -193,6 +196,16 @@ def test_random_branches_at_its_rate_whatever_the_entropy(rate):
         ) == pytest.approx(2 * rate, abs=0.002)
         assert rule.propose(candidate(entropy_delta), ()).probability == rate
         assert rule.propose(candidate(entropy_delta), ()).entropy_acted is False
+
+
+def test_a_shuffled_rule_counts_what_it_decided_by_and_not_what_was_measured(tmp_path):
+    decision = BranchDecision("0.0", 1, 0.4, 1.0, 1, 1, True)
+    run = PairedRun(tmp_path, (PairedTree(TreeKey(0, 0), "p", (decision,)),))
+    rule = ShuffledBrancher(inner=balanced(tau=None), run=run)
+    chances = [
+        rule.propose(candidate(-3.0), [wanted(measured)] * 4).probability for measured in (-2.0, 0.0, 2.0)
+    ]
+    assert chances == [pytest.approx((0.5 + 0.335 * 0.4) * (1 - 0.05 * 4))] * 3
 
 
 # the released arithmetic

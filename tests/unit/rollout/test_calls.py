@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import reduce
 from types import MappingProxyType
 
 import pytest
@@ -101,6 +102,10 @@ def test_a_call_that_does_not_come_back_is_a_timeout(tokenizer_folder, behavior,
     assert event.fields["issued"] == 1
 
 
+def nested(depth):
+    return reduce(lambda inner, _: [inner], range(depth), [])
+
+
 class Panic(BaseException):
     """As a library written in another language raises."""
 
@@ -133,6 +138,12 @@ class Mute(Exception):
         (giving(ToolResult("x", ToolStatus.OK, "text", {"at": float("nan")})), "would not come back"),
         (giving(ToolResult("x", ToolStatus.OK, "text", [1])), "would not come back from JSON"),
         (giving(ToolResult("x", ToolStatus.OK, "text", {3: 4})), "would not come back from JSON"),
+        (
+            giving(ToolResult("x", ToolStatus.OK, "text", {"at": nested(300)})),
+            "would not come back from JSON",
+        ),
+        (giving(ToolResult("x", ToolStatus.OK, "text", ends=1)), "`ambiguous` is not a bool"),
+        (giving(ToolResult("x", ToolStatus.OK, "text", ambiguous=1)), "`ambiguous` is not a bool"),
     ],
 )
 def test_a_tool_that_breaks_its_promise_is_an_error_that_the_policy_reads(

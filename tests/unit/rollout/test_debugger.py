@@ -18,6 +18,7 @@ from ramify.net.secrets import read_key
 from ramify.rollout.repair import DebuggedEnvironment, UnhelpfulError, corrected
 from ramify.rollout.tool_set import ToolSet
 from ramify.runtime.call_clock import queued
+from ramify.tools.class_environment import environment_from
 from repair_agents import ScriptedHelper, helper_of
 from scripted_agents import problem
 
@@ -145,6 +146,37 @@ def test_only_a_second_program_that_ran_takes_the_place_of_the_first(second, out
     (result,) = run(environment, "print(x)")
     assert (result.status, result.text) == (second if outcome == "corrected" else ERROR)[:2]
     assert result.info["debugger"] == outcome
+
+
+class Machine:
+    """A world in which each program costs something, and a loop breaks it."""
+
+    def reset(self):
+        self.reward, self.done = 0.0, False
+
+    def python(self, code: str) -> str:
+        """Runs a program."""
+        self.reward -= 0.25
+        self.done = "while" in code
+        if "x" in code:
+            raise ValueError(code)
+        return "42"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ran", "ends"),
+    [
+        ("print(x)", "print(42)", 2, False),
+        ("print(x)", "print(x, x)", 2, False),
+        ("print(x)", "while x: pass", 2, True),
+        ("while x: pass", "print(42)", 1, True),
+    ],
+)
+def test_both_programs_are_paid_and_either_may_end_the_world(first, second, ran, ends):
+    helper = helper_of(ScriptedHelper([second]), 0.2)
+    (result,) = run(DebuggedEnvironment(environment_from(Machine), helper, 1), first)
+    assert (result.reward, result.ends) == (-0.25 * ran, ends)
+    assert ("debugger" in result.info) == (ran == 2)
 
 
 def test_no_key_reaches_the_helper_or_the_trace(monkeypatch):

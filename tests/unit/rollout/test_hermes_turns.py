@@ -105,6 +105,25 @@ def test_what_cannot_be_run_is_told(folder):
     assert trajectory.stop is StopReason.ANSWERED
 
 
+def test_a_long_name_and_many_tools_make_no_long_result(folder):
+    tools = {name: SlowTool(name, "query") for name in map("tool_{}".format, range(20))}
+    turn = f"{call('x', key='a')}\n{call('y' * 1000, key='a')}"
+    tree, _ = played(
+        folder,
+        FlatBrancher(probe_tokens=0),
+        turn,
+        n=1,
+        tools=tools,
+        max_tokens=5000,
+        limits={"max_result_chars": 300},
+    )
+    (trajectory,) = tree.trajectories
+    short, long = (result.text for _, result in trajectory.exchanges)
+    assert short.endswith(" tool_14, tool_15 and 4 more.")
+    assert long.startswith("There is no tool named yyy")
+    assert long[300:].startswith("\n[cut: ")
+
+
 def test_a_turn_with_more_calls_than_are_left_ends_the_trajectory(folder):
     turn = "\n".join([call("search", query="a")] * 3)
     tree, _ = played(folder, FlatBrancher(probe_tokens=0), turn, n=1, max_calls=2)

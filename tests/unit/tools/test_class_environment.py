@@ -79,6 +79,32 @@ class TrlCounter:
         return 1.0 if self.total == self.target else -0.5
 
 
+class NamedLikeMarks:
+    """Its tools have the names of the attributes that pay and end."""
+
+    def reset(self, target: int):
+        pass
+
+    def done(self, task: int) -> str:
+        """Marks a task as done."""
+        return f"{task} is done"
+
+    def reward(self, who: str) -> str:
+        """Rewards somebody."""
+        return f"{who} is glad"
+
+
+def test_tools_named_done_and_reward_end_and_pay_nothing(tokenizer_folder):
+    def play(context, seed):
+        calls = ['<done> {"task": 3} </done>', "<reward> Bo </reward>", "<answer> done </answer>"]
+        return ScriptedTurn(calls[context.count("\n</result>")])
+
+    tree = tree_of(parts_of(tokenizer_folder, environment_from(NamedLikeMarks), play, n=1))
+    (trajectory,) = tree.trajectories
+    assert [result.text for _, result in trajectory.exchanges] == ["3 is done", "Bo is glad"]
+    assert (trajectory.stop, trajectory.paid) == (StopReason.ANSWERED, 0.0)
+
+
 class Guesses:
     """A user who thinks of a number, and says higher or lower."""
 
@@ -158,6 +184,24 @@ def test_a_turn_is_paid_by_the_increase_of_the_reward(tokenizer_folder, rule):
         assert trajectory.paid == sum(amounts) / 8
 
 
+class Stages(Counter):
+    """Pays for how far it is: 0.2, 0.9 and 1."""
+
+    def add(self, amount: int) -> str:
+        """Add to the count."""
+        text = super().add(1)
+        self.reward = (0.0, 0.2, 0.9, 1.0)[self.count]
+        self.done = self.count == 3
+        return text
+
+
+def test_what_was_paid_in_turns_adds_up_to_the_reward(tokenizer_folder):
+    """0.2 + (0.9 - 0.2) + (1 - 0.9) is below 1, and such a trajectory would count as wrong."""
+    for trajectory in tree_of(parts_of(tokenizer_folder, environment_from(Stages), rule=RULE)).trajectories:
+        assert [result.reward for _, result in trajectory.exchanges] == pytest.approx([0.2, 0.7, 0.1])
+        assert trajectory.paid == 1.0
+
+
 def test_a_branch_by_fork_and_one_by_replay_give_the_same_tree(tokenizer_folder):
     forked, replayed = (
         tree_of(parts_of(tokenizer_folder, environment_from(source), rule=RULE, n=8))
@@ -166,8 +210,15 @@ def test_a_branch_by_fork_and_one_by_replay_give_the_same_tree(tokenizer_folder)
     assert forked == replayed
 
 
-def test_a_class_for_trl_runs_unchanged(tokenizer_folder):
-    environment = environment_from(TrlCounter)
+class TrlCounterWithHistory(TrlCounter):
+    """Beside `get_reward`, `reward` is its own."""
+
+    reward: ClassVar = ["none yet"]
+
+
+@pytest.mark.parametrize("source", [TrlCounter, TrlCounterWithHistory])
+def test_a_class_for_trl_runs_unchanged(tokenizer_folder, source):
+    environment = environment_from(source)
     spec = environment.tools["add"]
     assert (spec.description, spec.parameters["required"]) == ("Adds to the total.", ["amount"])
     assert spec.parameters["properties"]["amount"] == {"type": "integer", "description": "The amount to add."}

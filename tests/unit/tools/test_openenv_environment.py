@@ -95,7 +95,7 @@ def test_the_tool_is_the_servers_action_without_metadata(url):
 def test_a_seed_names_what_is_seen(url):
     environment = opened(f"{url}", "/room/")
     first, again, other = (play(environment, "dig", "dig", seed=seed) for seed in (5, 5, 6))
-    assert first[0].startswith("\n\nYou wake in room ")
+    assert first[0].startswith("You wake in room ")
     assert first == again
     assert first[0] != other[0]
     assert first[1] != other[1]
@@ -370,7 +370,9 @@ def test_trees_branch_by_replay_and_end_when_the_episode_does(folder, url):
         assert trajectory.stop is StopReason.ENDED
         assert [result.reward for result in results] == [0.25, 0.25, 1.0, 0.0]
         assert trajectory.paid == sum(result.reward for result in results)
-        assert "You wake in room" in trajectory.nodes[0].text
+        question, opening = tree.problem.messages[-1].content
+        assert opening.text.startswith("\n\nYou wake in room")
+        assert f"{question.text}{opening.text}" in trajectory.nodes[0].text
 
 
 def test_trajectories_without_room_fail_with_the_servers_reason(folder, url):

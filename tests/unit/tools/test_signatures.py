@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -272,6 +273,7 @@ RETURNS = [
     (b"x", ToolStatus.ERROR, "it returned bytes"),
     (object(), ToolStatus.ERROR, "it returned object"),
     (Point, ToolStatus.ERROR, "it returned type"),
+    (np.zeros(2), ToolStatus.ERROR, "it returned ndarray, which is neither text nor JSON"),
 ]
 
 
