@@ -235,6 +235,9 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
         if len(path) > len(nodes):
             raise RowError("its messages make a circle")
     path.reverse()
+    if record.get("ok") is False:
+        # Its last turn is not where the policy ended it, and some of its rewards may be missing.
+        raise RowError("its rollout failed")
     rewards = _field(record, "rewards", mapping(optional(part(score=number))), {})
     scores = [reward for reward in rewards.values() if reward is not None]
     if len(scores) < len(rewards) or not scores:

@@ -94,6 +94,14 @@ def test_turns_in_the_prompt_are_read_and_are_no_decisions(read):
         ),
         (
             {
+                "nodes": [node(QUESTION, None, sampled=False), node(ANSWER, 0, sampled=True)],
+                "rewards": {"right": {"score": 0}},
+                "ok": False,
+            },
+            "its rollout failed",
+        ),
+        (
+            {
                 "messages": [
                     QUESTION,
                     {"role": "assistant", "content": None, "function_call": {"name": "look"}},
