@@ -165,6 +165,7 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
     with serve(model) as server:
         summary = audit(capsys, write(folder), recipe, server.url, folder / "audit")
     lines = read_lines(folder / "audit" / "effects.jsonl")
+    assert (summary["schema"], summary["out"]) == (1, f"{folder / 'audit'}")
     assert (summary["decisions"], summary["known"], summary["unknown_samples"]) == (8, 8, 0)
     by_turn = {(line["node"]): line for line in lines}
     first = by_turn["1"]["before"]["rewards"]
