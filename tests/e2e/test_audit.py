@@ -165,6 +165,9 @@ def test_the_draw_and_the_samples_are_the_same_whatever_was_done_before(world, t
         (["--step", "7"], "--step 7"),
         (["-s", "reward.nothing=1"], "reward"),
         (["--recipe", "quickstart_eval"], "--recipe"),
+        (["--temperature", "0.5"], "--temperature: trees of ours go on with the engine of their recipe"),
+        (["--max-tokens", "9"], "--max-tokens: trees of ours"),
+        (["--key-variable", "KEY"], "--key-variable: trees of ours"),
     ],
 )
 def test_an_audit_that_cannot_be_is_one_line(world, tmp_path, refused, words, message):

@@ -165,6 +165,7 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
     with serve(model) as server:
         summary = audit(capsys, write(folder), recipe, server.url, folder / "audit")
     lines = read_lines(folder / "audit" / "effects.jsonl")
+    assert (summary["schema"], summary["out"]) == (1, f"{folder / 'audit'}")
     assert (summary["decisions"], summary["known"], summary["unknown_samples"]) == (8, 8, 0)
     by_turn = {(line["node"]): line for line in lines}
     first = by_turn["1"]["before"]["rewards"]
@@ -387,6 +388,11 @@ def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
         ([{"nodes": 3}], None, "row 1: not a conversation: nodes: expected a list, got 3. Correct the row."),
         ([{"nodes": [{"message": None}]}], None, "nodes[0].message: expected a JSON object, got null"),
         ([{"nodes": [{"message": {}}], "rewards": {"r": 1.5}}], None, "rewards.r: expected a JSON object, got 1.5"),
+        (
+            [{"nodes": [{"message": {}}], "rewards": {"r": {"score": 1e308, "weight": 10}}}],
+            None,
+            "rewards: expected a finite number, got inf",
+        ),
         ([{"traces": [3]}], None, "not a conversation: expected a JSON object, got 3"),
         ([{"messages": [*QUESTION], "score": True}], None, "score: expected a finite number, got true or false"),
         ([], None, "the file is empty"),
@@ -399,6 +405,15 @@ def test_an_audit_that_cannot_be_is_one_line(task, refused, rows, words, message
     known = ("--recipe", recipe, "--url", "http://127.0.0.1:9", "--model", "m")
     words = known if words is None else words
     assert message in refused("audit", path, "--out", folder / "audit", *words)
+
+
+def test_a_source_is_named_once_and_conversations_have_no_steps(task, refused, monkeypatch):
+    folder, recipe = task
+    path = messages_file(folder)
+    known = ("--recipe", recipe, "--url", "http://127.0.0.1:9", "--model", "m", "--out", folder / "audit")
+    monkeypatch.chdir(folder)
+    assert "named twice" in refused("audit", path, path.name, *known)
+    assert "has no steps. Leave --step out" in refused("audit", verifiers_file(folder), "--step", 5, *known)
 
 
 def test_a_reward_that_fails_at_every_end_is_refused_before_a_request_and_may_be_mended(

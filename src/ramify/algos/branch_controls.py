@@ -23,6 +23,9 @@ from ramify.core.protocols import Brancher, Json
 from ramify.core.records import BranchCandidate, BranchQuota, Proposal
 from ramify.core.tree import BranchDecision, NodePath, Trajectory, TreeKey
 
+_ROUNDING = 1e-9
+"""Most by which a number of deltas times a share misses a whole number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YokedConfig(BranchingConfig):
@@ -239,7 +242,8 @@ class QuantileBrancher(FixedRoots):
             earlier = sorted(
                 delta for number, deltas in self._deltas.items() if number < step for delta in deltas.values()
             )
-            below = math.ceil(len(earlier) * (1 - self.config.rate))
+            # 10 x (1 - .7) is a little above 3, which would become 4.
+            below = math.ceil(len(earlier) * (1 - self.config.rate) - _ROUNDING)
             threshold = earlier[below - 1] if below else -math.inf
             self._thresholds.clear()
             self._thresholds[step] = threshold if earlier else self.config.min_entropy_delta

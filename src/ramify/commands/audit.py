@@ -1,6 +1,7 @@
 """`ramify audit RUN|TRACES`: decisions of recorded runs, resampled on both sides, and estimators' credit against the effects."""
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _VERIFIERS = "traces.jsonl"
 """The file that verifiers writes in the folder of a run."""
+_OF_ENDPOINT = ("url", "model", "key_variable", "max_tokens", "temperature")
+"""Settings that conversations of other trainers have, and trees of ours ignore."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +112,7 @@ def run(options: argparse.Namespace) -> None:
         UserError: A file, an option, the recipe or the machine is wrong.
         RunInterruptedError: Ctrl-C or SIGTERM; the same command goes on.
     """
+    from ramify.commands.run_listing import SCHEMA
     from ramify.files.durable import locked_folder, make_folder
     from ramify.obs.page import write_page
     from ramify.study.audit import PAGE
@@ -126,7 +130,7 @@ def run(options: argparse.Namespace) -> None:
         audit.write(out)
         write_page(out / PAGE, audit_page(audit, settings, out))
     _show(audit, out, console)
-    console.record({"out": f"{out}", **audit.record()})
+    console.record({"schema": SCHEMA, "out": f"{out}", **audit.record()})
 
 
 def _judge(options: argparse.Namespace) -> "TurnJudge | None":
@@ -160,10 +164,10 @@ def _settings(options: argparse.Namespace, judge: "TurnJudge | None") -> "AuditS
 
     saved = [source / _VERIFIERS for source in options.sources]
     files = [
-        f"{trace if trace.is_file() else trace_of(source, options.step)}"
+        f"{trace_of(trace if trace.is_file() else source, options.step)}"
         for source, trace in zip(options.sources, saved, strict=True)
     ]
-    if len(set(files)) < len(files):
+    if len({Path(file).resolve() for file in files}) < len(files):
         raise ConfigError("a file of trees is named twice. Name each once")
     recipe = "" if options.recipe is None else f"{options.recipe}"
     if options.url and options.model:
@@ -210,8 +214,12 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "
         return audit_conversations(
             settings, out, console, lambda task: settings.bind_files(out, file_checksums(task)), judge
         )
-    if settings.url:
-        raise ConfigError("--url: trees of ours go on with the engine of their recipe. Leave it out")
+    given = (each.name for each in fields(settings) if getattr(settings, each.name) != each.default)
+    if wrong := next((name for name in given if name in _OF_ENDPOINT), None):
+        option = f"--{wrong.replace('_', '-')}"
+        raise ConfigError(
+            f"{option}: trees of ours go on with the engine of their recipe. Leave it out, and change keys of the recipe by -s"
+        )
     from ramify.commands.check_files import check_files
     from ramify.study.recorded_audit import audit_traces
 

@@ -290,7 +290,7 @@ def _call(call: object, where: str, tools: str, *, malformed: bool = False) -> A
     # The text of a custom call is no arguments.
     if malformed and isinstance(raw, str) and call.get("type") != "custom":
         written = text_of(raw, f"a call of {where}")
-        return AssistantCall(str(call.get("id", "")), text_of(function["name"], where), written)
+        return AssistantCall(_id(call), text_of(function["name"], where), written)
     try:
         if isinstance(raw, str):
             arguments = read_object(raw if raw.strip() else "{}", unique_keys=True)
@@ -299,7 +299,12 @@ def _call(call: object, where: str, tools: str, *, malformed: bool = False) -> A
     except (TypeError, ValueError, RecursionError) as error:
         raise RowError("a call cannot be read", f"the arguments of a call of {where}: {error}") from None
     written = text_of(json.dumps(arguments, ensure_ascii=False), f"a call of {where}")
-    return AssistantCall(str(call.get("id", "")), text_of(function["name"], where), written)
+    return AssistantCall(_id(call), text_of(function["name"], where), written)
+
+
+def _id(call: Mapping[str, Any]) -> str:
+    """Return the id of a call; "" if it has none, which tables write as null."""
+    return "" if call.get("id") is None else str(call["id"])
 
 
 def _parameters(name: str, tools: str) -> object:

@@ -24,8 +24,8 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
             "Estimators against executed effects",
             "The effect of a turn is the mean reward of trajectories that go on after it, minus that of trajectories that go "
             f"on from before it. A score is an estimator's mean advantage over the turn's tokens{_judge_text(settings)}. AUROC: "
-            "the chance that a turn that helped has a higher score than a turn that harmed; 0.5 is a coin. Intervals: 95 %, "
-            "bootstrap over problems.",
+            "the chance that a turn that helped has a higher score than a turn that harmed; 0.5 is a coin. Intervals "
+            "of 95 % count problems: a bootstrap over them for the correlation, Newcombe's for an AUROC.",
             warnings=audit.warnings,
             charts=(_auroc_chart(audit.rankings),),
             tables=(Table("", HEADER, [ranking_row(each) for each in audit.rankings]),),

@@ -180,6 +180,7 @@ def compare_arms(lines: Sequence[RunLine], names: Sequence[str]) -> AblationResu
     Raises:
         DataError: Runs of a seed were made from different files, so that they are no pair; or an arm has two rules.
     """
+    lines = [line for line in lines if line.arm in names]
     _refuse_other_inputs(lines)
     _refuse_other_rules(lines)
     by_arm = {name: {line.seed: line for line in lines if line.arm == name} for name in names}
@@ -241,10 +242,11 @@ def mean_success(line: RunLine, axis: str, budget: float) -> float:
 
 
 def success_at(line: RunLine, axis: str, cost: float | Floats) -> Floats:
-    """Return the success when a cost was reached first: steps that cost nothing follow at the same cost."""
+    """Return the success when a cost was reached first. Steps that cost nothing follow at the same cost, and what they taught counts behind it."""
     costs, success = np.array(line.column(axis)), np.array(line.column("success"))
-    is_first = np.append(True, np.diff(costs) > 0)
-    reached: Floats = np.interp(cost, costs[is_first], success[is_first])
+    first = np.minimum(np.searchsorted(costs, cost), len(costs) - 1)
+    # Of several points at a cost `interp` takes the last one, from which the next piece of the curve rises.
+    reached: Floats = np.where(costs[first] == cost, success[first], np.interp(cost, costs, success))
     return reached
 
 

@@ -3,6 +3,7 @@
 Their token ids are not recorded, so each turn is a single placeholder token, with the turn's text and calls.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from ramify.chat.conversation import AssistantTurn, Line
 from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, Message, Say, ToolCall, ToolResult
 from ramify.core.tree import Node, NodePath, Source, StopReason, node_id
+
+_MOST_SHOWN = 400
+"""Characters of a broken call's text that are shown."""
 
 
 def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
@@ -38,7 +42,7 @@ def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
         replied = results or messages
         if not is_last and not replied:
             raise RowError("a turn follows another directly")
-        if not is_last and turn.calls and len(results) != len(turn.calls):
+        if not is_last and len(results) != len(turn.calls):
             raise RowError("a turn has another number of results than of calls")
         node = turn_node(turn, path, is_last=is_last)
         # Calls and results may come without ids, which an endpoint asks for.
@@ -95,5 +99,9 @@ def _call(identifier: str, name: str, arguments: str) -> ToolCall:
     try:
         return ToolCall(identifier, name, read_object(arguments if arguments.strip() else "{}"))
     except (ValueError, RecursionError) as error:
-        # With the text, by which recorded results are known.
-        return ToolCall(identifier, name, {}, malformed=f"{error}: {arguments}"[:400])
+        # With the text, by which recorded results are known: of a long one the rest counts too.
+        reason = f"{error}: {arguments}"
+        if len(reason) > _MOST_SHOWN:
+            rest = hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+            reason = f"{reason[:_MOST_SHOWN]} ... ({rest})"
+        return ToolCall(identifier, name, {}, malformed=reason)

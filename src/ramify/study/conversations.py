@@ -102,7 +102,8 @@ def is_foreign(path: Path) -> bool:
     if not row:
         raise DataError(f"{path}: the file is empty. Name a file of trees or of conversations.")
     record = _record(path, row, first)
-    is_tree = "schema" in record
+    # Conversations may have a column of that name too, such as that of a data base.
+    is_tree = "schema" in record and not any(key in record for key in _FORMS if key != "nodes")
     if not is_tree and not any(key in record for key in _FORMS):
         raise DataError(
             f"{path} row {row}: expected a tree of ramify, or a conversation as messages, as prompt and completion, or of verifiers; "
@@ -234,11 +235,16 @@ def _of_verifiers(record: Mapping[str, Any]) -> Conversation:
         if len(path) > len(nodes):
             raise RowError("its messages make a circle")
     path.reverse()
+    if record.get("ok") is False:
+        # Its last turn is not where the policy ended it, and some of its rewards may be missing.
+        raise RowError("its rollout failed")
     rewards = _field(record, "rewards", mapping(optional(part(score=number))), {})
     scores = [reward for reward in rewards.values() if reward is not None]
     if len(scores) < len(rewards) or not scores:
         raise RowError("it has no reward")
-    reward = sum(score["score"] * _field(score, "weight", number, 1.0) for score in scores)
+    total = sum(score["score"] * _field(score, "weight", number, 1.0) for score in scores)
+    # A product can be infinite where its factors are not.
+    reward = _field({"rewards": total}, "rewards", number, None)
     if _field(record, "agent", part(), {}).get("trainable") is False:
         raise RowError("its agent is not trained")
     row = _field(_field(record, "task", part(), {}), "data", part(), {})
@@ -323,7 +329,8 @@ def _message(record: Mapping[str, Any]) -> dict[str, Any]:
 def _tree(slot: int, group: Sequence[Conversation]) -> TracedTree:
     first = group[0]
     # An environment may look the task up by the id of its row.
-    name = f"{first.hidden['id']}" if "id" in first.hidden else first.problem
+    own = first.hidden.get("id")
+    name = first.problem if own in (None, "") else f"{own}"
     problem = Problem(name, first.prompt, first.answer, first.info)
     text = "\n".join(message.text for message in first.prompt)
     nodes = [Node("", (), None, Source.PROMPT, (), text)]

@@ -34,6 +34,15 @@ def test_the_threshold_is_the_quantile_of_the_deltas_of_so_many_earlier_steps(ra
         assert branches == expected.astype(int).tolist()
 
 
+@pytest.mark.parametrize("rate", [0.7, 0.8])
+def test_the_rate_is_that_of_decimal_fractions(rate):
+    """10 x (1 - .7) is not 3 in floats."""
+    rule = build(rate=rate)
+    for step in (0, 1):
+        branches = sum(rule.propose(at(step, index, float(index)), ()).children for index in range(10))
+    assert branches == round(10 * rate)
+
+
 def test_a_rule_restored_from_its_state_decides_alike():
     rule, restored = build(rate=0.3, steps=2), build(rate=0.3, steps=2)
     draws = np.random.default_rng(0).normal(size=(6, 9))

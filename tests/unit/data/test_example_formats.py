@@ -258,6 +258,15 @@ def test_results_are_in_the_order_of_their_calls():
     assert [each.text for each in tool_results] == ["of y", "of x"]
 
 
+def test_a_call_whose_id_is_null_has_none():
+    """As a table writes it; its result may have one all the same."""
+    call = {"id": None, "function": {"name": "f", "arguments": {}}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    answered = {"role": "tool", "tool_call_id": "c1", "content": "r"}
+    ((first, *_),) = read_row({"messages": [USER, turn, answered, ANSWER]}, COMPLETION).sides
+    assert first.calls[0].id == ""
+
+
 def test_results_of_calls_with_one_id_stay_in_their_order():
     calls = [{"id": "x", "function": {"name": "f", "arguments": {}}}] * 2
     results = [{"role": "tool", "tool_call_id": "x", "content": text} for text in ("a", "b")]

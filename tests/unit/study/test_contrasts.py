@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from ramify.core.errors import DataError
 from ramify.files.durable import dump_line
 from ramify.obs.page import render_page
-from ramify.study.contrasts import arm_names, compare_arms, mean_success
+from ramify.study.contrasts import arm_names, compare_arms, mean_success, success_at
 from ramify.study.lines import RunLine, YokedMatch, read_lines, write_lines
 from ramify.study.page import ablation_page, blind_table, contrasts_table
 
@@ -45,6 +46,18 @@ def test_the_area_ends_where_the_budget_ends():
     idle = replace(run, curve=tuple((*point[:2], min(point[2], 10.0), *point[3:]) for point in run.curve))
     assert mean_success(idle, "calls", 10) == pytest.approx(0.3)
     assert mean_success(idle, "calls", 5) == pytest.approx(0.25)
+    # What they teach counts behind them: no call in the first step, then none in the third.
+    costs = (0, 0, 10, 10, 20)
+    paused = line("rule", 0, [0.1, 0.2, 0.4, 0.6, 0.8])
+    paused = replace(
+        paused,
+        curve=tuple((*point[:2], cost, *point[3:]) for point, cost in zip(paused.curve, costs, strict=True)),
+    )
+    assert mean_success(paused, "calls", 5) == pytest.approx((0.2 + 0.3) / 2)
+    assert mean_success(paused, "calls", 15) == pytest.approx((0.3 * 10 + 0.65 * 5) / 15)
+    assert success_at(paused, "calls", np.array([0.0, 5.0, 10.0, 15.0, 20.0])) == pytest.approx(
+        [0.1, 0.3, 0.4, 0.7, 0.8]
+    )
 
 
 def test_the_cheapest_arm_sets_the_budget_of_each_seed():
@@ -180,6 +193,14 @@ def test_runs_of_a_seed_that_were_made_from_different_files_are_no_pair():
     lines[-1] = line("rule", 1, [0.1, 0.2], inputs=inputs)
     with pytest.raises(DataError, match=r"flat-1 and rule-1 were made from different content of data.train"):
         compare_arms(lines, ["flat", "rule"])
+
+
+def test_an_arm_that_is_not_compared_changes_nothing():
+    usual = [*steady("flat", [0.1, 0.2], inputs={"data.train": "aa"})]
+    usual += steady("rule", [0.1, 0.2], inputs={"data.train": "aa"})
+    odd = steady("odd", [0.3, 0.4], inputs={"data.train": "bb"}, commit="other")
+    odd[1] = replace(odd[1], branching={"name": "random", "rate": 0.5})
+    assert compare_arms([*usual, *odd], ["flat", "rule"]) == compare_arms(usual, ["flat", "rule"])
 
 
 def test_further_arms_are_compared_with_the_control():

@@ -7,6 +7,7 @@ import pytest
 
 from ramify.core.errors import DataError
 from ramify.study.conversations import is_foreign, read_conversations
+from ramify.study.replayed_world import recorded_results
 
 QUESTION = {"role": "user", "content": "which door ?"}
 ANSWER = {"role": "assistant", "content": "3"}
@@ -93,6 +94,14 @@ def test_turns_in_the_prompt_are_read_and_are_no_decisions(read):
         ),
         (
             {
+                "nodes": [node(QUESTION, None, sampled=False), node(ANSWER, 0, sampled=True)],
+                "rewards": {"right": {"score": 0}},
+                "ok": False,
+            },
+            "its rollout failed",
+        ),
+        (
+            {
                 "messages": [
                     QUESTION,
                     {"role": "assistant", "content": None, "function_call": {"name": "look"}},
@@ -105,6 +114,10 @@ def test_turns_in_the_prompt_are_read_and_are_no_decisions(read):
             "a message has refusal, which is not read",
         ),
         ({"messages": [QUESTION, call("ls", type="custom"), RESULT, ANSWER]}, "a call cannot be read"),
+        (
+            {"messages": [QUESTION, {"role": "assistant", "content": "look: 3"}, RESULT, ANSWER]},
+            "a turn has another number of results than of calls",
+        ),
         ({"messages": [QUESTION, ANSWER], "reward": None}, "it has no reward (reward or score)"),
     ],
 )
@@ -125,6 +138,35 @@ def test_calls_whose_arguments_are_no_object_are_turns_with_the_results_that_wer
     assert [dict(each.arguments) for each in calls] == [{}] * 4
     # Known by what was written, not by what is wrong with it.
     assert len({each.malformed for each in calls}) == 4
+
+
+def test_long_broken_calls_that_differ_at_their_end_are_two(read):
+    def tried(end):
+        text = '{"door": "' + "x" * 1000 + end
+        return {"messages": [QUESTION, call(text), {**RESULT, "content": end}, ANSWER]}
+
+    tree = read(tried("one"), tried("two")).trees[0].tree
+    assert {each.text for each in recorded_results(tree).values()} == {"one", "two"}
+    assert max(len(node.calls[0].malformed) for node in tree.nodes if node.calls) < 500
+
+
+def test_problems_whose_id_is_null_are_not_one(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": text}, ANSWER], "id": own, "reward": 1.0}
+        for text, own in (("a ?", None), ("b ?", None), ("c ?", 0))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second, third = (each.tree.problem.id for each in read_conversations(path, ["id"]).trees)
+    assert first != second
+    assert third == "0"
+
+
+def test_conversations_may_have_a_column_schema(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    row = {"messages": [QUESTION, ANSWER], "schema": "CREATE TABLE doors", "reward": 1.0}
+    path.write_text(json.dumps(row) + "\n")
+    assert is_foreign(path)
 
 
 def test_an_answer_that_is_no_text_is_its_json(read):
