@@ -111,9 +111,12 @@ class _QuietConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        # The interpreter flushes standard output once more at its end.
-        self.file = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
-        sys.stdout = self.file
+        broken, self.file = self.file, Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+        # The interpreter flushes both streams once more at its end. The other one may still be read.
+        if sys.stdout is broken:
+            sys.stdout = self.file
+        if sys.stderr is broken:
+            sys.stderr = self.file
 
 
 class RunConsole:
