@@ -59,6 +59,10 @@ def run(options: argparse.Namespace) -> None:
     """
     console = open_console(options)
     path = options.recipe
+    if path is None and options.overrides:
+        raise ConfigError(
+            "-s: has no effect without a recipe. Name one: ramify doctor RECIPE.toml -s KEY=VALUE"
+        )
     if options.gpu_memory is None and options.gpus is not None:
         raise ConfigError(f"--gpus: expected the memory of each too: --gpus {options.gpus} --gpu-memory 80")
     if options.gpu_memory is not None:
@@ -89,17 +93,20 @@ def _check(
     console: "RunConsole", known: Mapping[str, Any], path: Path, rows: Iterable[Row], form: str
 ) -> None:
     """Print rows about a recipe until one cannot be met; the JSON object has those before it, and the reason."""
-    lines, reason = [], None
+    lines: list[str] = []
+
+    def record(reason: str | None) -> None:
+        checked = {"path": str(path), "can_run": reason is None, "lines": lines, "reason": reason}
+        console.record({"schema": _SCHEMA, **known, "recipe": checked})
+
     try:
         for name, line in rows:
             console.result(form.format(name) + line)
             lines.append(line)
     except UserError as error:
-        reason = str(error)
+        record(str(error))
         raise
-    finally:
-        checked = {"path": str(path), "can_run": reason is None, "lines": lines, "reason": reason}
-        console.record({"schema": _SCHEMA, **known, "recipe": checked})
+    record(None)
 
 
 def _gigabytes(text: str) -> float:

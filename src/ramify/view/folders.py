@@ -103,9 +103,13 @@ def _folders(folder: Path, levels: int) -> Iterator[Path]:
                 if entry.is_dir(follow_symlinks=False)
                 and entry.name not in _INSIDE
                 and not entry.name.startswith(".")
+                # Folders of others beside one's own are no obstacle.
+                and os.access(entry, os.R_OK | os.X_OK)
             )
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{folder}: cannot be read: {error.strerror}. Change its permissions, or name another folder."
+        ) from None
     for name in names:
         yield from _folders(folder / name, levels - 1)
 
