@@ -159,6 +159,8 @@ def _settings(options: argparse.Namespace, judge: "TurnJudge | None") -> "AuditS
     from ramify.study.audit import AuditSettings
 
     saved = [source / _VERIFIERS for source in options.sources]
+    if options.step is not None and (without := [trace for trace in saved if trace.is_file()]):
+        raise ConfigError(f"--step: {without[0]} has no steps. Leave it out")
     files = [
         f"{trace if trace.is_file() else trace_of(source, options.step)}"
         for source, trace in zip(options.sources, saved, strict=True)
@@ -210,8 +212,9 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "
         return audit_conversations(
             settings, out, console, lambda task: settings.bind_files(out, file_checksums(task)), judge
         )
-    if settings.url:
-        raise ConfigError("--url: trees of ours go on with the engine of their recipe. Leave it out")
+    endpoint = {"--url": settings.url, "--model": settings.model, "--key-variable": settings.key_variable}
+    if given := [option for option, value in endpoint.items() if value]:
+        raise ConfigError(f"{given[0]}: trees of ours go on with the engine of their recipe. Leave it out")
     from ramify.commands.check_files import check_files
     from ramify.study.recorded_audit import audit_traces
 
