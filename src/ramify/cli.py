@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments is None:
             sys.excepthook = _show_crash
             if isinstance(sys.stdout, io.TextIOWrapper):
-                # As on standard error: a note that quotes a letter which the locale lacks must not end a run.
+                # As on standard error, also for what is written without a console.
                 sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status, message = _run(words, command)
