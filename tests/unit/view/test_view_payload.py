@@ -1,12 +1,14 @@
 """The values of a page: they are the trace's, nothing in a trace can break them, and what cannot be read is left out."""
 
 import json
+import time
 from itertools import count, cycle
 
 import pytest
 
 from ramify.core.errors import ConfigError
 from ramify.obs.trace import read_trees, tree_record, write_trees
+from ramify.view.folders import lines_of_attempt
 from ramify.view.payload import COLUMNS, NotThereError, RunView
 from ramify.view.safe import MAX_TEXT, dump, hide_keys
 from viewed_runs import (
@@ -216,6 +218,36 @@ def test_an_evaluation_that_grows_is_followed(tmp_path):
     write_trees(folder / "trees.jsonl", attempts[3:])
     assert [row["problem"] for row in rows_of(view, "trees")] == ["p3", "p4", "p5"]
     assert view.tree("trees", 2)["problem"]["id"] == "p5"
+
+
+def test_the_lines_of_an_attempt_are_found_again_where_a_file_grows(tmp_path):
+    path, names = tmp_path / "results.jsonl", ("p", 'q"u\\ote', "\u202e\ud800", "p")
+    records = [{"problem": name, "attempt": n % 3, "correct": True} for n, name in enumerate(names)]
+    write_json_lines(path, records[:2])
+    assert [*lines_of_attempt(path, "p", 0)] == [path.read_bytes().splitlines(keepends=True)[0]]
+    with path.open("a") as file:
+        file.write("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records[2:]))
+        file.write('{"problem":"cut","attempt":0,"correct":tr')
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [*lines_of_attempt(path, "p", 0)] == [lines[0], lines[3]], "in their order, the last one counts"
+    assert [*lines_of_attempt(path, names[1], 1)] == [lines[1]]
+    assert [*lines_of_attempt(path, names[2], 2)] == [lines[2]]
+    assert [*lines_of_attempt(path, "cut", 0)] == [*lines_of_attempt(path, "p", 1)] == []
+    assert [*lines_of_attempt(tmp_path / "none.jsonl", "p", 0)] == []
+
+
+def test_a_page_of_many_attempts_reads_their_results_once(tmp_path):
+    """Each attempt read all of them: a page of 40,000 took hours."""
+
+    def seconds(num):
+        path = tmp_path / f"{num}.jsonl"
+        write_json_lines(path, [{"problem": "p", "attempt": n, "text": "x" * 200} for n in range(num)])
+        begin = time.process_time()
+        assert all(len([*lines_of_attempt(path, "p", n)]) == 1 for n in range(num))
+        return time.process_time() - begin
+
+    # 16 times as many; where each reads all it is 256 times as long.
+    assert seconds(4000) < 64 * max(seconds(250), 0.002)
 
 
 def test_two_evaluations_with_the_judges_words(tmp_path):
