@@ -29,6 +29,8 @@ Row: TypeAlias = tuple[str, str]
 _SCHEMA = 1
 """Version of the JSON object."""
 _WIDTH = 14
+_NO_LEVEL = -1
+"""Below the levels of a sandbox, where none works."""
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
@@ -78,10 +80,15 @@ def run(options: argparse.Namespace) -> None:
         return
     from ramify.sandbox.levels import detect_level
 
-    level = detect_level()
+    try:
+        level, failed = detect_level(), None
+    except MachineError as error:
+        level, failed = _NO_LEVEL, error
     machine = _this_machine(level)
     for name, line in _in_words(machine):
         console.result(f"{name:{_WIDTH}}{line}")
+    if failed is not None:
+        raise failed
     if path is None:
         console.record({"schema": _SCHEMA, "machine": machine})
         return
@@ -182,7 +189,8 @@ def _in_words(machine: Mapping[str, Any]) -> Iterator[Row]:
     yield "memory", f"{machine['memory_bytes'] / _GIB:.1f} GiB"
     sandbox = machine["sandbox"]
     untested = "" if machine["system"] == "Linux" else ", which is untested on this system"
-    yield "sandbox", f"level {sandbox['level']} of {sandbox['max_level']}{untested}"
+    reached = "no level" if sandbox["level"] == _NO_LEVEL else f"level {sandbox['level']}"
+    yield "sandbox", f"{reached} of {sandbox['max_level']}{untested}"
     for higher, why in sandbox["not_reached"].items():
         yield "", f"not level {higher}: {why}"
     if machine["gpus"] is None:
