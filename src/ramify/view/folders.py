@@ -117,6 +117,9 @@ def _folders(folder: Path, levels: int) -> Iterator[Path]:
 
 
 def _kind_of(folder: Path) -> Kind | None:
+    if is_file(folder / "starts.jsonl"):
+        # An ablation, whose results.jsonl is about the runs below it.
+        return None
     if any(is_file(folder / name) for name in (*SYNTHESIS.lines, "questions.jsonl")):
         return "synthesis"
     if any(is_file(folder / name) for name in ("results.jsonl", "trees.jsonl")):

@@ -317,6 +317,13 @@ def test_a_folder_of_several_runs_gives_the_traces_of_all(tmp_path):
     assert sorted(run["series"]) == ["rl: reward/mean", "sft: reward/mean"]
 
 
+def test_an_ablation_is_its_runs_and_no_evaluation(tmp_path):
+    write_training(tmp_path / "rule-0", {1: [two_calls(words())]})
+    for name in ("results.jsonl", "starts.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    assert [(run.name, run.kind) for run in RunView([tmp_path]).runs] == [("rule-0", "train")]
+
+
 @pytest.mark.parametrize("name", ["missing", "empty", "file"])
 def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
