@@ -213,8 +213,8 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "
             settings, out, console, lambda task: settings.bind_files(out, file_checksums(task)), judge
         )
     endpoint = {"--url": settings.url, "--model": settings.model, "--key-variable": settings.key_variable}
-    if given := [option for option, value in endpoint.items() if value]:
-        raise ConfigError(f"{given[0]}: trees of ours go on with the engine of their recipe. Leave it out")
+    if idle := [option for option, value in endpoint.items() if value]:
+        raise ConfigError(f"{idle[0]}: trees of ours go on with the engine of their recipe. Leave it out")
     from ramify.commands.check_files import check_files
     from ramify.study.recorded_audit import audit_traces
 
