@@ -317,6 +317,16 @@ def test_a_folder_of_several_runs_gives_the_traces_of_all(tmp_path):
     assert sorted(run["series"]) == ["rl: reward/mean", "sft: reward/mean"]
 
 
+@pytest.mark.parametrize("steps", [400, 401, 1202])
+def test_a_long_curve_ends_with_the_last_step(tmp_path, steps):
+    folder = write_training(tmp_path / "rl", {1: []})
+    rows = [{"step": step, "time": 1.0, "reward/mean": 0.5 * step} for step in range(1, steps + 1)]
+    write_json_lines(folder / "metrics.jsonl", rows)
+    points = RunView([folder]).run()["series"]["reward/mean"]
+    assert 200 <= len(points) <= 400
+    assert points[-1] == [steps, 0.5 * steps]
+
+
 def test_an_ablation_is_its_runs_and_no_evaluation(tmp_path):
     write_training(tmp_path / "rule-0", {1: [two_calls(words())]})
     for name in ("results.jsonl", "starts.jsonl"):
