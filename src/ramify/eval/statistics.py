@@ -227,7 +227,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
     if low == high:
         # Equal differences on n problems say little about the other problems (Wilson's bound for 0 of n).
         most = wilson_share(0, len(differences)).high
-        low, high = max(low - most, -1.0), min(high + most, 1.0)
+        # Scores are shares, except rewards, which may differ by more than 1.
+        low, high = max(low - most, min(low, -1.0)), min(high + most, max(high, 1.0))
     # 1e-12: means of the same attempts in another order may differ in the last bit.
     moved = differences[np.abs(differences) > 1e-12]
     better, worse = int((moved > 0).sum()), int((moved < 0).sum())
