@@ -224,7 +224,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
     differences = right - left
     interval = bootstrap_mean(differences.tolist(), seed)
     low, high = interval.low, interval.high
-    if low == high:
+    # 2/3 - 1/3 and 1 - 2/3 differ in the last bit.
+    if high - low < _NO_SPREAD:
         # Equal differences on n problems say little about the other problems (Wilson's bound for 0 of n).
         most = wilson_share(0, len(differences)).high
         # Scores are shares, except rewards, which may differ by more than 1.
