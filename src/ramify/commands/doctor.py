@@ -80,8 +80,9 @@ def run(options: argparse.Namespace) -> None:
         return
     from ramify.sandbox.levels import detect_level
 
+    failed: MachineError | None = None
     try:
-        level, failed = detect_level(), None
+        level = detect_level()
     except MachineError as error:
         level, failed = _NO_LEVEL, error
     machine = _this_machine(level)
