@@ -4,6 +4,7 @@ Imports are inside the functions: signals are handled before anything that takes
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Stops(f"ramify {command or ''}".strip(), owns_process=arguments is None) as stops:
         if arguments is None:
             sys.excepthook = _show_crash
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                # As on standard error, also for what is written without a console.
+                sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status, message = _run(words, command)
         except BaseException:

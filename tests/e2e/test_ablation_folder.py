@@ -57,6 +57,15 @@ def ablate(recipe, out, *words):
     return ["ablate", str(recipe), "--out", str(out), *words]
 
 
+def test_an_ablation_at_work_has_a_page_on_request(out, refused):
+    """Its results.jsonl was taken for that of an evaluation."""
+    (out / "starts.jsonl").touch()
+    assert main(["report", str(out)]) == 0
+    assert f"Ablation: {out.name}" in html.unescape((out / "ablate.html").read_text())
+    (out / "results.jsonl").unlink()
+    assert "nothing to report yet. No run has ended." in refused("report", out)
+
+
 def test_a_folder_is_shown_like_its_results(out, capsys, refused):
     shown = []
     for source in (out, out / "results.jsonl"):

@@ -167,6 +167,7 @@ def test_the_draw_and_the_samples_are_the_same_whatever_was_done_before(world, t
         (["--recipe", "quickstart_eval"], "--recipe"),
         (["--temperature", "0.5"], "--temperature: trees of ours go on with the engine of their recipe"),
         (["--max-tokens", "9"], "--max-tokens: trees of ours"),
+        (["--model", "m"], "--model: trees of ours"),
         (["--key-variable", "KEY"], "--key-variable: trees of ours"),
     ],
 )

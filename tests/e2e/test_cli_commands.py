@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import tomllib
 
@@ -171,6 +172,17 @@ def test_doctor_tells_what_the_machine_has(capsys):
     for name in (*packages, "cpus", "memory", "gpu", "keys"):
         assert f"\n{name} " in f"\n{message}"
     assert "sandbox       level " in message
+
+
+def test_doctor_tells_the_rest_where_no_sandbox_works():
+    """As on a machine so busy that no trial program ends in time: the line about the sandbox was all."""
+    broken = "import sys, tempfile; tempfile.tempdir = '/nowhere'; from ramify.cli import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "sandbox: no level works on this machine (L4: " in done.stderr
+    rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if not line.startswith(" "))
+    assert rows["sandbox"] == "no level of 4"
+    assert {"python", "torch", "cpus", "memory", "gpu", "keys"} <= rows.keys()
 
 
 @pytest.mark.parametrize("text", [SFT, DPO + ATTEMPTS, EVAL, None], ids=["sft", "evaluated", "eval", "train"])

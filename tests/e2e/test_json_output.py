@@ -7,6 +7,8 @@ import pytest
 
 from e2e_runs import EVAL, SFT, SYNTH, TRAIN, overrides, write_task
 from ramify.cli import main
+from ramify.commands.doctor import _check
+from ramify.obs.console import RunConsole
 
 ROW = ["schema", "dir", "kind", "state", "step", "steps", "score", "model", "updated", "reason"]
 RUNS = {
@@ -74,3 +76,20 @@ def test_doctor_as_json_says_what_is_here_and_whether_a_recipe_can_run(tmp_path,
     refused = json.loads(out)["recipe"]
     assert refused["can_run"] is False
     assert err == f"ramify doctor: {refused['reason']}\n"
+
+
+def test_a_doctor_that_is_stopped_says_nothing_of_the_recipe(tmp_path, capsys):
+    """Its object said that the recipe can run."""
+
+    def rows():
+        yield "recipe", "is for ramify train"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _check(RunConsole(as_json=True), {}, tmp_path / "recipe.toml", rows(), "")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_key_without_a_recipe_is_refused(capsys):
+    assert main(["doctor", "-s", "model.path=elsewhere"]) == 2
+    assert "-s: has no effect without a recipe" in capsys.readouterr().err

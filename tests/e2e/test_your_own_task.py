@@ -7,6 +7,7 @@ the tool; what it costs to become good is on the page.
 import json
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -105,6 +106,20 @@ def test_the_tool_answers_with_the_listed_prices(task):
                 assert result.text == (f"- {item} {prices[item]}" if known else "- not found")
                 count += known
     assert count > 0
+
+
+def test_prompts_of_messages_as_the_page_has_them_for_a_real_model(tmp_path):
+    """Problems were told apart by their prompts as keys, which a list of messages cannot be."""
+    (lines,) = re.findall(r"((?:    .*\n)+    prompt = \[.*\n)", PAGE)
+    text = (PROJECT / "make_problems.py").read_text().replace('prompt = f"what', 'question = f"what')
+    end = '    return {"prompt"'
+    assert text.count(end) == text.count('question = f"what') == 1
+    (tmp_path / "make_problems.py").write_text(text.replace(end, lines + end))
+    subprocess.run([sys.executable, "make_problems.py"], cwd=tmp_path, check=True, capture_output=True)
+    for name, count in (("train", 600), ("test", 400)):
+        rows = read_lines(tmp_path / f"{name}.jsonl")
+        assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
+        assert len({row["prompt"][1]["content"] for row in rows}) == count
 
 
 def test_the_recipe_for_a_real_model_trains_another_model(task, model_folder, monkeypatch):

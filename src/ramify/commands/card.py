@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> None:
     """
     from ramify.obs.console import RunConsole
 
-    RunConsole().result(json.dumps(_card(options.folder), indent=2, ensure_ascii=False))
+    # In ASCII, since the console's own escapes of what does not print are not JSON.
+    RunConsole().result(json.dumps(_card(options.folder), indent=2))
 
 
 def _card(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ They are cheap, and run before anything heavy is loaded. What the content of fil
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from ramify.algos.branch_rules import RandomConfig
 from ramify.algos.file_parts import FromFile
 from ramify.assemble.model import require_positions
 from ramify.commands.gpus import check_gpus
+from ramify.commands.parser import open_console, write_as_it_is
 from ramify.config.other_runs import paired_traces, read_rate
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -345,13 +345,12 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
 
     notes = dry_run_notes(recipe, rows=options.rows, problems=problems)
     if options.json:
-        from ramify.commands.parser import open_console
         from ramify.commands.run_listing import SCHEMA
 
         table = recipe.model_dump(mode="json")
         open_console(options).record({"schema": SCHEMA, "recipe": table, "notes": notes})
         return
-    sys.stdout.write(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in notes))
+    write_as_it_is(resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in notes))
 
 
 def dry_run_notes(recipe: AnyRecipe, *, rows: bool, problems: int | None = None) -> list[str]:

@@ -4,11 +4,10 @@ The candidates come from the parsers themselves, so they are never out of date.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ramify.commands.parser import make_parser, recipe_file
+from ramify.commands.parser import make_parser, recipe_file, write_as_it_is
 from ramify.config import shipped_recipes
 
 FILES = "@files"
@@ -72,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     if options.words:
-        sys.stdout.write("".join(f"{word}\n" for word in candidates(options.commands, options.words)))
+        write_as_it_is("".join(f"{word}\n" for word in candidates(options.commands, options.words)))
     else:
-        sys.stdout.write(_SCRIPTS[options.shell])
+        write_as_it_is(_SCRIPTS[options.shell])
 
 
 def candidates(commands: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:

@@ -29,6 +29,8 @@ Row: TypeAlias = tuple[str, str]
 _SCHEMA = 1
 """Version of the JSON object."""
 _WIDTH = 14
+_NO_LEVEL = -1
+"""Below the levels of a sandbox, where none works."""
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
@@ -59,6 +61,10 @@ def run(options: argparse.Namespace) -> None:
     """
     console = open_console(options)
     path = options.recipe
+    if path is None and options.overrides:
+        raise ConfigError(
+            "-s: has no effect without a recipe. Name one: ramify doctor RECIPE.toml -s KEY=VALUE"
+        )
     if options.gpu_memory is None and options.gpus is not None:
         raise ConfigError(f"--gpus: expected the memory of each too: --gpus {options.gpus} --gpu-memory 80")
     if options.gpu_memory is not None:
@@ -74,10 +80,16 @@ def run(options: argparse.Namespace) -> None:
         return
     from ramify.sandbox.levels import detect_level
 
-    level = detect_level()
+    failed: MachineError | None = None
+    try:
+        level = detect_level()
+    except MachineError as error:
+        level, failed = _NO_LEVEL, error
     machine = _this_machine(level)
     for name, line in _in_words(machine):
         console.result(f"{name:{_WIDTH}}{line}")
+    if failed is not None:
+        raise failed
     if path is None:
         console.record({"schema": _SCHEMA, "machine": machine})
         return
@@ -89,17 +101,20 @@ def _check(
     console: "RunConsole", known: Mapping[str, Any], path: Path, rows: Iterable[Row], form: str
 ) -> None:
     """Print rows about a recipe until one cannot be met; the JSON object has those before it, and the reason."""
-    lines, reason = [], None
+    lines: list[str] = []
+
+    def record(reason: str | None) -> None:
+        checked = {"path": str(path), "can_run": reason is None, "lines": lines, "reason": reason}
+        console.record({"schema": _SCHEMA, **known, "recipe": checked})
+
     try:
         for name, line in rows:
             console.result(form.format(name) + line)
             lines.append(line)
     except UserError as error:
-        reason = str(error)
+        record(str(error))
         raise
-    finally:
-        checked = {"path": str(path), "can_run": reason is None, "lines": lines, "reason": reason}
-        console.record({"schema": _SCHEMA, **known, "recipe": checked})
+    record(None)
 
 
 def _gigabytes(text: str) -> float:
@@ -175,7 +190,8 @@ def _in_words(machine: Mapping[str, Any]) -> Iterator[Row]:
     yield "memory", f"{machine['memory_bytes'] / _GIB:.1f} GiB"
     sandbox = machine["sandbox"]
     untested = "" if machine["system"] == "Linux" else ", which is untested on this system"
-    yield "sandbox", f"level {sandbox['level']} of {sandbox['max_level']}{untested}"
+    reached = "no level" if sandbox["level"] == _NO_LEVEL else f"level {sandbox['level']}"
+    yield "sandbox", f"{reached} of {sandbox['max_level']}{untested}"
     for higher, why in sandbox["not_reached"].items():
         yield "", f"not level {higher}: {why}"
     if machine["gpus"] is None:

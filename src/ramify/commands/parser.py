@@ -6,7 +6,9 @@ It imports only the module of the given command, and no heavy library.
 import argparse
 import difflib
 import importlib
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -154,6 +156,16 @@ def open_console(options: argparse.Namespace) -> "RunConsole":
 def notes_of(options: argparse.Namespace) -> Callable[[str], None]:
     """Return what shows a line on the console of `options`, which is opened for it."""
     return lambda text: open_console(options).note(text)
+
+
+def write_as_it_is(text: str) -> None:
+    """Write a text to standard output without escapes; a reader that is gone (`| head`) ends nothing."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def at_least_one(text: str) -> int:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     folder: Path = options.folder
     console = RunConsole()
     page = _page(folder)
-    path = folder / ("ablate.html" if (folder / "ablate.json").is_file() else REPORT)
+    path = folder / ("ablate.html" if _is_ablation(folder) else REPORT)
     write_page(path, page)
     console.result(f"page: {path}")
     if options.figures:
@@ -56,7 +56,7 @@ def _page(folder: Path) -> "Page":
     """Return the page of a run, by the files that only its kind has."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder. Name the folder of a run.")
-    if (folder / "ablate.json").is_file():
+    if _is_ablation(folder):
         from ramify.study.page import page_of_ablation
 
         return page_of_ablation(folder)
@@ -86,6 +86,11 @@ def _page(folder: Path) -> "Page":
         )
         raise DataError(f"{folder}: no run. {advice}")
     return run_page(folder)
+
+
+def _is_ablation(folder: Path) -> bool:
+    """Return True for an ablation, finished or not; its results.jsonl has the name of an evaluation's."""
+    return any((folder / name).is_file() for name in ("ablate.json", "starts.jsonl"))
 
 
 def _quickstart_page(folder: Path) -> "Page":

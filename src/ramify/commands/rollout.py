@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> None:
     check_files(recipe, fetch=not options.dry_run, note=notes_of(options), trains=False)
     ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
-        dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)
+        trees = 1 if options.start is not None else options.problems
+        dry_run(recipe, options, trees or recipe.rollout.problems_per_step)
         return
     from ramify.assemble.training import run_rollout
     from ramify.commands.run_listing import record_run

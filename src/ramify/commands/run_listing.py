@@ -94,7 +94,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
             with os.scandir(folder) as entries:
                 files, folders = set[str](), list[str]()
                 for entry in entries:
-                    (folders.append if entry.is_dir() else files.add)(entry.name)
+                    (folders.append if _is_folder(entry) else files.add)(entry.name)
         except OSError:  # not ours to read, or gone meanwhile
             continue
         # Links to folders are followed, each folder once.
@@ -106,6 +106,13 @@ def _run_folders(root: Path) -> Iterator[Path]:
             yield folder
         skipped = _OWN_FOLDERS if is_run else frozenset[str]()
         left += [folder / name for name in folders if not name.startswith(".") and name not in skipped]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or into a folder that is not ours to read
+        return False
 
 
 _COMMANDS = {ROLLOUT.name: "rollout", EVALUATION.name: "eval", SYNTHESIS.name: "synth"}

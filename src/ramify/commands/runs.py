@@ -1,6 +1,7 @@
 """`ramify runs [DIR]`: the runs below a folder; `ramify runs compare A B`: what differs between two runs."""
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -68,6 +69,8 @@ def _list(options: argparse.Namespace, root: Path) -> None:
 
     if not root.is_dir():
         raise DataError(f"{root}: no such folder. Name one: ramify runs DIR.")
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise DataError(f"{root}: may not be read. Change its permissions, or name another folder.")
     console = open_console(options)
     rows = list_runs(root)
     console.record({"schema": SCHEMA, "runs": [asdict(row) for row in rows]})

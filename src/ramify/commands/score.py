@@ -67,10 +67,17 @@ def run(options: argparse.Namespace) -> None:
     elif options.golden:
         if options.task or options.compat or options.out:
             raise DataError("--golden: it takes no --task, --compat or --out; every vector says what it is")
-        result = {path.name: _golden(path) for path in options.files}
+        names = [path.name for path in options.files]
+        result = {
+            path.name if names.count(path.name) == 1 else f"{path}": _golden(path) for path in options.files
+        }
     elif options.task is None:
         if options.compat is None or not all(path.is_dir() for path in options.files):
             raise DataError("--task: expected math, choose, qa or reward")
+        if options.out is not None:
+            raise DataError(
+                "--out: expected --task too, since each benchmark has its own task. Give one, or leave --out out."
+            )
         result = _by_benchmark(options.files, options.compat)
     else:
         task = "math" if options.task == "choose" else options.task

@@ -71,12 +71,16 @@ def run(options: argparse.Namespace) -> None:
         _serve(view, bundle, options.port, console)
         return
     require_output(option, path, view.files())
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{option} {path}: is a pipe or a device, which would be replaced. Name a file.")
+    # Of a link the file that it leads to is replaced.
+    target = path.resolve()
     with console.phase(f"writing {path.name}", sum(map(view.num_trees, view.sources))) as phase:
         if options.out is not None:
-            size = write_page(view, path, bundle, phase.advance)
+            size = write_page(view, target, bundle, phase.advance)
             line = f"{size / 1e6:.1f} MB, one file. Open it in a browser."
         else:
-            line = f"{write_spans(view, path, phase.advance)} traces, one a trajectory."
+            line = f"{write_spans(view, target, phase.advance)} traces, one a trajectory."
     console.result(f"{path}: {line}")
 
 

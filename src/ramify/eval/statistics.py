@@ -224,10 +224,12 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
     differences = right - left
     interval = bootstrap_mean(differences.tolist(), seed)
     low, high = interval.low, interval.high
-    if low == high:
+    # 2/3 - 1/3 and 1 - 2/3 differ in the last bit.
+    if high - low < _NO_SPREAD:
         # Equal differences on n problems say little about the other problems (Wilson's bound for 0 of n).
         most = wilson_share(0, len(differences)).high
-        low, high = max(low - most, -1.0), min(high + most, 1.0)
+        # Scores are shares, except rewards, which may differ by more than 1.
+        low, high = max(low - most, min(low, -1.0)), min(high + most, max(high, 1.0))
     # 1e-12: means of the same attempts in another order may differ in the last bit.
     moved = differences[np.abs(differences) > 1e-12]
     better, worse = int((moved > 0).sum()), int((moved < 0).sum())

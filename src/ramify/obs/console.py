@@ -2,6 +2,7 @@
 
 import html
 import importlib
+import io
 import json
 import os
 import sys
@@ -111,9 +112,12 @@ class _QuietConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        # The interpreter flushes standard output once more at its end.
-        self.file = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
-        sys.stdout = self.file
+        broken, self.file = self.file, Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+        # The interpreter flushes both streams once more at its end. The other one may still be read.
+        if sys.stdout is broken:
+            sys.stdout = self.file
+        if sys.stderr is broken:
+            sys.stderr = self.file
 
 
 class RunConsole:
@@ -136,8 +140,11 @@ class RunConsole:
         quiet: bool = False,
         as_json: bool = False,
     ) -> None:
-        usual = sys.stderr if as_json else sys.stdout
-        self._console = _QuietConsole(file=stream or usual, highlight=False, markup=False, emoji=False)
+        output = stream or (sys.stderr if as_json else sys.stdout)
+        if isinstance(output, io.TextIOWrapper):
+            # A note that quotes a letter which the stream lacks must not end a run.
+            output.reconfigure(errors="backslashreplace")
+        self._console = _QuietConsole(file=output, highlight=False, markup=False, emoji=False)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._notebook = None if stream or quiet or as_json else _notebook_display()
         self._clock, self._stamp = clock, stamp

@@ -31,7 +31,7 @@ def problems(pairs, count):
     rows = {}
     while len(rows) < count:
         row = problem(pairs, 1 + len(rows) % 2)
-        rows[row["prompt"]] = row
+        rows[str(row["prompt"])] = row  # a text, or messages
     return list(rows.values())
 
 

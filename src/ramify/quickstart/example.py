@@ -61,6 +61,7 @@ class Example:
         rl: Changes to the second.
         evaluation: Changes to the third.
         greedy: True if the trained models are also evaluated at temperature 0.
+        options: What `ramify quickstart` needs besides seed and folder to run it again, such as "--lm --smoke".
     """
 
     name: str
@@ -71,6 +72,7 @@ class Example:
     rl: Settings
     evaluation: Settings
     greedy: bool
+    options: str
 
 
 def sft_recipe(example: Example, out: Path, seed: int, data: ExampleData) -> SftRecipe:

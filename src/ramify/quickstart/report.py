@@ -71,6 +71,8 @@ def quickstart_page(report: Report, folder: Path) -> Page:
         f"problems, sampled at temperature 1. {_lift(measured)}"
     )
     rl_page = _page_of_training(folder / "rl")
+    # Reports of older versions do not say their options.
+    command = f"ramify quickstart {report.get('options', '')}".strip()
     sections = (
         _results_section(report),
         Section("Learning", charts=[*_curves(folder / "sft", "SFT"), *_curves(folder / "rl", "RL")]),
@@ -78,7 +80,7 @@ def quickstart_page(report: Report, folder: Path) -> Page:
         *rl_page,
         _run_section(report),
         origin_section(
-            folder, versions_of(folder / "rl"), f"ramify quickstart --seed {report['seed']} --out NEW_FOLDER"
+            folder, versions_of(folder / "rl"), f"{command} --seed {report['seed']} --out NEW_FOLDER"
         ),
         Section("Settings", tables=(settings_table(report["config"]),), folded=True),
     )

@@ -142,6 +142,7 @@ def _make_report(
     sampled = evaluations.sampled
     return {
         "seed": seed,
+        "options": example.options,
         "base": example.base,
         "seconds": seconds,
         "pass_at_1": _estimates(sampled),

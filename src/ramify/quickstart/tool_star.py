@@ -151,6 +151,7 @@ def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> 
         results, memory = evaluate(recipes, console)
     facts = {
         "seed": seed,
+        "options": "--tool-star --smoke" if smoke else "--tool-star",
         "seconds": clock.seconds,
         "synthesis": {name: value for name, value in synthesis.items() if name != "files"},
         "cycle": read_record(cycle / "done.json", part()),

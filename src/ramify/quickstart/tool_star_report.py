@@ -99,7 +99,9 @@ def tool_star_page(report: Mapping[str, Any], folder: Path) -> Page:
         Card("In the end", _percent(last), f"of {last['n']} questions"),
         Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
     ]
-    again = f"ramify quickstart --tool-star --seed {report['seed']} --out NEW_FOLDER"
+    # Reports of older versions do not say their options.
+    command = f"ramify quickstart {report.get('options', '--tool-star')}"
+    again = f"{command} --seed {report['seed']} --out NEW_FOLDER"
     sections = [
         _stage_section(report),
         synthesis_section(report["synthesis"]),

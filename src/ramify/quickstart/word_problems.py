@@ -313,6 +313,7 @@ def make_example(*, smoke: bool) -> Example:
         rl={**short, "preflight.enabled": False, "rollout.max_tokens": 60} if smoke else {},
         evaluation={"sampling.max_tokens": 60} if smoke else {},
         greedy=False,
+        options="--lm --smoke" if smoke else "--lm",
     )
 
 

@@ -74,6 +74,9 @@ def make_example(difficulty: int, *, smoke: bool, ambiguous: float | None = None
     # A weak start keeps contrast scarce where rules are compared: half of the groups of 8 are all right or all wrong.
     demonstrations = 9_600 if difficulty == 3 else 19_200
     short: Settings = {"learner.optimizer.warmup_steps": 3} if smoke else {}
+    options = [f"--difficulty {difficulty}"] if difficulty > 1 else []
+    options += [] if ambiguous is None else [f"--ambiguous {ambiguous}"]
+    options += ["--smoke"] if smoke else []
     return Example(
         name="quickstart",
         base="Untrained",
@@ -86,6 +89,7 @@ def make_example(difficulty: int, *, smoke: bool, ambiguous: float | None = None
         },
         evaluation={f"sampling.{key}": value for key, value in limits.items()},
         greedy=True,
+        options=" ".join(options),
     )
 
 

@@ -16,7 +16,7 @@ from ramify.net.secrets import shown
 from ramify.obs.branch_metrics import branch_notes
 from ramify.obs.charts import Chart, Line, line_chart
 from ramify.obs.metrics import Curve, MetricsRow, curve, read_metrics
-from ramify.obs.page import Card, Page, Section, Table, settings_table, write_page
+from ramify.obs.page import Card, FoldedText, Page, Section, Table, settings_table, write_page
 from ramify.obs.trace_index import trace_files
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.obs.tree_sections import StepTrees
@@ -139,7 +139,7 @@ def run_page(folder: Path, state: str | None = None) -> Page:
     if not steps and not (last and last.summaries):
         raise DataError(f"{folder}: nothing to report yet. {' '.join(notes) or 'No step has been written.'}")
     command, kind = _kind(steps)
-    rows = (*(steps or _rollout_rows(last)), *_read_rows(folder / "evals.jsonl"))
+    rows = (*(steps or _rollout_rows(last, notes)), *_read_rows(folder / "evals.jsonl"))
     learning: list[Section] = []
     updates: list[Section] = []
     # A rollout has neither.
@@ -149,10 +149,18 @@ def run_page(folder: Path, state: str | None = None) -> Page:
         )
         learning = [Section("Learning", branching, charts=charts(LEARNING, rows))]
         updates = [Section("Updates", charts=charts(UPDATES, rows))]
+    trees: list[Section] = []
+    failed: Sequence[FoldedText] = ()
+    if last and last.summaries:
+        try:
+            failed = last.failure_texts()
+            trees = [last.tree_section(f"A tree of step {last.name}")]
+        except DataError as error:
+            notes.append(f"{error}. The drawn tree is left out.")
     sections = [
         *learning,
-        _failures_section(folder, rows, last, notes),
-        *([last.tree_section(f"A tree of step {last.name}")] if last and last.summaries else []),
+        _failures_section(folder, rows, last, failed, notes),
+        *trees,
         *updates,
         Section("All metrics", tables=(_metrics_table(rows),), folded=True),
         *origin_sections(folder, command),
@@ -223,9 +231,13 @@ def _read_rows(path: Path) -> tuple[MetricsRow, ...]:
     return read_metrics(path) if path.is_file() else ()
 
 
-def _rollout_rows(trees: StepTrees | None) -> tuple[MetricsRow, ...]:
-    """Return the metrics of a rollout, which writes none."""
-    return () if trees is None else ({"step": 1.0, **tree_metrics(tuple(trees.trees()))},)
+def _rollout_rows(trees: StepTrees | None, notes: list[str]) -> tuple[MetricsRow, ...]:
+    """Return the metrics of a rollout, which writes none; `notes` gets a line if a tree cannot be read."""
+    try:
+        return () if trees is None else ({"step": 1.0, **tree_metrics(tuple(trees.trees()))},)
+    except DataError as error:
+        notes.append(f"{error}. The metrics of all trees are left out.")
+        return ()
 
 
 def _recipe(folder: Path) -> Mapping[str, Any]:
@@ -339,7 +351,11 @@ def _ends(points: Curve) -> tuple[float, float]:
 
 
 def _failures_section(
-    folder: Path, rows: Sequence[MetricsRow], last: StepTrees | None, notes: Sequence[str]
+    folder: Path,
+    rows: Sequence[MetricsRow],
+    last: StepTrees | None,
+    failed: Sequence[FoldedText],
+    notes: Sequence[str],
 ) -> Section:
     shares = {line: max((value for _, value in curve(rows, line[0])), default=0.0) for line in FAILURES.lines}
     lines = tuple(line for line, share in shares.items() if share)
@@ -361,7 +377,7 @@ def _failures_section(
         warnings=warnings,
         charts=charts((figure,), rows),
         tables=[table for table in tables if table.rows],
-        texts=last.failure_texts() if last else (),
+        texts=failed,
     )
 
 

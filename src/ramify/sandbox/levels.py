@@ -65,7 +65,10 @@ def detect_level(at_most: int = MAX_LEVEL) -> int:
         if reason is None:
             return level
         reasons.append(f"L{level}: {reason}")
-    raise MachineError(f"sandbox: no level works on this machine ({'; '.join(reasons)})")
+    raise MachineError(
+        f"sandbox: no level works on this machine ({'; '.join(reasons)}). Where a program did not end in time, try again when the "
+        "machine is less busy."
+    )
 
 
 def shortfall(required: int, reached: int) -> str:

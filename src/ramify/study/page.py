@@ -25,7 +25,7 @@ from ramify.study.contrasts import (
     compare_arms,
     success_at,
 )
-from ramify.study.lines import RESULTS, RunLine, read_lines
+from ramify.study.lines import RESULTS, STARTS, RunLine, read_lines
 
 ABLATION, ABLATION_PAGE = "ablate.json", "ablate.html"
 _POINTS = 41
@@ -40,13 +40,15 @@ def write_ablation(result: AblationResult, folder: Path, lines: Path) -> None:
 
 
 def page_of_ablation(folder: Path) -> Page:
-    """Return the page of a finished ablation, from its lines.
+    """Return the page of an ablation, finished or not, from its lines.
 
     Raises:
         DataError: A line cannot be read, or there is none.
     """
     path = folder / RESULTS
     lines = read_lines(path)
+    if not lines and (folder / STARTS).is_file():
+        raise DataError(f"{folder}: nothing to report yet. No run has ended.")
     if not lines:
         raise DataError(
             f"{folder}: a page of lines that are not in this folder. Write it again with ramify ablate LINES --out {folder}."

@@ -152,7 +152,9 @@ def flips_of(runs: Sequence[RunPlace]) -> Iterator[tuple[str, str]]:
 
 def _thinned(rows: Sequence[MetricsRow], name: str) -> list[tuple[float, float]]:
     points = curve(rows, name)
-    return list(points[:: -(-len(points) // MAX_POINTS)]) if points else []
+    every = max(1, -(-len(points) // MAX_POINTS))
+    # The last one stays.
+    return list(points[(len(points) - 1) % every :: every])
 
 
 def _table(path: Path) -> Mapping[str, Any]:

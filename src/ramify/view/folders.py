@@ -5,11 +5,13 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ramify.core.errors import ConfigError
-from ramify.files.durable import RECIPE
+from ramify.files.durable import RECIPE, dump_line
+from ramify.obs.trace import lines_of
 from ramify.obs.trace_index import trace_files
 from ramify.runs.run_folder import ROLLOUT, SYNTHESIS
 
@@ -103,14 +105,21 @@ def _folders(folder: Path, levels: int) -> Iterator[Path]:
                 if entry.is_dir(follow_symlinks=False)
                 and entry.name not in _INSIDE
                 and not entry.name.startswith(".")
+                # Folders of others beside one's own are no obstacle.
+                and os.access(entry, os.R_OK | os.X_OK)
             )
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{folder}: cannot be read: {error.strerror}. Change its permissions, or name another folder."
+        ) from None
     for name in names:
         yield from _folders(folder / name, levels - 1)
 
 
 def _kind_of(folder: Path) -> Kind | None:
+    if is_file(folder / "starts.jsonl"):
+        # An ablation, whose results.jsonl is about the runs below it.
+        return None
     if any(is_file(folder / name) for name in (*SYNTHESIS.lines, "questions.jsonl")):
         return "synthesis"
     if any(is_file(folder / name) for name in ("results.jsonl", "trees.jsonl")):
@@ -126,6 +135,39 @@ def is_file(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def lines_of_attempt(path: Path, problem: str, attempt: int) -> Iterator[bytes]:
+    """Yield the lines of an attempt in a file of an evaluation, `results.jsonl` or one like it; a last line that is cut off is none.
+
+    Where the lines of each attempt lie is found once, since a page asks for all of them in turn.
+    """
+    try:
+        about = path.lstat()
+    except OSError:
+        return
+    if stat.S_ISREG(about.st_mode):
+        mark = dump_line({"problem": problem, "attempt": attempt})[:-1].encode() + b","
+        for offset in _places(path, about.st_ino, about.st_size, about.st_mtime_ns).get(mark, ()):
+            line = next(lines_of(path, offset), b"")
+            # Another one where the file was written anew meanwhile.
+            if line.startswith(mark):
+                yield line
+
+
+@lru_cache(maxsize=4)
+def _places(path: Path, *_version: int) -> dict[bytes, list[int]]:
+    """Return where lines begin, by what they begin with for an attempt; a file that has changed is read again."""
+    places: dict[bytes, list[int]] = {}
+    offset = 0
+    for line in lines_of(path):
+        if line.endswith(b"\n") and (mark := _ATTEMPT.match(line)):
+            places.setdefault(mark[0], []).append(offset)
+        offset += len(line)
+    return places
+
+
+_ATTEMPT = re.compile(rb'\{"problem":"(?:[^"\\]|\\.)*","attempt":[0-9]{1,15},')
 
 
 def sources_of(runs: Sequence[RunPlace], roots: Sequence[Path]) -> tuple[TraceSource, ...]:

@@ -179,13 +179,16 @@ class TokenTexts:
 
     def __init__(self) -> None:
         self._tokenizers: dict[str, ChatTokenizer] = {}
+        self._keys: dict[Path, str] = {}
 
     def of(self, folder: Path | None, tree: Tree) -> dict[str, tuple[str, ...]]:
         """Return the text of each token by node; nothing without a tokenizer that spells the tree's prompt."""
         if folder is None:
             return {}
         with suppress(DataError, MachineError):
-            key = file_sha256(folder / "tokenizer.json")
+            if folder not in self._keys:
+                self._keys[folder] = file_sha256(folder / "tokenizer.json")
+            key = self._keys[folder]
             if key not in self._tokenizers:
                 self._tokenizers[key] = ChatTokenizer(folder)
             tokenizer, prompt = self._tokenizers[key], tree.by_id[""]

@@ -1,6 +1,7 @@
 """Wall-clock times of recorded trees: `timing/STEP.jsonl` of a training step, `times.jsonl` of an evaluation.
 
-The files are read line by line at each request, and never as a whole.
+The files are read line by line, and never as a whole: that of a step at each request, that of an evaluation once for the places of its
+lines.
 """
 
 import json
@@ -18,7 +19,7 @@ from ramify.core.messages import ToolStatus
 from ramify.core.tree import Tree
 from ramify.files.durable import dump_line, parse_line
 from ramify.obs.trace import TracedTree, lines_of
-from ramify.view.folders import TraceSource, is_file
+from ramify.view.folders import TraceSource, is_file, lines_of_attempt
 
 _NOT_RUN = (ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL)
 
@@ -93,13 +94,13 @@ def times_of(source: TraceSource, traced: TracedTree) -> TreeTimes:
     """Return the times of a tree; none if its file is missing or damaged."""
     key = traced.tree.key
     wanted: TreeKey = (traced.tree.problem.id, key.step) if source.by_attempt else (key.step, key.slot)
-    mark = (
-        dump_line({"problem": wanted[0], "attempt": wanted[1]})[:-1]
-        if source.by_attempt
-        else dump_line(wanted)
-    ).encode()
+    mark = dump_line(wanted).encode()
     try:
-        lines = (line for line in _lines(source.times) if mark in line)
+        lines = (
+            lines_of_attempt(source.times, traced.tree.problem.id, key.step)
+            if source.by_attempt
+            else (line for line in _lines(source.times) if mark in line)
+        )
         events: list[TimedEvent] = []
         seconds = None
         for tree, timed, total in _read(source, lines):

@@ -12,11 +12,11 @@ from ramify.core.messages import Calls, Final, MalformedTurn, ParsedTurn, Proble
 from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Cut, Node, Source, StopReason, Trajectory, Tree
 from ramify.eval.results import results_lines
-from ramify.files.durable import dump_line, parse_line
+from ramify.files.durable import parse_line
 from ramify.obs.token_counts import PriceConfig, TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree, lines_of
 from ramify.rewards.extract import answer_of, has_closed_box
-from ramify.view.folders import is_file
+from ramify.view.folders import is_file, lines_of_attempt
 from ramify.view.times import TimedEvent, TreeTimes, span
 
 AttemptKey: TypeAlias = tuple[str, int]
@@ -70,11 +70,8 @@ def right_attempts(folder: Path) -> dict[AttemptKey, bool]:
 
 
 def _records(path: Path, key: AttemptKey) -> Iterator[dict[str, Any]]:
-    """Yield the lines of an attempt; the file is not read as a whole."""
-    mark = dump_line({"problem": key[0], "attempt": key[1]})[:-1].encode() + b","
-    for row, line in enumerate(_whole_lines(path), start=1):
-        if line.startswith(mark):
-            yield parse_line(path, row, line.decode("utf-8", "replace"))
+    for line in lines_of_attempt(path, *key):
+        yield parse_line(path, 0, line.decode("utf-8", "replace"))
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

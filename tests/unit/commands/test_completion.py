@@ -1,6 +1,7 @@
 """`ramify completion`: every command, option and choice can be completed, and what the shells get."""
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -104,3 +105,18 @@ def test_a_script_and_an_unknown_shell(capsys):
     assert "complete -o filenames -F _ramify ramify" in capsys.readouterr().out
     assert main(["completion", "tcsh"]) == 2
     assert "invalid choice: 'tcsh'" in capsys.readouterr().err
+
+
+def test_a_reader_that_is_gone_is_no_failure():
+    reader, writer = os.pipe()
+    os.close(reader)
+    for unbuffered in ("", "1"):
+        done = subprocess.run(
+            [sys.executable, "-m", "ramify", "completion", "bash"],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+    os.close(writer)

@@ -120,6 +120,12 @@ def test_vectors(tmp_path, capsys) -> None:
     }
     wrong = {**vector, "id": "extract_answer-2", "right": {"prediction": "43"}}
     status, scores, _ = score(capsys, "--golden", write(tmp_path / "v.jsonl", vector, wrong))
+    (tmp_path / "other").mkdir()
+    files = [str(tmp_path / "v.jsonl"), write(tmp_path / "other" / "v.jsonl", vector)]
+    assert {name: each["n"] for name, each in score(capsys, "--golden", *files)[1].items()} == {
+        files[0]: 2,
+        files[1]: 1,
+    }
     assert status == 0
     assert scores == {
         "v.jsonl": {
@@ -164,6 +170,14 @@ def test_a_file_that_is_missing_is_named(tmp_path, capsys) -> None:
     status, _, err = score(capsys, str(tmp_path / "none.jsonl"), "--task", "qa")
     assert status == 2
     assert "none.jsonl: expected a JSONL file" in err
+
+
+def test_no_option_is_passed_over(tmp_path, capsys) -> None:
+    """Scores of each line were asked for, and none were written."""
+    rows = tmp_path / "rows.jsonl"
+    status, _, err = score(capsys, str(tmp_path), "--compat", "arpo", "--out", str(rows))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--out: expected --task too" in err
 
 
 def test_responses_are_never_overwritten(tmp_path, capsys) -> None:

@@ -161,6 +161,20 @@ def test_pairing_sees_what_separate_intervals_do_not():
     assert difference.worse == 0 < difference.better
 
 
+@pytest.mark.parametrize("moved", [2.2, 1.0, -1.6])
+def test_equal_differences_of_rewards_lie_in_their_interval(moved):
+    """Rewards are no shares: the interval ended at 1, below a difference of 2.2."""
+    difference = paired_difference([0.0] * 3, [moved] * 3, 0)
+    assert difference.low <= difference.value <= difference.high
+    assert difference.high - difference.low > 0.3
+
+
+def test_differences_that_are_equal_but_for_rounding_are_not_certain():
+    """2/3 - 1/3 is not 1 - 2/3: with three attempts the interval had no width."""
+    difference = paired_difference([1 / 3, 2 / 3, 0.0], [2 / 3, 1.0, 1 / 3], 0)
+    assert difference.high - difference.low > 0.3
+
+
 def test_equal_models_do_not_differ():
     difference = paired_difference([1.0, 0.0, 0.5], [1.0, 0.0, 0.5], 0)
     assert (difference.value, difference.p_value) == (0.0, 1.0)

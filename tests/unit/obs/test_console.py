@@ -1,10 +1,13 @@
 """What the console shows on a terminal and in a log."""
 
 import io
+import json
+import os
 import re
 import subprocess
 import sys
 import types
+from contextlib import suppress
 
 import pytest
 
@@ -104,6 +107,27 @@ def test_failed_phase_says_where_it_stopped():
         clock.now += 4000
         raise KeyboardInterrupt
     assert out.getvalue().splitlines()[-1] == "at 4103: sft 4/10  stopped after 1:06 h"
+
+
+def test_letters_that_a_log_lacks_are_escapes():
+    """A note with one ended a run that Python started."""
+    log = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    RunConsole(log).result("Möbius 模型")
+    assert log.buffer.getvalue() == b"M\xf6bius \\u6a21\\u578b\n"
+
+
+def test_a_log_whose_reader_is_gone_takes_no_result_along(monkeypatch, capsys):
+    """With --json and `2> >(head)` the object went where the log went: nowhere."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    log = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stderr", log)
+    console = RunConsole(as_json=True)
+    console.note("checkpoint written")
+    console.record({"state": "finished"})
+    with suppress(BrokenPipeError):
+        log.close()
+    assert json.loads(capsys.readouterr().out) == {"state": "finished"}
 
 
 def test_notes_of_a_log_have_the_time_and_results_have_not():

@@ -10,6 +10,7 @@ import pytest
 from ramify.core.errors import DataError
 from ramify.obs.page import render_page
 from ramify.quickstart.report import quickstart_page, read_report
+from ramify.quickstart.world import make_example
 
 HOSTILE = '</pre><script>alert("x")</script><img src=x onerror=alert(1)> & \'"'
 VOID = {"meta", "br", "img", "link", "input"}
@@ -102,6 +103,11 @@ def test_page_shows_every_part(tmp_path):
         "bernoulli", "5.17.0", "37 of 500 problems are in", "ramify quickstart --seed 1",
     ):  # fmt: skip
         assert shown in text, shown
+
+
+def test_the_command_that_repeats_the_run_has_its_options(tmp_path):
+    report = plausible_report() | {"options": make_example(2, smoke=True).options}
+    assert "ramify quickstart --difficulty 2 --smoke --seed 1 --out NEW_FOLDER" in page_of(report, tmp_path)
 
 
 def test_page_asks_nothing_of_the_network_and_runs_no_script(tmp_path):

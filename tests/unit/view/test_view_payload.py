@@ -1,12 +1,14 @@
 """The values of a page: they are the trace's, nothing in a trace can break them, and what cannot be read is left out."""
 
 import json
+import time
 from itertools import count, cycle
 
 import pytest
 
 from ramify.core.errors import ConfigError
 from ramify.obs.trace import read_trees, tree_record, write_trees
+from ramify.view.folders import lines_of_attempt
 from ramify.view.payload import COLUMNS, NotThereError, RunView
 from ramify.view.safe import MAX_TEXT, dump, hide_keys
 from viewed_runs import (
@@ -218,6 +220,36 @@ def test_an_evaluation_that_grows_is_followed(tmp_path):
     assert view.tree("trees", 2)["problem"]["id"] == "p5"
 
 
+def test_the_lines_of_an_attempt_are_found_again_where_a_file_grows(tmp_path):
+    path, names = tmp_path / "results.jsonl", ("p", 'q"u\\ote', "\u202e\ud800", "p")
+    records = [{"problem": name, "attempt": n % 3, "correct": True} for n, name in enumerate(names)]
+    write_json_lines(path, records[:2])
+    assert [*lines_of_attempt(path, "p", 0)] == [path.read_bytes().splitlines(keepends=True)[0]]
+    with path.open("a") as file:
+        file.write("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records[2:]))
+        file.write('{"problem":"cut","attempt":0,"correct":tr')
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [*lines_of_attempt(path, "p", 0)] == [lines[0], lines[3]], "in their order, the last one counts"
+    assert [*lines_of_attempt(path, names[1], 1)] == [lines[1]]
+    assert [*lines_of_attempt(path, names[2], 2)] == [lines[2]]
+    assert [*lines_of_attempt(path, "cut", 0)] == [*lines_of_attempt(path, "p", 1)] == []
+    assert [*lines_of_attempt(tmp_path / "none.jsonl", "p", 0)] == []
+
+
+def test_a_page_of_many_attempts_reads_their_results_once(tmp_path):
+    """Each attempt read all of them: a page of 40,000 took hours."""
+
+    def seconds(num):
+        path = tmp_path / f"{num}.jsonl"
+        write_json_lines(path, [{"problem": "p", "attempt": n, "text": "x" * 200} for n in range(num)])
+        begin = time.process_time()
+        assert all(len([*lines_of_attempt(path, "p", n)]) == 1 for n in range(num))
+        return time.process_time() - begin
+
+    # 16 times as many; where each reads all it is 256 times as long.
+    assert seconds(4000) < 64 * max(seconds(250), 0.002)
+
+
 def test_two_evaluations_with_the_judges_words(tmp_path):
     verdict = {
         "problem": "p1",
@@ -283,6 +315,23 @@ def test_a_folder_of_several_runs_gives_the_traces_of_all(tmp_path):
         "eval/last/trees",
     ]
     assert sorted(run["series"]) == ["rl: reward/mean", "sft: reward/mean"]
+
+
+@pytest.mark.parametrize("steps", [400, 401, 1202])
+def test_a_long_curve_ends_with_the_last_step(tmp_path, steps):
+    folder = write_training(tmp_path / "rl", {1: []})
+    rows = [{"step": step, "time": 1.0, "reward/mean": 0.5 * step} for step in range(1, steps + 1)]
+    write_json_lines(folder / "metrics.jsonl", rows)
+    points = RunView([folder]).run()["series"]["reward/mean"]
+    assert 200 <= len(points) <= 400
+    assert points[-1] == [steps, 0.5 * steps]
+
+
+def test_an_ablation_is_its_runs_and_no_evaluation(tmp_path):
+    write_training(tmp_path / "rule-0", {1: [two_calls(words())]})
+    for name in ("results.jsonl", "starts.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    assert [(run.name, run.kind) for run in RunView([tmp_path]).runs] == [("rule-0", "train")]
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "file"])
