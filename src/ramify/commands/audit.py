@@ -214,8 +214,8 @@ def _audit(settings: "AuditSettings", out: Path, console: "RunConsole", judge: "
         return audit_conversations(
             settings, out, console, lambda task: settings.bind_files(out, file_checksums(task)), judge
         )
-    given = (each.name for each in fields(settings) if getattr(settings, each.name) != each.default)
-    if wrong := next((name for name in given if name in _OF_ENDPOINT), None):
+    changed = (each.name for each in fields(settings) if getattr(settings, each.name) != each.default)
+    if wrong := next((name for name in changed if name in _OF_ENDPOINT), None):
         option = f"--{wrong.replace('_', '-')}"
         raise ConfigError(
             f"{option}: trees of ours go on with the engine of their recipe. Leave it out, and change keys of the recipe by -s"

@@ -102,6 +102,6 @@ def _call(identifier: str, name: str, arguments: str) -> ToolCall:
         # With the text, by which recorded results are known: of a long one the rest counts too.
         reason = f"{error}: {arguments}"
         if len(reason) > _MOST_SHOWN:
-            rest = hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-            reason = f"{reason[:_MOST_SHOWN]} ... ({rest})"
+            digest = hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+            reason = f"{reason[:_MOST_SHOWN]} ... ({digest})"
         return ToolCall(identifier, name, {}, malformed=reason)
