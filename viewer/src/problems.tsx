@@ -28,12 +28,12 @@ const FEW = 4;
 export function Problems(props: Props): JSX.Element {
   const { rows, run, problem, go } = props;
   const [onlyFlips, setOnlyFlips] = useState(false);
-  const changes = useMemo(() => changesOf(rows), [rows]);
+  const pair = run.runs.length === 2;
+  const changes = useMemo(() => changesOf(rows, pair), [rows, pair]);
   if (problem !== "") return <OneProblem {...props} />;
   const flips = changes.filter((change) => change.flip !== "");
   const shown = onlyFlips ? flips : changes;
   const worse = changes.filter((change) => change.by < 0).length;
-  const pair = run.runs.length === 2;
   // Of several runs each cell says which one it is from.
   const from = (row: Row): string => (run.runs.length > 2 ? runName(run, row.run) : "");
   return (
@@ -41,7 +41,7 @@ export function Problems(props: Props): JSX.Element {
       <h2>Problems that were tried more than once</h2>
       {changes.length === 0 ? (
         <p class="soft">
-          {props.reading ? "Reading the index ..." : "Every problem of this run has one tree."}
+          {props.reading ? "Reading the index ..." : "No problem was tried in two steps or runs."}
         </p>
       ) : (
         <>
@@ -97,7 +97,7 @@ interface Change {
   flip: string;
 }
 
-export function changesOf(rows: Row[]): Change[] {
+export function changesOf(rows: Row[], pair = false): Change[] {
   const problems = new Map<string, Row[]>();
   for (const row of rows) {
     const trees = problems.get(row.problem);
@@ -105,13 +105,41 @@ export function changesOf(rows: Row[]): Change[] {
     else trees.push(row);
   }
   return [...problems.values()]
-    .filter((trees) => trees.length > 1)
     .map((trees) => {
-      const ordered = [...trees].sort((a, b) => a.run - b.run || a.step - b.step);
-      const [first, last] = [ordered[0] as Row, ordered.at(-1) as Row];
-      return { first, last, count: trees.length, by: last.mean - first.mean, flip: flipped(first, last) };
+      const tries = triesOf(trees);
+      const [first, last] = [tries[0], tries.at(-1)];
+      return { first, last, count: trees.length, several: tries.length > 1 };
     })
+    .filter((each): each is typeof each & { first: Row; last: Row } => each.several)
+    .filter(({ first, last }) => !pair || first.run !== last.run)
+    .map(({ first, last, count }) => ({
+      first,
+      last,
+      count,
+      by: last.mean - first.mean,
+      flip: flipped(first, last),
+    }))
     .sort((a, b) => a.by - b.by);
+}
+
+/** One row for each step of each run, in order: an evaluation may have several attempts at a problem, each a tree. */
+function triesOf(trees: Row[]): Row[] {
+  const tries = new Map<string, Row[]>();
+  const ordered = [...trees].sort((a, b) => a.run - b.run || a.step - b.step);
+  // A tree of which nothing counts has no mean.
+  for (const row of ordered.filter((each) => Number.isFinite(each.mean))) {
+    const key = `${row.run} ${row.step}`;
+    tries.set(key, [...(tries.get(key) ?? []), row]);
+  }
+  return [...tries.values()].map((group) => {
+    const sum = (value: (row: Row) => number): number => group.reduce((all, row) => all + value(row), 0);
+    return {
+      ...(group[0] as Row),
+      mean: sum((row) => row.mean) / group.length,
+      right: sum((row) => row.right),
+      n: sum((row) => row.n),
+    };
+  });
 }
 
 /** One problem over steps and runs, with the attempts of two of its trees side by side. */

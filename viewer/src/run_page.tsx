@@ -23,7 +23,7 @@ export function RunPage({ run, rows }: { run: Run; rows: Row[] }): JSX.Element {
   const names = Object.keys(run.series);
   const rank = (name: string): number => (FIRST.indexOf(name) + FIRST.length + 1) % (FIRST.length + 1);
   const matching = names
-    .filter((name) => name.includes(wanted.trim().toLowerCase()))
+    .filter((name) => name.toLowerCase().includes(wanted.trim().toLowerCase()))
     .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   return (
     <div class="run-page">

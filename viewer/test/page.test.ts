@@ -62,6 +62,20 @@ test("rows have the step and the run of their source, and pass every chosen flag
 test("a problem's change goes from the first run to the last, the worst first, and a flip crosses the half", () => {
   const [change] = changesOf(rows);
   assert.deepEqual([change?.by, change?.flip, change?.count], [-2, "flipped to wrong", 2]);
+  // Of several attempts the means are compared, and a problem of one run is not shown under the names of two.
+  const attempts = [
+    ...readRows(two, {
+      source: "s0",
+      rows: [values(0, "p", 1, []), values(1, "p", 0, []), values(2, "q", 1, []), values(3, "q", 0, [])],
+    }),
+    ...readRows(two, { source: "s1", rows: [values(0, "p", 1, []), values(1, "p", 1, [])] }),
+  ];
+  const compared = changesOf(attempts, true);
+  assert.deepEqual(
+    compared.map((each) => [each.last.problem, each.by, each.count, each.first.n, each.last.right]),
+    [["p", 0.5, 4, 2, 2]],
+  );
+  assert.deepEqual(changesOf(attempts.filter((row) => row.run === 0)), []);
   assert.equal(flipped({ right: 1, n: 4 }, { right: 3, n: 4 }), "flipped to right");
   assert.equal(flipped({ right: 3, n: 4 }, { right: 2, n: 4 }), "");
 });
