@@ -205,9 +205,9 @@ def _show_lines(options: argparse.Namespace) -> None:
         is_there = options.recipe.is_dir() or path.is_file()
         reason = "no run of it has ended yet" if is_there else "no such file"
         raise DataError(f"{options.recipe}: {reason}. Name the folder or the results.jsonl of an ablation.")
-    if options.overrides or options.others or options.dry_run or options.seeds:
+    if options.overrides or options.others or options.dry_run or options.seeds or options.jobs:
         raise ConfigError(
-            f"{options.recipe}: finished runs are shown as they are. Leave out -s, --arm, --seeds and --dry-run."
+            f"{options.recipe}: finished runs are shown as they are. Leave out -s, --arm, --seeds, --jobs and --dry-run."
         )
     there = arm_names(lines)
     if wrong := [name for name in options.arms or () if name not in there]:
