@@ -111,7 +111,7 @@ def _why_not(start: launch.Start, seconds: float) -> str | None:
     level = start.level
     try:
         program = seccomp_program(level)
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, OSError) as error:
         return f"seccomp: {error}"
     folder = launch.new_folder_path()
     try:
