@@ -10,5 +10,7 @@ from ramify.runs.recorded_trees import require_tokenizer
 def test_a_prompt_of_another_tokenizer_is_refused_by_its_place():
     prompt = Node("", (), None, Source.PROMPT, (104, 105), "hi")
     require_tokenizer("here", prompt, lambda ids: bytes(ids).decode())
-    with pytest.raises(DataError, match=r"^here: its tokens .* another model's tokenizer\. Use the model that wrote them"):
+    with pytest.raises(
+        DataError, match=r"^here: its tokens .* another model's tokenizer\. Use the model that wrote them"
+    ):
         require_tokenizer("here", prompt, lambda ids: "other")
