@@ -36,6 +36,7 @@ _STAGED = part(base=_ESTIMATE, sft=_ESTIMATE, rl=_ESTIMATE)
 _TRAINED = part(sft=number, rl=number)
 _READ_REPORT = part(
     seed=whole,
+    options=text,
     base=text,
     seconds=mapping(number),
     pass_at_1=_STAGED,
@@ -71,8 +72,7 @@ def quickstart_page(report: Report, folder: Path) -> Page:
         f"problems, sampled at temperature 1. {_lift(measured)}"
     )
     rl_page = _page_of_training(folder / "rl")
-    # Reports of older versions do not say their options.
-    command = f"ramify quickstart {report.get('options', '')}".strip()
+    command = f"ramify quickstart {report['options']}".strip()
     sections = (
         _results_section(report),
         Section("Learning", charts=[*_curves(folder / "sft", "SFT"), *_curves(folder / "rl", "RL")]),

@@ -99,9 +99,7 @@ def tool_star_page(report: Mapping[str, Any], folder: Path) -> Page:
         Card("In the end", _percent(last), f"of {last['n']} questions"),
         Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
     ]
-    # Reports of older versions do not say their options.
-    command = f"ramify quickstart {report.get('options', '--tool-star')}"
-    again = f"{command} --seed {report['seed']} --out NEW_FOLDER"
+    again = f"ramify quickstart {report['options']} --seed {report['seed']} --out NEW_FOLDER"
     sections = [
         _stage_section(report),
         synthesis_section(report["synthesis"]),
@@ -134,6 +132,7 @@ _SCORES = part(
 _CHANGE = part(value=number, ci95=numbers, p_value=number)
 _READ_REPORT = part(
     seed=whole,
+    options=text,
     seconds=mapping(number),
     pass_at_1=part(sampled=mapping(_SCORES), greedy=mapping(_SCORES)),
     added=part(sampled=mapping(_CHANGE), greedy=mapping(_CHANGE)),

@@ -61,6 +61,7 @@ def plausible_report():
     }
     return {
         "seed": 1,
+        "options": "",
         "base": "Untrained",
         "seconds": {"data": 8.4, "sft": 118.0, "rl": 62.5, "eval": 16.3},
         "pass_at_1": stages(0.002, 0.484, 0.926),
