@@ -15,8 +15,9 @@ from e2e_runs import EVAL, SECONDS, SYNTH, TRAIN, overrides, start, write_task
 from ramify.cli import COMMANDS, main
 from ramify.commands.parser import make_parser
 from ramify.obs.trace import tree_record
+from ramify.obs.trace_index import write_index
 from ramify.view.payload import RunView
-from viewed_runs import one_path, write_evaluation
+from viewed_runs import one_path, write_evaluation, write_training
 
 pytestmark = pytest.mark.integration
 
@@ -157,3 +158,18 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, refused, words, expected):
     (tmp_path / "run" / "trees").mkdir()
     (tmp_path / "run" / "trees" / "000001.jsonl").write_text('{"schema":5,"was":0}\n')
     assert expected in refused("view", *words)
+
+
+@pytest.mark.parametrize("option", ["--out", "--otlp"])
+def test_a_tree_that_cannot_be_read_is_left_out_with_a_note(tmp_path, capsys, option):
+    trees = [one_path(f"p{number}", number, "41", 1.0) for number in range(3)]
+    folder = write_training(tmp_path / "rl", {1: trees})
+    trace, written = folder / "trees" / "000001.jsonl", tmp_path / "written"
+    write_index(trace)
+    first, second, third = trace.read_text().splitlines(keepends=True)
+    trace.write_text(first + second.replace('"nodes"', '"knots"') + third)
+    assert main(["view", str(folder), option, str(written)]) == 0
+    output = "".join(capsys.readouterr())
+    assert "warning: left out 1 of its trees, the first: " in output
+    assert "000001.jsonl row 2: " in output
+    assert written.read_text().count("invoke_agent rl") == (2 if option == "--otlp" else 0)

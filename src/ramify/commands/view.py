@@ -81,6 +81,10 @@ def run(options: argparse.Namespace) -> None:
             line = f"{size / 1e6:.1f} MB, one file. Open it in a browser."
         else:
             line = f"{write_spans(view, target, phase.advance)} traces, one a trajectory."
+    if view.unreadable:
+        console.note(
+            f"warning: left out {len(view.unreadable)} of its trees, the first: {view.unreadable[0]}"
+        )
     console.result(f"{path}: {line}")
 
 

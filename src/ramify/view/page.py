@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from ramify.core.errors import ConfigError, DataError, MachineError
+from ramify.core.errors import ConfigError, MachineError
 from ramify.files.durable import replacing
 from ramify.view.payload import RunView
 from ramify.view.safe import dump
@@ -57,6 +57,8 @@ class Bundle:
 def write_page(view: RunView, path: Path, bundle: Bundle, advance: Callable[[], None]) -> int:
     """Write the page as a whole or not at all; returns its bytes. `advance` is called after each tree.
 
+    The view's `unreadable` then has the trees that are left out.
+
     Raises:
         ConfigError: It would be larger than a browser opens.
     """
@@ -102,16 +104,11 @@ def _blocks(
 ) -> Iterator[tuple[int, bytes]]:
     trees: list[bytes] = []
     first = size = 0
-    for row in range(view.num_trees(key)):
-        advance()
-        try:
-            tree = dump(view.tree(key, row, with_credits=with_credits))
-        except DataError:
-            # The trace was changed since its index was read.
-            continue
+    for value in view.readable_trees(key, advance, with_credits=with_credits):
+        tree = dump(value)
         if trees and size + len(tree) > BLOCK_BYTES:
             yield first, b"[%b]" % b",".join(trees)
-            trees, first, size = [], row, 0
+            trees, first, size = [], value["row"], 0
         trees.append(tree)
         size += len(tree)
     if trees:

@@ -1,7 +1,7 @@
 """The values of a page (view schema 1): a run, the index of a trace, a tree. All are plain JSON without keys of services."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class RunView:
             ConfigError: A folder holds no run.
         """
         self._roots, self._redact = tuple(roots), redact
+        self.unreadable: list[str] = []
         self._summaries, self._texts = SummaryCache(), TokenTexts()
         self._facts: dict[Path, RunFacts] = {}
         self._credits: dict[Path, RunCredits] = {}
@@ -218,6 +219,21 @@ class RunView:
             }
         value["commands"] = [] if self._redact else _commands(run, source, row)
         return self._safe_tree(value)
+
+    def readable_trees(
+        self, source_id: str, advance: Callable[[], None], *, with_credits: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the trees of a source, and add to `unreadable` why others cannot be read; `advance` is called after each.
+
+        Raises:
+            NotThereError: There is no such source.
+        """
+        for row in range(self.num_trees(source_id)):
+            try:
+                yield self.tree(source_id, row, with_credits=with_credits)
+            except DataError as error:
+                self.unreadable.append(f"{error}")
+            advance()
 
     def _credit_or_none(
         self, source: TraceSource, row: int, traced: TracedTree, name: str

@@ -24,8 +24,7 @@ _WORKED = ("ok", "empty")
 def write_spans(view: RunView, path: Path, advance: Callable[[], None]) -> int:
     """Write the spans of all trees, a line a tree; returns the number of traces. `advance` is called after each tree.
 
-    Raises:
-        DataError: A tree cannot be read.
+    The view's `unreadable` then has the trees that are left out.
     """
     traces = 0
     with replacing(path) as file:
@@ -33,13 +32,11 @@ def write_spans(view: RunView, path: Path, advance: Callable[[], None]) -> int:
             name = clean(source.owner.name)
             # A trace has no time of day: its file's is the beginning of its times.
             start = source.path.stat().st_mtime_ns
-            for row in range(view.num_trees(key)):
-                tree = view.tree(key, row)
+            for tree in view.readable_trees(key, advance):
                 spans = [list(_trace(tree, name, leaf, start)) for leaf in tree["trajectories"]]
                 traces += len(spans)
                 request = _request([span for trace in spans for span in trace])
                 file.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
-                advance()
     return traces
 
 
