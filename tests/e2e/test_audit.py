@@ -253,6 +253,16 @@ def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, ca
     assert own != before
 
 
+def test_decisions_of_several_files_name_their_file(world, tmp_path):
+    runs, out = [str(world), str(shutil.copytree(world, tmp_path / "run"))], tmp_path / "audit"
+    assert main(["audit", *runs, "--out", str(out), "--decisions", "40", "--samples", "8"]) == 0
+    lines = read_lines(out / "effects.jsonl")
+    sure = {line["trace"] for line in lines if line["low"] > 0 or line["high"] < 0}
+    page = (out / "AUDIT.html").read_text()
+    assert len(sure) == 2
+    assert all(f"<td>{name}</td>" in page for name in sure)
+
+
 class TrueJudge:
     """Knows the world, so it answers a turn's true effect in tenths; of problems in `odd` it writes no verdict."""
 

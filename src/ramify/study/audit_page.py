@@ -41,8 +41,8 @@ def audit_page(audit: Audit, settings: AuditSettings, folder: Path) -> Page:
             f"Those of {len(audit.known)} decisions in order, with their 95 % intervals, and their mean size by turn.",
             charts=(_effects_chart([interval for _, interval in pairs]), _turns_chart(audit)),
         ),
-        Section("Turns that helped", tables=(_decisions_table(reversed(helped[-_SHOWN:])),)),
-        Section("Turns that harmed", tables=(_decisions_table(harmed[:_SHOWN]),)),
+        Section("Turns that helped", tables=(_decisions_table(reversed(helped[-_SHOWN:]), settings),)),
+        Section("Turns that harmed", tables=(_decisions_table(harmed[:_SHOWN], settings),)),
     ]
     return Page(
         f"Audit: {folder.absolute().name}",
@@ -108,9 +108,12 @@ def _turns_chart(audit: Audit) -> Chart:
     return line_chart("Size of effects by turn", [Line("mean size", points, 0)], "turn", "size of effect")
 
 
-def _decisions_table(pairs: Iterable[tuple[Effect, Interval]]) -> Table:
-    rows = [
-        (interval_text(interval), f"{effect.row}/{effect.node}", effect.turn, effect.problem, effect.text)
-        for effect, interval in pairs
-    ]
-    return Table("", ("effect", "tree/node", "turn", "problem", "the turn"), rows)
+def _decisions_table(pairs: Iterable[tuple[Effect, Interval]], settings: AuditSettings) -> Table:
+    rows = []
+    for effect, interval in pairs:
+        place = f"{effect.row}/{effect.node}"
+        # Trees are counted in each file.
+        files = (effect.trace,) if len(settings.sources) > 1 else ()
+        rows.append((interval_text(interval), *files, place, effect.turn, effect.problem, effect.text))
+    files = ("file",) if len(settings.sources) > 1 else ()
+    return Table("", ("effect", *files, "tree/node", "turn", "problem", "the turn"), rows)
