@@ -120,7 +120,9 @@ class Sampler:
         """As `grow`, but `then` gets each tree, and the seconds that it took, as soon as it is scored."""
 
         async def score(tree: Tree, seconds: float) -> Value:
-            return await then(await self.scoring.score(tree), seconds)
+            with self.agent.waits.on("reward"):
+                scored = await self.scoring.score(tree)
+            return await then(scored, seconds)
 
         self.timing.start(asyncio.get_running_loop().time())
         async with self.agent.waits.shown(show_waits):

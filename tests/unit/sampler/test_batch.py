@@ -1,5 +1,7 @@
 """Dynamic sampling: which problems a step learns from, in the order of the data and not of who was ready first."""
 
+import asyncio
+
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
@@ -105,6 +107,19 @@ def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
     assert first.trees == whole.trees[:5]
     assert 0 < len(first.accepted) < 5
     assert first.metrics["sampling/empty"] == 0.0
+
+
+def test_a_reward_that_takes_long_is_what_the_step_waits_for(model_folder):
+    class SlowReward(LengthReward):
+        async def score(self, trajectories):
+            await asyncio.sleep(90.0)
+            return await LengthReward().score(trajectories)
+
+    rollout = rollout_of(model_folder)
+    rollout.scoring.reward = SlowReward()
+    phase = Phase("RL", 1, lambda _: None)
+    run_virtual(take_batch(rollout, ORDER, 1, None, START, 0, phase))
+    assert phase.waiting.startswith("1 of 1 trees: reward 1 (8")
 
 
 def test_a_batch_may_be_empty(model_folder):
