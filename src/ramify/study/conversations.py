@@ -195,6 +195,9 @@ def _of_columns(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], lis
     prompt = _messages(record, "prompt", "user")
     completion = _messages(record, "completion", "assistant")
     messages = _messages(record, "messages")
+    if not messages and record.get("completion") == "":
+        # The model wrote nothing, which is a turn too.
+        completion = [{"role": "assistant", "content": ""}]
     if messages and completion:
         raise RowError("it has both messages and a completion")
     if messages and messages[0].get("role") != "assistant":

@@ -51,6 +51,12 @@ def test_a_prompt_beside_the_messages_is_where_they_begin(read):
         assert turns(read({"prompt": prompt, "messages": [ANSWER]})) == (["which door ?"], ["3"])
 
 
+def test_an_empty_completion_is_an_empty_turn(read):
+    assert turns(read({"prompt": "which door ?", "completion": ""})) == (["which door ?"], [""])
+    # Beside messages it is an unused column.
+    assert turns(read({"messages": [QUESTION, ANSWER], "completion": ""})) == (["which door ?"], ["3"])
+
+
 def test_turns_in_the_prompt_are_read_and_are_no_decisions(read):
     example = {"role": "assistant", "content": "1"}
     prompt = [QUESTION, example, QUESTION]
