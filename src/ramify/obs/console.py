@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
@@ -172,10 +173,14 @@ class RunConsole:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Write a result in columns; the last one is never filled up, so that it may be long."""
         lines = [tuple(shown(" ".join(cell.split())) for cell in row) for row in (header, *rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
-        self.result(
-            "\n".join("  ".join((*map(str.ljust, line, widths), line[-1])).rstrip() for line in lines)
-        )
+        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)][:-1]
+
+        def filled(line: Sequence[str]) -> str:
+            # A Chinese character is two columns wide.
+            cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=False)]
+            return "  ".join((*cells, line[-1])).rstrip()
+
+        self.result("\n".join(map(filled, lines)))
 
     def _write(self, text: str) -> None:
         self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)

@@ -270,3 +270,9 @@ def test_a_table_has_straight_columns_and_one_line_a_row():
         f"a b     1   {'x' * 300}",
         "longer  22  \\x1b[2J",
     ]
+
+
+def test_a_table_of_wide_characters_has_straight_columns():
+    out = io.StringIO()
+    RunConsole(out).table(("name", "n"), [("东京", "1"), ("Rome", "22"), ("Zu\u0308rich", "3")])
+    assert out.getvalue().splitlines() == ["name    n", "东京    1", "Rome    22", "Zu\u0308rich  3"]
