@@ -35,19 +35,28 @@ start() {
     # shellcheck disable=SC2086 # two words
     ramify quickstart --only sft $make --seed "$1" --out "$starts/$1" --quiet
 }
-last=$((seeds - 1))
-case " $* " in *" --dry-run "*) last=-1 ;; esac # no cold starts
-for seed in $(seq 0 2 $last); do
-    start "$seed" &
-    first=$!
-    [ $((seed + 1)) -ge "$seeds" ] || start $((seed + 1))
-    wait $first
-done
-
 mkdir -p "$out" docs/study
 [ -f "$out/results.jsonl" ] || [ ! -f "$lines" ] || cp "$lines" "$out/results.jsonl"
 trap '[ ! -f "$out/results.jsonl" ] || cp "$out/results.jsonl" "$lines"' EXIT
+
 # Means are read from the lines, when the number of pairs is fixed.
-ramify ablate "$recipe" --seeds "$seeds" --out "$out" --blind "${options[@]}" \
-    -s "model.path=$starts/{seed}/sft" -s "data.train=$starts/{seed}/$files/train.jsonl" \
-    -s "tools.search.corpus=$starts/{seed}/$files/passages.jsonl" -s "eval.test=$starts/{seed}/$files/test.jsonl" "$@"
+compare() {
+    ramify ablate "$recipe" --seeds "$seeds" --out "$out" --blind "${options[@]}" \
+        -s "model.path=$starts/{seed}/sft" -s "data.train=$starts/{seed}/$files/train.jsonl" \
+        -s "tools.search.corpus=$starts/{seed}/$files/passages.jsonl" -s "eval.test=$starts/{seed}/$files/test.jsonl" "$@"
+}
+
+case " $* " in *" --dry-run "*) compare "$@" && exit ;; esac # no cold starts
+# A seed whose runs all have lines needs no cold start, and on another type of processor would not get the same one.
+plan=$(compare "$@" --dry-run --json)
+left=$(python -c '
+import json, sys
+runs = json.load(sys.stdin)["runs"]
+print(*sorted({int(run["name"].rpartition("-")[2]) for run in runs if not run["finished"]}))' <<<"$plan")
+read -r -a left <<<"$left"
+for ((i = 0; i < ${#left[@]}; i += 2)); do
+    start "${left[i]}" &
+    [ $((i + 1)) -ge ${#left[@]} ] || start "${left[i + 1]}"
+    wait $!
+done
+compare "$@"
