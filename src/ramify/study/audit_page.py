@@ -111,9 +111,9 @@ def _turns_chart(audit: Audit) -> Chart:
 def _decisions_table(pairs: Iterable[tuple[Effect, Interval]], settings: AuditSettings) -> Table:
     rows = []
     for effect, interval in pairs:
-        place = f"{effect.row}/{effect.node}"
+        at = f"{effect.row}/{effect.node}"
         # Trees are counted in each file.
         files = (effect.trace,) if len(settings.sources) > 1 else ()
-        rows.append((interval_text(interval), *files, place, effect.turn, effect.problem, effect.text))
+        rows.append((interval_text(interval), *files, at, effect.turn, effect.problem, effect.text))
     files = ("file",) if len(settings.sources) > 1 else ()
     return Table("", ("effect", *files, "tree/node", "turn", "problem", "the turn"), rows)
