@@ -246,6 +246,9 @@ def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, ca
     out = ["--out", str(tmp_path / "before")]
     assert main(["audit", str(run), *map(str, words), *out]) == 0
     assert "the weights of step 1 were not saved" in capsys.readouterr().out
+    (warning, *_) = json.loads((tmp_path / "before" / "audit.json").read_text())["warnings"]
+    assert "Audit a step whose weights are there" in warning
+    assert "the weights of step 1 were not saved" in (tmp_path / "before" / "AUDIT.html").read_text()
     own, before = (
         [node.behavior_logprobs for traced in read_trees(path) for node in traced.tree.nodes]
         for path in (trace, tmp_path / "before" / "trees" / "000001.jsonl")

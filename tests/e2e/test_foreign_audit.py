@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 
@@ -175,6 +176,12 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
     assert by_turn["0"]["after"]["rewards"] == [0.0] * 12
     assert (by_turn["3"]["after"], by_turn["3"]["reward"]) == (None, 0.0)
     assert by_turn["1"]["low"] > 0 > by_turn["0"]["high"]
+    # A turn is named by its line, and shown with the call that is all that it wrote.
+    source = (folder / ("traces.jsonl" if write is verifiers_file else "messages.jsonl")).read_text().splitlines()
+    shown = [(line["text"], source[line["line"] - 1]) for line in lines if line["text"].startswith("look")]
+    assert {text for text, _ in shown} == {f'look({{"door": {door}}})' for door in (1, 2, 3)}
+    for text, record in shown:
+        assert re.search(rf'door[\\": ]+{text[-3]}', record)
     assert {ranking["name"] for ranking in summary["estimators"]} >= {"group", "turn level"}
     assert summary["rescored"] == {"n": 4, "changed": 0, "unknown": 0, "recorded": 0.5, "mean": 0.5}
     assert model.sent[0]["tools"][0]["function"]["name"] == "look"
@@ -340,6 +347,7 @@ def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
         assert any("HTTP 404" in line["reason"] for line in read_lines(samples))
         # The two decisions share the side before them.
         assert (summary["known"], summary["unknown_samples"], len(model.sent)) == (0, 12, 11)
+        assert "Failed requests ended 1 trajectories. Repeat the command" in summary["warnings"][0]
         summary = audit(capsys, path, recipe, server.url, folder / "audit")
     assert (len(read_lines(samples)), len(model.sent)) == (12, 12)
     assert {line["reason"] for line in read_lines(samples)} == {"a call that was never recorded"}

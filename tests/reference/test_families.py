@@ -168,7 +168,10 @@ def test_steps_lower_the_loss_and_what_is_saved_is_the_whole_model(family, folde
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "trained", attn_implementation="eager")
     ids = torch.randint(2, 50, (1, 20), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        assert torch.allclose(again(ids).logits, model.eval()(ids).logits, atol=2e-5)
+        assert torch.allclose(again(ids).logits, model.eval()(ids).logits, atol=1e-4)
+        # With the same attention there is no rounding between them.
+        model.set_attn_implementation("eager")
+        assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 def test_an_adapter_is_trained_and_peft_loads_it_into_the_whole_model(family, folder, trees, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_output, add_override, add_step, at_least_one, open_console, recipe_file
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, RunInterruptedError
 
 if TYPE_CHECKING:
     from ramify.config.schema_train import TrainRecipe
@@ -125,7 +125,10 @@ def run(options: argparse.Namespace) -> None:
     make_folder("--out", out)
     with locked_folder("--out", out):
         settings.begin_or_continue(out)
-        audit = _audit(settings, out, console, judge)
+        try:
+            audit = _audit(settings, out, console, judge)
+        except RunInterruptedError as stopped:
+            raise RunInterruptedError(stopped.number, "the same command goes on") from None
         settings.bind_judge(out)
         audit.write(out)
         write_page(out / PAGE, audit_page(audit, settings, out))

@@ -132,10 +132,12 @@ class Audit:
     Attributes:
         effects: One for each decision, in the order in which decisions were drawn.
         rescoring: The new scores of recorded trajectories; None: they keep their recorded rewards.
+        limits: Sentences on how the trajectories were sampled that belong to the result.
     """
 
     effects: tuple[Effect, ...]
     rescoring: Rescoring | None = None
+    limits: tuple[str, ...] = ()
 
     @cached_property
     def known(self) -> tuple[Effect, ...]:
@@ -208,7 +210,7 @@ class Audit:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on what limits the result."""
-        warnings = []
+        warnings = [*self.limits]
         if not self.known:
             warnings.append(
                 "No decision has two trajectories with a reward on each side, so no effect is known."

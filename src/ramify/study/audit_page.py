@@ -114,6 +114,8 @@ def _decisions_table(pairs: Iterable[tuple[Effect, Interval]], settings: AuditSe
         at = f"{effect.row}/{effect.node}"
         # Trees are counted in each file.
         files = (effect.trace,) if len(settings.sources) > 1 else ()
-        rows.append((interval_text(interval), *files, at, effect.turn, effect.problem, effect.text))
+        rows.append(
+            (interval_text(interval), *files, effect.line, at, effect.turn, effect.problem, effect.text)
+        )
     files = ("file",) if len(settings.sources) > 1 else ()
-    return Table("", ("effect", *files, "tree/node", "turn", "problem", "the turn"), rows)
+    return Table("", ("effect", *files, "line", "tree/node", "turn", "problem", "the turn"), rows)

@@ -145,7 +145,8 @@ def read_world(name: str) -> BenchWorld:
         if "schema" in record:
             trees.append(parse_tree(Path(f"{path}"), row, line))
         else:
-            effects.append(read_effect(record))
+            # Of a file of trees of its own, which does not ship.
+            effects.append(read_effect({**record, "line": record["row"] + 1}))
     return BenchWorld(name, json.loads(about), tuple(trees), tuple(effects))
 
 

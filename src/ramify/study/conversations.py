@@ -80,12 +80,14 @@ class ForeignRun:
     Attributes:
         trees: One for each problem, in the order of their first conversations.
         tools: JSON text of the tools of each; "" if none.
+        lines: For each the lines of its conversations, from 1.
         left_out: Number of conversations that cannot be used, by reason.
         differing: Columns in which conversations of one problem differ.
     """
 
     trees: tuple[TracedTree, ...]
     tools: tuple[str, ...]
+    lines: tuple[tuple[int, ...], ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
     differing: tuple[str, ...] = ()
 
@@ -130,6 +132,7 @@ def read_conversations(path: Path, columns: Collection[str] = ()) -> ForeignRun:
         DataError: The file or a line cannot be read, or no conversation can be used.
     """
     groups: dict[str, list[Conversation]] = {}
+    lines: dict[str, list[int]] = {}
     left_out: Counter[str] = Counter()
     for row, line in enumerate(lines_of(path), start=1):
         if not line.strip():
@@ -138,6 +141,7 @@ def read_conversations(path: Path, columns: Collection[str] = ()) -> ForeignRun:
             try:
                 conversation = _conversation(part()(record), columns)
                 groups.setdefault(conversation.problem, []).append(conversation)
+                lines.setdefault(conversation.problem, []).append(row)
             except RowError as error:
                 left_out[error.reason] += 1
             except FieldError as error:
@@ -149,7 +153,9 @@ def read_conversations(path: Path, columns: Collection[str] = ()) -> ForeignRun:
         )
     trees = tuple(_tree(slot, group) for slot, group in enumerate(groups.values()))
     tools = tuple(group[0].tools for group in groups.values())
-    return ForeignRun(trees, tools, dict(left_out), _differing(groups.values()))
+    return ForeignRun(
+        trees, tools, tuple(map(tuple, lines.values())), dict(left_out), _differing(groups.values())
+    )
 
 
 def _differing(groups: Iterable[Sequence[Conversation]]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Decisions of recorded trees: the turns of the policy, each after a result or at the start, and a draw among them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramify.algos.ops import leaves_below
@@ -90,8 +91,19 @@ def _decision(
         after=replies[0].id if replies else None,
         reward=None if replies else traced.rewards[int(below[node.id][0])].value,
         entropy=entropies[0].lower if entropies else None,
-        text="".join(part.text for part in turn)[:_MOST_TEXT],
+        text=_text(turn)[:_MOST_TEXT],
     )
+
+
+def _text(turn: Sequence[Node]) -> str:
+    """Return a turn's text, and after it the calls that do not stand in it: other trainers record them apart."""
+    written = "".join(part.text for part in turn)
+    calls = [
+        f"{call.name}({call.malformed or json.dumps(dict(call.arguments), ensure_ascii=False)})"
+        for call in turn[-1].calls
+        if call.name not in written
+    ]
+    return " ".join([*([written] if written else []), *calls])
 
 
 def draw_decisions(decisions: Iterable[Decision], count: int, seed: int) -> tuple[Decision, ...]:

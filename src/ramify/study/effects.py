@@ -35,7 +35,8 @@ class Effect:
 
     Attributes:
         trace: The file of trees.
-        row: The tree's place in it, from 0.
+        row: The tree's place in it, from 0; conversations of one problem are a tree.
+        line: The line of the file that holds the turn, from 1.
         node: Id of the node that ends the turn.
         problem: Id of the problem.
         turn: Number of the turn on its path, from 1.
@@ -49,6 +50,7 @@ class Effect:
 
     trace: str
     row: int
+    line: int
     node: str
     problem: str
     turn: int
@@ -98,6 +100,7 @@ class Effect:
         return {
             "trace": self.trace,
             "row": self.row,
+            "line": self.line,
             "node": self.node,
             "problem": self.problem,
             "turn": self.turn,
@@ -124,6 +127,7 @@ _READ_EFFECT = record(
     Effect,
     trace=text,
     row=count,
+    line=count,
     node=text,
     problem=text,
     turn=count,

@@ -182,6 +182,11 @@ class EndpointForks:
         return any(not _is_failed(record["reason"]) for _, record in self._lines().each())
 
     @property
+    def num_failed(self) -> int:
+        """Number of trajectories that failed requests ended."""
+        return sum(_is_failed(record["reason"]) for _, record in self._lines().each())
+
+    @property
     def failure(self) -> str:
         """The first reason, if failed requests ended all trajectories; "" if one ended otherwise, or there is none."""
         reasons = [record["reason"] for _, record in self._lines().each()]

@@ -73,7 +73,9 @@ def audit_conversations(
     task = load_tables(_Task, Path(settings.recipe), settings.overrides)
     check(task)
     runs = _read_runs(settings.sources, task, console)
-    sources = Sources(settings.sources, tuple(run.trees for run in runs))
+    sources = Sources(
+        settings.sources, tuple(run.trees for run in runs), tuple(run.lines for run in runs)
+    )
     decisions = sources.draw(settings.decisions, settings.seed)
     states = [states_of(each for each in decisions if each.trace == trace) for trace in range(len(runs))]
     ends = [sources.ends(decisions, trace) for trace in range(len(runs))]
@@ -115,7 +117,9 @@ def audit_conversations(
     rewards = [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
     rescored, rescoring = sources.rescored(rewards)
     console.note(f"{rescoring}")
-    return Audit(rescored.effects(decisions, sides, others), rescoring)
+    failed = sum(fork.num_failed for fork in forks)
+    limits = (f"Failed requests ended {failed} trajectories. Repeat the command: it samples these again.",)
+    return Audit(rescored.effects(decisions, sides, others), rescoring, limits if failed else ())
 
 
 def _require_success(settings: AuditSettings, forks: Sequence[EndpointForks]) -> None:

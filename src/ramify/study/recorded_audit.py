@@ -67,7 +67,8 @@ def audit_traces(
     plans = _plans(sources, decisions, out)
     recipes: list[tuple[TrainRecipe, list[int]]] = []
     decoders: dict[int, Decode] = {}
-    for growth, files in _growths(settings, paths, plans, console).items():
+    limits: list[str] = []
+    for growth, files in _growths(settings, paths, plans, limits).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
             overrides.insert(0, f"model.path={growth.weights}")
@@ -80,6 +81,9 @@ def audit_traces(
         check_tokenizer([plans[trace] for trace in files], tokenizer.decode)
         decoders |= dict.fromkeys(files, tokenizer.decode)
         recipes.append((recipe, files))
+    for limit in limits:
+        # Before the sampling too, which takes longer.
+        console.note(f"warning: {limit}")
     grown_by = {trace: recipe for recipe, files in recipes for trace in files}
     rescored, rescoring = _rescored(settings, sources, decisions, grown_by)
     if rescoring is not None:
@@ -91,7 +95,7 @@ def audit_traces(
     sides: list[Mapping[State, Side]] = [
         plans[trace].sides() if trace in plans else {} for trace in range(len(paths))
     ]
-    return Audit(rescored.effects(decisions, sides, others), rescoring)
+    return Audit(rescored.effects(decisions, sides, others), rescoring, tuple(limits))
 
 
 def _rescored(
@@ -147,9 +151,9 @@ def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[i
 
 
 def _growths(
-    settings: AuditSettings, paths: Sequence[Path], plans: Mapping[int, ForkPlan], console: RunConsole
+    settings: AuditSettings, paths: Sequence[Path], plans: Mapping[int, ForkPlan], limits: list[str]
 ) -> dict[_Growth, list[int]]:
-    """Return the files to resample, by the recipe and weights that do it."""
+    """Return the files to resample, by the recipe and weights that do it; `limits` gets those whose own weights were not saved."""
     growths: dict[_Growth, list[int]] = {}
     for trace in plans:
         if not settings.recipe:
@@ -159,7 +163,7 @@ def _growths(
         )
         weights = None if settings.recipe else weights_of(paths[trace])
         if not settings.recipe:
-            _note_weights(paths[trace], weights, console)
+            limits += _other_weights(paths[trace], weights)
         growths.setdefault(_Growth(recipe, weights), []).append(trace)
     return growths
 
@@ -179,14 +183,16 @@ def _refuse_other_settings(trace: Path) -> None:
         )
 
 
-def _note_weights(trace: Path, weights: Path | None, console: RunConsole) -> None:
-    """Note that the weights that wrote a step's trees were not saved."""
+def _other_weights(trace: Path, weights: Path | None) -> list[str]:
+    """Return a sentence if the weights that wrote a step's trees were not saved."""
     if not trace.stem.isdigit():
-        return
+        return []
     updates = int(trace.stem) - 1
     saved = 0 if weights is None else int(weights.name.removeprefix("step-"))
-    if saved < updates:
-        name = "the recipe's model" if weights is None else f"{weights}"
-        console.note(
-            f"warning: {trace}: the weights of step {updates} were not saved, so trajectories go on with {name}"
-        )
+    if saved >= updates:
+        return []
+    name = "the recipe's model" if weights is None else f"{weights}"
+    return [
+        f"{trace}: the weights of step {updates} were not saved, so trajectories go on with {name}, and effects are those of that policy. "
+        "Audit a step whose weights are there, such as --step 1, or save more of them (run.save_every, run.keep_last)."
+    ]

@@ -49,10 +49,12 @@ class Sources:
     Attributes:
         names: The files.
         trees: Their trees.
+        lines: Of files of conversations, by tree, the line of each conversation, from 1; empty: a tree is a line.
     """
 
     names: tuple[str, ...]
     trees: tuple[Sequence[TracedTree], ...]
+    lines: tuple[Sequence[Sequence[int]], ...] = ()
 
     def draw(self, count: int, seed: int) -> tuple[Decision, ...]:
         """Return a draw of `count` decisions, fewer if there are not as many.
@@ -87,7 +89,7 @@ class Sources:
         recorded, new = (float(np.mean([pair[side] for pair in pairs])) if pairs else 0.0 for side in (0, 1))
         changed = sum(abs(old - now) > 1e-9 for old, now in pairs)
         unknown = sum(not reward.counts for of_file in rewards for reward in of_file.values())
-        return Sources(self.names, tuple(files)), Rescoring(len(pairs), changed, unknown, recorded, new)
+        return Sources(self.names, tuple(files), self.lines), Rescoring(len(pairs), changed, unknown, recorded, new)
 
     def ends(self, decisions: Sequence[Decision], trace: int) -> list[State]:
         """Return the ends of the trees of a file that decisions are from."""
@@ -139,6 +141,7 @@ class Sources:
         return Effect(
             trace=self.names[decision.trace],
             row=row,
+            line=self._line(decision),
             node=decision.node,
             problem=decision.problem,
             turn=decision.turn,
@@ -149,6 +152,13 @@ class Sources:
             text=decision.text,
             credits={name: score for name, score in {**own, **others}.items() if score is not None},
         )
+
+
+    def _line(self, decision: Decision) -> int:
+        if not self.lines:
+            return decision.row + 1
+        # A conversation is a branch at the prompt.
+        return self.lines[decision.trace][decision.row][int(decision.node.partition(".")[0])]
 
 
 def _with_rewards(traced: TracedTree, row: int, rewards: Mapping[State, Reward]) -> TracedTree:
