@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs a world of the study (docs/study.md) as far as it is not done, and copies its lines to docs/study/WORLD.jsonl:
-#   scripts/study.sh contrast|ambiguous|certain|smollm2 SEEDS [more options of ramify ablate]
+# Runs a world of the study (docs/study.md) as far as it is not done, and copies its lines to docs/study/WORLD.jsonl.
 # Stop it at any time; the same command goes on, also in a fresh clone with the lines that were committed.
 set -eu
-[ $# -ge 2 ] || { sed -n "3p" "$0" >&2 && exit 2; }
+usage="usage: scripts/study.sh contrast|ambiguous|certain|smollm2 SEEDS [more options of ramify ablate]"
+[ $# -ge 2 ] || { echo "$usage" >&2 && exit 2; }
+cd "$(dirname "$0")/.."
+command -v ramify >/dev/null || { echo "ramify is not on the PATH. After make setup: . .venv/bin/activate" >&2 && exit 2; }
 world=$1 seeds=$2
 shift 2
 export OMP_NUM_THREADS=1
@@ -46,7 +48,11 @@ compare() {
         -s "tools.search.corpus=$starts/{seed}/$files/passages.jsonl" -s "eval.test=$starts/{seed}/$files/test.jsonl" "$@"
 }
 
-case " $* " in *" --dry-run "*) compare "$@" && exit ;; esac # no cold starts
+case " $* " in *" --dry-run "*)
+    compare "$@"
+    exit
+    ;;
+esac # no cold starts
 # A seed whose runs all have lines needs no cold start, and on another type of processor would not get the same one.
 plan=$(compare "$@" --dry-run --json)
 left=$(python -c '

@@ -81,8 +81,10 @@ def keys_page() -> str:
             continue
         title = f"`[{table.path}]`" if table.path else "Outside of all tables"
         form = f" with `{table.form}`" if table.form else ""
-        commands = ", ".join(f"`{command}`" for command in users[table])
-        where = f" ({', '.join(users[table])})" if places.count((table.path, table.form)) > 1 else ""
+        # A table that may stand at several places is met at each.
+        names = list(dict.fromkeys(users[table]))
+        commands = ", ".join(f"`{command}`" for command in names)
+        where = f" ({', '.join(names)})" if places.count((table.path, table.form)) > 1 else ""
         lines.append(f"## {title}{form}{where}")
         lines.append(f"Of {commands}. {table.text}".rstrip())
         rows = [f"| `{key}` | {values} | {default} |" for key, values, default in table.rows]

@@ -177,7 +177,9 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
     assert (by_turn["3"]["after"], by_turn["3"]["reward"]) == (None, 0.0)
     assert by_turn["1"]["low"] > 0 > by_turn["0"]["high"]
     # A turn is named by its line, and shown with the call that is all that it wrote.
-    source = (folder / ("traces.jsonl" if write is verifiers_file else "messages.jsonl")).read_text().splitlines()
+    source = (
+        (folder / ("traces.jsonl" if write is verifiers_file else "messages.jsonl")).read_text().splitlines()
+    )
     shown = [(line["text"], source[line["line"] - 1]) for line in lines if line["text"].startswith("look")]
     assert {text for text, _ in shown} == {f'look({{"door": {door}}})' for door in (1, 2, 3)}
     for text, record in shown:

@@ -142,6 +142,10 @@ def _answers(host, port):
     ("words", "expected"),
     [
         (["missing"], "missing: expected the folder of a run"),
+        (
+            ["run/trees.jsonl"],
+            "run/trees.jsonl: expected the folder of a run. It is a file: name the folder above.",
+        ),
         (["run", "run"], "run: is the first run"),
         (["run", "--port", "70000"], "--port: expected a number from 0 to 65535"),
         (["run", "--out", "page.html", "--port", "8000"], "--port: has no effect with --out"),

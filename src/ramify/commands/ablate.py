@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=at_least_one, metavar="N", help="runs at once (processor cores; on a GPU 1)"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check the recipe in every arm and list the runs"
+        "--dry-run",
+        action="store_true",
+        help="check the recipe in every arm, but not its files, and list the runs",
     )
     parser.add_argument(
         "--blind",

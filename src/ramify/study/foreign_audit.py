@@ -73,9 +73,7 @@ def audit_conversations(
     task = load_tables(_Task, Path(settings.recipe), settings.overrides)
     check(task)
     runs = _read_runs(settings.sources, task, console)
-    sources = Sources(
-        settings.sources, tuple(run.trees for run in runs), tuple(run.lines for run in runs)
-    )
+    sources = Sources(settings.sources, tuple(run.trees for run in runs), tuple(run.lines for run in runs))
     decisions = sources.draw(settings.decisions, settings.seed)
     states = [states_of(each for each in decisions if each.trace == trace) for trace in range(len(runs))]
     ends = [sources.ends(decisions, trace) for trace in range(len(runs))]

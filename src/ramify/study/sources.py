@@ -89,7 +89,9 @@ class Sources:
         recorded, new = (float(np.mean([pair[side] for pair in pairs])) if pairs else 0.0 for side in (0, 1))
         changed = sum(abs(old - now) > 1e-9 for old, now in pairs)
         unknown = sum(not reward.counts for of_file in rewards for reward in of_file.values())
-        return Sources(self.names, tuple(files), self.lines), Rescoring(len(pairs), changed, unknown, recorded, new)
+        return Sources(self.names, tuple(files), self.lines), Rescoring(
+            len(pairs), changed, unknown, recorded, new
+        )
 
     def ends(self, decisions: Sequence[Decision], trace: int) -> list[State]:
         """Return the ends of the trees of a file that decisions are from."""
@@ -152,7 +154,6 @@ class Sources:
             text=decision.text,
             credits={name: score for name, score in {**own, **others}.items() if score is not None},
         )
-
 
     def _line(self, decision: Decision) -> int:
         if not self.lines:

@@ -70,7 +70,8 @@ def find_runs(roots: Sequence[Path]) -> tuple[RunPlace, ...]:
     runs: list[RunPlace] = []
     for root in roots:
         if not root.is_dir():
-            raise ConfigError(f"{root}: expected the folder of a run. There is no such folder.")
+            why = "It is a file: name the folder above" if root.exists() else "There is no such folder"
+            raise ConfigError(f"{root}: expected the folder of a run. {why}.")
         below = [
             RunPlace(_name(root, folder, len(roots) > 1), folder, kind)
             for folder in _folders(root, _LEVELS)
