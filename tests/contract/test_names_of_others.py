@@ -159,7 +159,7 @@ def test_no_name_of_the_scripts_is_unanswered():
         # Units and defaults that differ.
         ("steps_per_generation=8", "did you mean rollout.problems_per_step? It is learner.problems_per_minibatch times steps_per_generation, divided by gradient_accumulation_steps."),
         ("algorithm.adv_estimator=rloo", 'did you mean algorithm.estimator.name? grpo is "group", rloo that with scale = "none" and baseline = "leave_subtree_out", reinforce_plus_plus "reinforce_pp", its _baseline that with group_mean = true; others do not exist.'),
-        ("optim.lr_warmup_steps=10", "did you mean learner.optimizer.warmup_steps? Ours counts optimizer steps, verl's RL rollouts: multiply by the mini-batches of a rollout. Leave it out for -1."),
+        ("optim.lr_warmup_steps=10", "did you mean learner.optimizer.warmup_steps? Ours counts optimizer steps, verl's RL rollouts: multiply by the mini-batches of a rollout; leave it out for -1."),
         ("max_completion_length=512", "did you mean rollout.max_tokens? Results of tools count in both."),
         # Keys with two of ours.
         ("actor_rollout_ref.actor.clip_ratio=0.2", "did you mean algorithm.loss.clip_low and algorithm.loss.clip_high? Set both to it."),
