@@ -67,12 +67,13 @@ class Phase:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until its end at the mean pace of its steps so far; None before the first step."""
+        """Seconds until its end at the mean pace of its steps so far; None before the first step, and where these have passed."""
         steps = self.done - self._done_before
         if not steps:
             return None
         at_last_step = (self.total - self.done) * (self._last_step - self._began) / steps
-        return max(at_last_step - (self._clock() - self._last_step), 0.0)
+        left = at_last_step - (self._clock() - self._last_step)
+        return left if left > 0 else None
 
     @property
     def status(self) -> str:

@@ -56,7 +56,7 @@ def test_a_wait_without_progress_is_shown():
         phase.advance(0)
     assert out.getvalue().splitlines()[1:3] == [
         "at 160: rollout 1/3  1:00 min, 1:00 min left  loss 0.1235, waiting for 1 tool call",
-        "at 260: rollout 1/3  2:40 min, 0 s left  loss 0.1235, waiting for 1 tool call",
+        "at 260: rollout 1/3  2:40 min  loss 0.1235, waiting for 1 tool call",
     ]
 
 
