@@ -349,7 +349,7 @@ def test_what_failed_requests_ended_is_sampled_again(task, capsys, refused):
         assert any("HTTP 404" in line["reason"] for line in read_lines(samples))
         # The two decisions share the side before them.
         assert (summary["known"], summary["unknown_samples"], len(model.sent)) == (0, 12, 11)
-        assert "Failed requests ended 1 trajectories. Repeat the command" in summary["warnings"][0]
+        assert "Trajectories that failed requests ended: 1. Repeat the command" in summary["warnings"][0]
         summary = audit(capsys, path, recipe, server.url, folder / "audit")
     assert (len(read_lines(samples)), len(model.sent)) == (12, 12)
     assert {line["reason"] for line in read_lines(samples)} == {"a call that was never recorded"}

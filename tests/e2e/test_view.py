@@ -174,6 +174,6 @@ def test_a_tree_that_cannot_be_read_is_left_out_with_a_note(tmp_path, capsys, op
     trace.write_text(first + second.replace('"nodes"', '"knots"') + third)
     assert main(["view", str(folder), option, str(written)]) == 0
     output = "".join(capsys.readouterr())
-    assert "warning: left out 1 of its trees, the first: " in output
+    assert "warning: trees that are left out: 1, the first: " in output
     assert "000001.jsonl row 2: " in output
     assert written.read_text().count("invoke_agent rl") == (2 if option == "--otlp" else 0)

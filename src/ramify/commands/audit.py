@@ -240,8 +240,8 @@ def _show(audit: "Audit", out: Path, console: "RunConsole") -> None:
     for warning in audit.warnings:
         console.note(f"warning: {warning}")
     console.result(
-        f"{len(audit.known)} effects with intervals, {sum(audit.is_sure)} of them exclude 0"
-        + (f"; {unknown} decisions have none" if unknown else "")
+        f"effects with intervals: {len(audit.known)}, {sum(audit.is_sure)} of them exclude 0"
+        + (f"; without one: {unknown}" if unknown else "")
         + (
             ""
             if audit.ceiling is None

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
             line = f"{write_spans(view, target, phase.advance)} traces, one a trajectory."
     if view.unreadable:
         console.note(
-            f"warning: left out {len(view.unreadable)} of its trees, the first: {view.unreadable[0]}"
+            f"warning: trees that are left out: {len(view.unreadable)}, the first: {view.unreadable[0]}"
         )
     console.result(f"{path}: {line}")
 

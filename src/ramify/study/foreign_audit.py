@@ -116,7 +116,7 @@ def audit_conversations(
     rescored, rescoring = sources.rescored(rewards)
     console.note(f"{rescoring}")
     failed = sum(fork.num_failed for fork in forks)
-    limits = (f"Failed requests ended {failed} trajectories. Repeat the command: it samples these again.",)
+    limits = (f"Trajectories that failed requests ended: {failed}. Repeat the command: it samples these again.",)
     return Audit(rescored.effects(decisions, sides, others), rescoring, limits if failed else ())
 
 
