@@ -23,7 +23,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine in the session's loop to its end; the calling thread may have a running loop of its own.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C in the main thread; the coroutine was cancelled.
+        KeyboardInterrupt: Ctrl-C in the main thread; the coroutine was cancelled, or has just ended.
         ConfigError: The caller is a coroutine of this loop (an async tool or reward), which would wait for itself.
     """
     with _lock:
@@ -35,11 +35,15 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
         raise ConfigError(
             "an async function waits for its own event loop. Await the twin of the method: `await agent.chat_async(text)`"
         )
-    with StopOnSignal(loop) as stop:
-        try:
-            return stop.run(work)
-        except RunInterruptedError as stopped:
-            raise KeyboardInterrupt(str(stopped)) from None
+    stop = StopOnSignal(loop)
+    try:
+        with stop:
+            result = stop.run(work)
+        # A busy process may handle a signal only when the work has ended, and the caller's loop must not go on.
+        stop.check()
+    except RunInterruptedError as stopped:
+        raise KeyboardInterrupt(str(stopped)) from None
+    return result
 
 
 @atexit.register

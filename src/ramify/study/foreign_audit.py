@@ -102,6 +102,7 @@ def audit_conversations(
                             f"{settings.recipe}: no recorded end could be scored: {failure}. Correct the file of that function or class."
                         )
                     stop.run(fork.grow(of_file, settings.samples, phase))
+            stop.check()
         except ServiceDownError:
             _free(forks)
             raise
@@ -116,7 +117,9 @@ def audit_conversations(
     rescored, rescoring = sources.rescored(rewards)
     console.note(f"{rescoring}")
     failed = sum(fork.num_failed for fork in forks)
-    limits = (f"Trajectories that failed requests ended: {failed}. Repeat the command: it samples these again.",)
+    limits = (
+        f"Trajectories that failed requests ended: {failed}. Repeat the command: it samples these again.",
+    )
     return Audit(rescored.effects(decisions, sides, others), rescoring, limits if failed else ())
 
 

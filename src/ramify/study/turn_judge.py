@@ -225,6 +225,7 @@ class TurnJudge:
         with agent_loop() as loop, StopOnSignal(loop) as stop, console.phase(JUDGE, len(cases)) as phase:
             try:
                 numbers = stop.run(_judge_all(requests, cases, phase))
+                stop.check()
             finally:
                 loop.run(close_all(resources))
         console.note(requests.counts.line())
