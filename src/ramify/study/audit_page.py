@@ -109,13 +109,19 @@ def _turns_chart(audit: Audit) -> Chart:
 
 
 def _decisions_table(pairs: Iterable[tuple[Effect, Interval]], settings: AuditSettings) -> Table:
-    rows = []
-    for effect, interval in pairs:
-        at = f"{effect.row}/{effect.node}"
-        # Trees are counted in each file.
-        files = (effect.trace,) if len(settings.sources) > 1 else ()
-        rows.append(
-            (interval_text(interval), *files, effect.line, at, effect.turn, effect.problem, effect.text)
+    header = ("effect", "file", "line", "tree/node", "turn", "problem", "the turn")
+    rows = [
+        (
+            interval_text(interval),
+            effect.trace,
+            effect.line,
+            f"{effect.row}/{effect.node}",
+            effect.turn,
+            effect.problem,
+            effect.text,
         )
-    files = ("file",) if len(settings.sources) > 1 else ()
-    return Table("", ("effect", *files, "line", "tree/node", "turn", "problem", "the turn"), rows)
+        for effect, interval in pairs
+    ]
+    if len(settings.sources) == 1:
+        return Table("", (header[0], *header[2:]), [(row[0], *row[2:]) for row in rows])
+    return Table("", header, rows)

@@ -193,6 +193,6 @@ def _other_weights(trace: Path, weights: Path | None) -> list[str]:
         return []
     name = "the recipe's model" if weights is None else f"{weights}"
     return [
-        f"{trace}: the weights of step {updates} were not saved, so trajectories go on with {name}, and effects are those of that policy. "
+        f"{trace}: the weights of step {updates} were not saved, so trajectories go on with {name}. "
         "Audit a step whose weights are there, such as --step 1, or save more of them (run.save_every, run.keep_last)."
     ]
