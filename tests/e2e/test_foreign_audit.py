@@ -9,6 +9,8 @@ import pytest
 from e2e_runs import read_lines, write_lines
 from loopback import as_json, serve
 from ramify.cli import main
+from ramify.core.tree import StopReason
+from ramify.obs.trace import read_trees
 
 QUESTION = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "which door ?"}]
 TOOLS = [
@@ -186,8 +188,25 @@ def test_a_run_of_another_trainer_is_audited_at_an_endpoint(task, capsys, write,
         assert re.search(rf'door[\\": ]+{text[-3]}', record)
     assert {ranking["name"] for ranking in summary["estimators"]} >= {"group", "turn level"}
     assert summary["rescored"] == {"n": 4, "changed": 0, "unknown": 0, "recorded": 0.5, "mean": 0.5}
+    _check_trees(folder / "audit", lines)
     assert model.sent[0]["tools"][0]["function"]["name"] == "look"
     assert [message["role"] for message in model.sent[0]["messages"][:2]] == ["system", "user"]
+
+
+def _check_trees(out, effects):
+    """The resampled trajectories are trees that go on from the states, with what the model wrote and the tools answered."""
+    trees = read_trees(out / "trees" / "000001.jsonl")
+    rewards = {
+        side["node"]: side["rewards"] for line in effects for side in (line["before"], line["after"]) if side
+    }
+    assert {traced.tree.start: [each.value for each in traced.rewards] for traced in trees} == rewards
+    assert len(trees) == len(rewards) == len({traced.tree.key.attempt for traced in trees})
+    for traced in trees:
+        for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True):
+            results = [result.text for _, result in trajectory.exchanges]
+            # What the model of these tests answers, and the recipe pays for it.
+            assert trajectory.final_answer == ("3" if "a car" in results else "1")
+            assert reward.parts["right"] == reward.value == float("a car" in results)
 
 
 def test_a_judge_reads_the_turns_of_another_trainer(task, capsys):
@@ -233,13 +252,20 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
         samples = folder / "audit" / "samples-1.jsonl"
         reasons = {line["reason"] for line in read_lines(samples)}
         assert reasons == {"", "a call that was never recorded"}
-        whole, sent = (folder / "audit" / "effects.jsonl").read_bytes(), len(model.sent)
+        # A trajectory without an end is there too, up to the turn whose call nobody recorded.
+        trees = read_trees(folder / "audit" / "trees" / "000001.jsonl")
+        grown = [pair for each in trees for pair in zip(each.tree.trajectories, each.rewards, strict=True)]
+        cut = [trajectory.leaf for trajectory, reward in grown if not reward.counts]
+        assert len(cut) == summary["unknown_samples"] < len(grown)
+        assert all(leaf.stop is StopReason.FAILED and leaf.calls for leaf in cut)
+        names = ("effects.jsonl", "samples-1.jsonl", "trees/000001.jsonl")
+        whole, sent = {name: (folder / "audit" / name).read_bytes() for name in names}, len(model.sent)
         audit(capsys, path, recipe, server.url, folder / "audit")
         assert len(model.sent) == sent
         samples.write_bytes(samples.read_bytes()[:-200])
         audit(capsys, path, recipe, server.url, folder / "audit")
         assert sent < len(model.sent) < 2 * sent
-        assert (folder / "audit" / "effects.jsonl").read_bytes() == whole
+        assert {name: (folder / "audit" / name).read_bytes() for name in names} == whole
 
 
 @pytest.mark.parametrize("live", [False, True])

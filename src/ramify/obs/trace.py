@@ -1,6 +1,6 @@
 """The trace: every tree of a step as JSON lines, with deterministic fields only (times are in `metrics.TimingLog`)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -86,7 +86,7 @@ class TracedTree(ScoredTree):
                 raise ValueError(f"node {node!r}: {len(old)} old logprobs, and others of the engine")
 
 
-def write_trees(path: Path, graded: Sequence[TracedTree]) -> tuple[int, ...]:
+def write_trees(path: Path, graded: Iterable[TracedTree]) -> tuple[int, ...]:
     """Write one tree per line; the file appears as a whole or not at all. Returns the bytes of each line with its end.
 
     Raises:
@@ -115,7 +115,7 @@ def tree_record(traced: TracedTree) -> dict[str, Any]:
             "info": _plain(problem.info, f"info of problem {problem.id!r}"),
         },
         "start": traced.tree.start,
-        "nodes": [_node_record(node) for node in traced.tree.nodes],
+        "nodes": [node_record(node) for node in traced.tree.nodes],
         "decisions": [_sparse(decision) for decision in traced.tree.decisions],
         "rewards": [
             _sparse(reward, parts=dict(reward.parts), events=dict(reward.events)) for reward in traced.rewards
@@ -175,7 +175,12 @@ def _dump(traced: TracedTree) -> str:
         raise DataError(f"problem {traced.tree.problem.id!r}: a number of its tree is not finite") from None
 
 
-def _node_record(node: Node) -> dict[str, Any]:
+def node_record(node: Node) -> dict[str, Any]:
+    """Return a node as JSON, as `trace_fields.read_node` reads it.
+
+    Raises:
+        DataError: As for `write_trees`.
+    """
     where = f"of node {node.id!r}"
     entropy, context = node.entropy, node.context
     record = _sparse(

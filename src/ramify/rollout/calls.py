@@ -132,14 +132,19 @@ async def run_calls(
     results: list[ToolResult] = []
     for call in calls:
         if any(result.ends for result in results):
-            text = f"The call to {call.name} was not run: the environment had ended the trajectory."
-            result = ToolResult(call.id, ToolStatus.ERROR, text)
+            result = not_run(call)
         else:
             result = await _run_call(parts, key, node, call, session)
         # A user's own tool may fail with an address that holds a key, which no model or trace should see. A name may be long too.
         result = replace(result, text=redact(result.text))
         results.append(_shortened(result, parts.limits.max_result_chars))
     return tuple(results)
+
+
+def not_run(call: ToolCall) -> ToolResult:
+    """Return the result of a call after one that ended the trajectory."""
+    text = f"The call to {call.name} was not run: the environment had ended the trajectory."
+    return ToolResult(call.id, ToolStatus.ERROR, text)
 
 
 async def _run_call(
@@ -191,7 +196,7 @@ async def _ask(
     session: EnvironmentSession, call: ToolCall, spec: ToolSpec
 ) -> tuple[ToolResult | Failure, tuple[PendingCall[ToolResult], ...]]:
     """Return the answer, and every issue of the call: a slow call that may run twice is issued a second time."""
-    first = issue(partial(_answer, session, call))
+    first = issue(partial(checked_result, session, call))
     if spec.hedge_seconds is None or spec.hedge_seconds >= spec.timeout_seconds:
         return await first_good((first,), spec.timeout_seconds), (first,)
     try:
@@ -199,11 +204,11 @@ async def _ask(
     except asyncio.CancelledError:
         abandon(first.task)
         raise
-    both = (first,) if is_done else (first, issue(partial(_answer, session, call)))
+    both = (first,) if is_done else (first, issue(partial(checked_result, session, call)))
     return await first_good(both, spec.timeout_seconds), both
 
 
-async def _answer(session: EnvironmentSession, call: ToolCall) -> ToolResult:
+async def checked_result(session: EnvironmentSession, call: ToolCall) -> ToolResult:
     """Return the answer of a tool, checked: it must be possible to show it, record it and read it back.
 
     Raises:

@@ -128,7 +128,9 @@ class World:
         """Return the reply to a turn without calls; its texts are cut to the limit, and secrets are redacted."""
 
         async def step() -> Observation:
-            return self._checked_observation(await session.step(turn))
+            reply, most = await checked_reply(session, turn), self.parts.limits.max_result_chars
+            texts = (cut_to(most, message.text) for message in reply.messages)
+            return replace(reply, messages=tuple(Message.of("user", text) for text in texts))
 
         with self.parts.waits.on("environment"):
             return self.report_failure("step", node.id, await self.keeper.ask(step))
@@ -136,13 +138,8 @@ class World:
     async def score(self, session: EnvironmentSession, trajectory: Trajectory) -> float | Failure:
         """Return the reward of the whole trajectory, on top of those of its turns."""
 
-        async def score() -> float:
-            paid = await session.score(trajectory)
-            if not is_paid(paid):
-                raise TypeError(f"score returned {paid!r:.60}, expected a finite number")
-            return float(paid)
-
-        return self.report_failure("score", trajectory.leaf.id, await self.keeper.ask(score))
+        answer = await self.keeper.ask(partial(checked_score, session, trajectory))
+        return self.report_failure("score", trajectory.leaf.id, answer)
 
     async def replay(self, path: Sequence[Node]) -> EnvironmentSession | Failure:
         """Return a new session in which the turns of a path are replayed; each reply must equal the recorded one."""
@@ -188,26 +185,34 @@ class World:
             else Failure(ValueError(f"node {node.id}: the replayed reply differs from the recorded one"))
         )
 
-    def _checked_observation(self, reply: object) -> Observation:
-        """Return the observation, its texts cut and redacted.
 
-        Raises:
-            TypeError: It is none that can be rendered, recorded and read back.
-        """
-        if not isinstance(reply, Observation):
-            raise TypeError(f"step returned {type(reply).__name__}, expected an Observation")
-        if not is_paid(reply.reward) or not isinstance(reply.ends, bool):
-            raise TypeError("the reward of an observation is not a finite number, or `ends` is not a bool")
-        if not all(isinstance(message, Message) and message.role == "user" for message in reply.messages):
-            raise TypeError("a message of an observation has another role than user")
-        most = self.parts.limits.max_result_chars
-        return replace(
-            reply,
-            messages=tuple(
-                Message.of("user", cut_to(most, redact(message.text))) for message in reply.messages
-            ),
-            reward=float(reply.reward),
-        )
+async def checked_reply(session: EnvironmentSession, turn: ParsedTurn) -> Observation:
+    """Return the reply to a turn without calls, with secrets redacted.
+
+    Raises:
+        TypeError: It is none that can be rendered, recorded and read back.
+    """
+    reply: object = await session.step(turn)
+    if not isinstance(reply, Observation):
+        raise TypeError(f"step returned {type(reply).__name__}, expected an Observation")
+    if not is_paid(reply.reward) or not isinstance(reply.ends, bool):
+        raise TypeError("the reward of an observation is not a finite number, or `ends` is not a bool")
+    if not all(isinstance(message, Message) and message.role == "user" for message in reply.messages):
+        raise TypeError("a message of an observation has another role than user")
+    messages = tuple(Message.of("user", redact(message.text)) for message in reply.messages)
+    return replace(reply, messages=messages, reward=float(reply.reward))
+
+
+async def checked_score(session: EnvironmentSession, trajectory: Trajectory) -> float:
+    """Return what an environment pays for a whole trajectory.
+
+    Raises:
+        TypeError: It is not a finite number.
+    """
+    paid = await session.score(trajectory)
+    if not is_paid(paid):
+        raise TypeError(f"score returned {paid!r:.60}, expected a finite number")
+    return float(paid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def turn_node(turn: AssistantTurn, path: NodePath, *, is_last: bool) -> Node:
         (0.0,),
         turn=parsed,
         stop=stop,
+        exact_ids=False,
     )
 
 

@@ -24,8 +24,9 @@ from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.sampler.task import Toolbox
 from ramify.study.audit import Audit, AuditSettings
 from ramify.study.conversations import ForeignRun, read_conversations
-from ramify.study.endpoint import Endpoint, EndpointForks, advice_on
-from ramify.study.forks import states_of
+from ramify.study.endpoint import Endpoint, advice_on
+from ramify.study.endpoint_forks import EndpointForks
+from ramify.study.forks import states_of, trace_path
 from ramify.study.replayed_world import LiveWorld, ReplayedWorld, World
 from ramify.study.sources import Sources
 from ramify.study.turn_judge import TurnJudge
@@ -112,9 +113,12 @@ def audit_conversations(
     for fork in forks:
         for reason, number in fork.reasons().items():
             console.note(f"{number} trajectories without a reward: {reason}")
+    for trace, (fork, of_file) in enumerate(zip(forks, states, strict=True)):
+        fork.write_trees(of_file, trace_path(out, trace))
     sides = [fork.sides(of_file) for fork, of_file in zip(forks, states, strict=True)]
-    rewards = [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
-    rescored, rescoring = sources.rescored(rewards)
+    rescored, rescoring = sources.rescored(
+        [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
+    )
     console.note(f"{rescoring}")
     failed = sum(fork.num_failed for fork in forks)
     limits = (

@@ -120,6 +120,11 @@ class ForkPlan:
         return _NUMBERS + (stream("fork", *state) + self.trace) % _NUMBERS
 
 
+def trace_path(folder: Path, trace: int) -> Path:
+    """Return the file, in an audit's folder, of the trees that were grown from the states of a file of trees."""
+    return folder / "trees" / f"{trace + 1:06d}.jsonl"
+
+
 def states_of(decisions: Iterable[Decision]) -> list[State]:
     """Return the states before and after decisions, each once, in their order."""
     states: dict[State, None] = {}

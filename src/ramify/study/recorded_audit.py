@@ -25,6 +25,7 @@ from ramify.study.forks import (
     fork_recipe,
     grow_forks,
     states_of,
+    trace_path,
 )
 from ramify.study.sources import Rescoring, Sources
 from ramify.study.turn_judge import TurnJudge
@@ -146,7 +147,7 @@ def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[i
     plans = {}
     for trace, trees in enumerate(sources.trees):
         if states := states_of(each for each in decisions if each.trace == trace):
-            plans[trace] = ForkPlan(trace, trees, states, out / "trees" / f"{trace + 1:06d}.jsonl")
+            plans[trace] = ForkPlan(trace, trees, states, trace_path(out, trace))
     return plans
 
 

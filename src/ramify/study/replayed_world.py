@@ -11,7 +11,9 @@ from ramify.core.errors import ContentError
 from ramify.core.messages import Final, Message, Observation, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Environment, EnvironmentSession, Json
 from ramify.core.tree import Node, Source, Trajectory, Tree
-from ramify.rollout.calls import Failure, within
+from ramify.net.secrets import redact
+from ramify.rollout.calls import Failure, checked_result, not_run, within
+from ramify.rollout.sessions import checked_reply, checked_score
 from ramify.study.conversations import ForeignRun
 
 Value = TypeVar("Value")
@@ -77,18 +79,29 @@ async def replay(session: WorldSession, above: Sequence[Node]) -> list[Node]:
     return [*nodes, above[-1]]
 
 
+async def called(session: WorldSession, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+    """Return the results of a turn's calls; those after one that ends the trajectory are not run."""
+    results: list[ToolResult] = []
+    for call in calls:
+        if any(result.ends for result in results):
+            results.append(not_run(call))
+        else:
+            results.append(await session.call(call))
+    return tuple(results)
+
+
 async def _called_again(session: WorldSession, node: Node, recorded: Sequence[ToolResult]) -> Node:
     results = []
     for call, before in zip(node.calls, recorded, strict=False):
         result = await session.call(call)
-        if result.text != before.text:
+        if result.text != redact(before.text):
             raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
         results.append(result)
     return paid(node, results)
 
 
 def _texts(messages: Sequence[Message]) -> list[str]:
-    return [message.text for message in messages]
+    return [redact(message.text) for message in messages]
 
 
 def paid(node: Node, results: Sequence[ToolResult]) -> Node:
@@ -222,12 +235,12 @@ class LiveSession:
             return ToolResult(call.id, ToolStatus.MALFORMED, call.malformed)
         if spec is None:
             return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool {call.name}.")
-        answer = await within(spec.timeout_seconds, lambda: self.session.call(call))
+        answer = await within(spec.timeout_seconds, partial(checked_result, self.session, call))
         if isinstance(answer, Failure):
             if isinstance(answer.raised, ContentError):
                 raise UnknownOutcomeError("a call that the environment refuses")
-            return ToolResult(call.id, ToolStatus.ERROR, answer.reason)
-        return answer
+            answer = ToolResult(call.id, ToolStatus.ERROR, answer.reason)
+        return replace(answer, text=redact(answer.text))
 
     async def step(self, node: Node) -> Observation | None:
         """Return the environment's reply; None if it never replies, and no message once it has replied as often as it may."""
@@ -237,7 +250,7 @@ class LiveSession:
         if self._steps >= most:
             return Observation()
         self._steps += 1
-        return await self._within(partial(self.session.step, node.turn or Final("")))
+        return await self._within(partial(checked_reply, self.session, node.turn or Final("")))
 
     async def ended(self, trajectory: Trajectory) -> float:
         """Return what the environment pays for the whole."""
@@ -260,7 +273,7 @@ class LiveSession:
     async def _score(self, trajectory: Trajectory) -> float:
         if not self.environment.scores:
             return 0.0
-        return await self._within(partial(self.session.score, trajectory))
+        return await self._within(partial(checked_score, self.session, trajectory))
 
     async def _within(self, ask: Callable[[], Awaitable[Value]]) -> Value:
         answer = await within(self.environment.seconds or _SECONDS, ask)

@@ -13,7 +13,8 @@ from ramify.net.configs import HttpConfig
 from ramify.net.servers import Servers
 from ramify.obs.console import RunConsole
 from ramify.study.conversations import read_conversations
-from ramify.study.endpoint import AT_ONCE, Endpoint, EndpointForks
+from ramify.study.endpoint import Endpoint
+from ramify.study.endpoint_forks import AT_ONCE, EndpointForks
 
 pytestmark = pytest.mark.integration
 SAMPLES, DOWN_AFTER = 200, 100
