@@ -44,7 +44,7 @@ _REWARD_FAILED = "the reward failed"
 
 
 @dataclass(frozen=True, slots=True)
-class _Sampled:
+class _Sample:
     """A trajectory that went on from a state.
 
     Attributes:
@@ -108,8 +108,8 @@ class EndpointForks:
 
         async def work() -> None:
             for state, sample in left:
-                sampled = await self._sample(state, sample)
-                lines.append({"state": _name(state), "sample": sample, **sampled.fields})
+                grown = await self._sample(state, sample)
+                lines.append({"state": _name(state), "sample": sample, **grown.fields})
                 phase.advance(1)
 
         try:
@@ -213,7 +213,7 @@ class EndpointForks:
     def _end_lines(self) -> KeyedLines:
         return _keyed(self.path.with_name(self.path.name.replace("samples", "ends")))
 
-    async def _sample(self, state: State, sample: int) -> _Sampled:
+    async def _sample(self, state: State, sample: int) -> _Sample:
         """Return one trajectory from a state, or a recorded end."""
         row, node = state
         tree = self.run.trees[row].tree
@@ -230,9 +230,9 @@ class EndpointForks:
                 trajectory = Trajectory(tree.problem, tuple(nodes))
                 trajectory = paid_at_end(trajectory, await session.ended(trajectory))
             reward, reason = await self._score(trajectory)
-            return _Sampled(reward, reason, trajectory.nodes[len(path) :])
+            return _Sample(reward, reason, trajectory.nodes[len(path) :])
         except UnknownOutcomeError as error:
-            return _Sampled(None, f"{error}", _failed_at_last_turn(nodes[len(path) :]))
+            return _Sample(None, f"{error}", _failed_at_last_turn(nodes[len(path) :]))
         finally:
             if session is not None:
                 await session.close()
