@@ -39,8 +39,8 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         with stop:
             result = stop.run(work)
-        # A busy process may handle a signal only when the work has ended, and the caller's loop must not go on.
-        stop.check()
+            # A busy process may handle a signal only when the work has ended, and the caller's loop must not go on.
+            stop.check()
     except RunInterruptedError as stopped:
         raise KeyboardInterrupt(str(stopped)) from None
     return result

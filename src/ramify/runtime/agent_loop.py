@@ -194,6 +194,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopOnSignal:
     """While this is entered, SIGINT and SIGTERM ask the run to stop; a coroutine under `run` is cancelled at once.
 
+    A signal that came too late, when no safe point was left, has its default effect at the end of the block.
+
     Off the main thread the handlers stay as they are: Python lets only the main thread set them.
     """
 
@@ -203,6 +205,7 @@ class StopOnSignal:
         self._number: int | None = None
         self._task: asyncio.Task[Any] | None = None
         self._previous: dict[int, Any] = {}
+        self._has_stopped = False
 
     def __enter__(self) -> "StopOnSignal":
         if threading.current_thread() is threading.main_thread():
@@ -213,6 +216,8 @@ class StopOnSignal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore_handlers()
+        if error is None and self._number is not None and not self._has_stopped:
+            signal.raise_signal(self._number)
 
     def check(self) -> None:
         """Mark a point at which the run can stop safely.
@@ -221,6 +226,7 @@ class StopOnSignal:
             RunInterruptedError: A signal has arrived.
         """
         if self._number is not None:
+            self._has_stopped = True
             raise RunInterruptedError(self._number)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:

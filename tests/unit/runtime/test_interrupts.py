@@ -57,12 +57,24 @@ def ctrl_c():
 
 
 @pytest.mark.usefixtures("ctrl_c")
+def test_a_signal_behind_the_last_safe_point_does_what_it_does_without_a_run():
+    ended = []
+    with pytest.raises(KeyboardInterrupt), StopOnSignal() as stop:
+        stop.check()
+        signal.raise_signal(signal.SIGINT)
+        ended.append("saved")
+    assert ended == ["saved"]
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_second_signal_does_what_it_does_without_a_run():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with StopOnSignal():
+    with StopOnSignal() as stop:
         assert signal.getsignal(signal.SIGTERM) != handlers[1]
         signal.raise_signal(signal.SIGTERM)
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+        with pytest.raises(RunInterruptedError, match="stopped by SIGTERM"):
+            stop.check()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
