@@ -146,7 +146,8 @@ def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
     assert "holds no ablation" in refused(*ablate(recipe, recipe.parent))
     assert "shown as they are" in refused("ablate", out / "results.jsonl", "--seeds", 2)
     assert "no such file" in refused("ablate", tmp_path / "none.jsonl")
-    assert "model.path" in refused(*ablate(recipe, tmp_path / "b", "-s", "model.path=runs/none"))
+    for more in (("--dry-run",), ()):
+        assert "model.path" in refused(*ablate(recipe, tmp_path / "b", "-s", "model.path=runs/none", *more))
     assert not (tmp_path / "b" / "starts.jsonl").exists()
 
 

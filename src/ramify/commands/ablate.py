@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check the recipe in every arm, but not its files, and list the runs",
+        help="check the recipe in every arm and its files, list the runs, and train nothing",
     )
     parser.add_argument(
         "--blind",
@@ -91,7 +91,9 @@ def run(options: argparse.Namespace) -> None:
     ablation = plan_ablation(options.recipe, options.overrides, arms, others, options.seeds or _SEEDS, out)
     if options.dry_run:
         lines = read_lines(out / RESULTS)
-        refuse_other_ablation(ablation, {line.name: line for line in lines}, out)
+        by_name = {line.name: line for line in lines}
+        refuse_other_ablation(ablation, by_name, out)
+        _check_files(options, _left(ablation, by_name, out), fetch=False)
         _list(options, ablation, lines)
         return
     from ramify.study.contrasts import compare_arms
@@ -121,7 +123,7 @@ def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Seq
     lines = {line.name: line for line in read_lines(out / RESULTS)}
     refuse_other_ablation(ablation, lines, out)
     left = _left(ablation, lines, out)
-    _check_files(options, left)
+    _check_files(options, left, fetch=True)
     known: dict[Path, str] = {}
     inputs = {run.name: input_checksums(run.recipe, known) for run in ablation.runs}
     refuse_other_inputs(inputs, lines, out)
@@ -153,13 +155,13 @@ def _left(ablation: "Ablation", lines: "Mapping[str, RunLine]", out: Path) -> "l
         names |= more
 
 
-def _check_files(options: argparse.Namespace, runs: "Sequence[PlannedRun]") -> None:
+def _check_files(options: argparse.Namespace, runs: "Sequence[PlannedRun]", *, fetch: bool) -> None:
     """Refuse missing files of any run before the first one starts."""
     from ramify.commands.check_files import check_files
 
     for run in runs:
         if not run.after:
-            check_files(run.recipe, note=notes_of(options))
+            check_files(run.recipe, fetch=fetch, note=notes_of(options))
 
 
 def _jobs(ablation: "Ablation") -> int:
