@@ -268,6 +268,79 @@ def test_a_call_that_was_never_recorded_ends_as_unknown_and_a_cut_audit_goes_on(
         assert {name: (folder / "audit" / name).read_bytes() for name in names} == whole
 
 
+ENDS = '''
+class Ends:
+    """Three doors, of which all but the first end it. It pays for each that was opened."""
+
+    def reset(self, **row):
+        self.done, self.opened = False, 0
+
+    def look(self, door: int) -> str:
+        """Open a door.
+
+        Args:
+            door: Its number.
+        """
+        self.opened += 1
+        self.done = self.done or door > 1
+        return f"door {door}"
+
+    def get_reward(self):
+        return float(self.opened)
+'''
+
+
+def opening(recipe, folder):
+    """Have a recipe open doors in the environment that pays for them."""
+    (folder / "ends.py").write_text(ENDS)
+    recipe.write_text(
+        f'[reward]\nname = "environment"\n[environment]\ntype = "own"\npath = "{folder}/ends.py"\nfunction = "Ends"\n'
+    )
+
+
+def opened(doors, num_results, **row):
+    """A conversation whose first turn opens doors; some of the calls have results."""
+    turn = {"role": "assistant", "content": "", "tool_calls": [call(i, door) for i, door in enumerate(doors)]}
+    results = [
+        {"role": "tool", "tool_call_id": f"c{i}", "content": f"door {door}"} for i, door in enumerate(doors)
+    ]
+    return plain(as_openai(turn), *results[:num_results], **row)
+
+
+@pytest.mark.parametrize("num_results", [0, 1, 2])
+def test_calls_that_end_a_conversation_are_made_on_both_sides(task, capsys, num_results):
+    """Of two calls the first ends it, whatever the other trainer ran and recorded."""
+    folder, recipe = task
+    opening(recipe, folder)
+    path = write_lines(folder / "ended.jsonl", [opened([2, 3], num_results) for _ in range(3)])
+    turn = {"content": None, "tool_calls": as_openai({"tool_calls": [call(0, 2), call(1, 3)]})["tool_calls"]}
+    with serve(lambda request: as_json({"choices": [{"message": turn, "finish_reason": "stop"}]})) as server:
+        summary = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 4)
+    assert (summary["known"], summary["rewards"]) == (3, [1.0, 1.0])
+    assert {line["reward"] for line in read_lines(folder / "audit" / "ends-1.jsonl")} == {1.0}
+    (traced,) = read_trees(folder / "audit" / "trees" / "000001.jsonl")
+    assert {each.stop for each in traced.tree.trajectories} == {StopReason.ENDED}
+    assert "not run" in traced.tree.trajectories[0].leaf.results[1].text
+
+
+def test_a_conversation_that_ends_elsewhere_than_in_the_environment_is_unknown(task, capsys):
+    """Calls without results that do not end it, and results behind an end; a recorded reward that is another is a warning."""
+    folder, recipe = task
+    opening(recipe, folder)
+    went_on = opened([2], 1)
+    went_on["messages"].append({"role": "assistant", "content": "3"})
+    rows = [opened([1], 0), went_on, opened([2], 1, reward=7.0), opened([3], 1, reward=7.0)]
+    path = write_lines(folder / "odd.jsonl", rows)
+    answers = {"choices": [{"message": {"content": "3"}, "finish_reason": "stop"}]}
+    with serve(lambda request: as_json(answers)) as server:
+        summary = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
+    reasons = [line["reason"] for line in read_lines(folder / "audit" / "ends-1.jsonl")]
+    early = "a call on the way that ends the trajectory here"
+    assert reasons == ["a recorded end whose calls may have been run or not", early, "", ""]
+    assert {line["reason"] for line in read_lines(folder / "audit" / "samples-1.jsonl")} == {"", early}
+    assert any(each.startswith("2 of 2 recorded ends get another reward") for each in summary["warnings"])
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_both_sides_of_an_effect_have_the_recipe_s_reward_whatever_was_recorded(task, capsys, live):
     folder, recipe = task
@@ -348,7 +421,7 @@ def test_a_problem_whose_rewards_are_all_equal_says_so(task, capsys):
         summary = audit(capsys, path, recipe, server.url, folder / "audit", "--samples", 2)
     first, second = summary["warnings"]
     assert first == "All rewards are 0: no effect can be measured, and the intervals of width 0 mean nothing."
-    assert second.startswith("The decisions come from 1 problems")
+    assert second.startswith("The decisions come from 1 problem:")
     assert [ranking["spearman"] for ranking in summary["estimators"]] == [None] * len(summary["estimators"])
     line, _ = read_lines(folder / "audit" / "effects.jsonl")
     assert (line["effect"], line["low"], line["high"]) == (0.0, None, None)
@@ -391,7 +464,7 @@ def test_a_user_s_reply_that_was_never_recorded_ends_as_unknown(task, capsys):
         summary = audit(capsys, path, recipe, server.url, folder / "audit")
     assert summary["known"] == 0
     reasons = {line["reason"] for line in read_lines(folder / "audit" / "samples-1.jsonl")}
-    assert reasons == {"an answer that a user may have replied to"}
+    assert reasons == {"an answer that somebody may have replied to"}
 
 
 @pytest.mark.parametrize(

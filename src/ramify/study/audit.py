@@ -24,7 +24,8 @@ SETTINGS, EFFECTS, SUMMARY, PAGE = "settings.json", "effects.jsonl", "audit.json
 _MAY_CHANGE = ("decisions",)
 """Settings that may change when an audit is continued: more decisions can be added to it."""
 _MAX_UNKNOWN_SHARE = 0.05
-"""Share of trajectories without a reward, and of decisions without a judge's verdict, above which the audit warns."""
+"""Share of trajectories without a reward, of ends with another one than was recorded, and of decisions without a judge's verdict,
+above which the audit warns."""
 _MIN_PROBLEMS = 10
 """Number of problems below which the bootstrap over problems is too narrow."""
 
@@ -219,6 +220,12 @@ class Audit:
             warnings.append(
                 f"All rewards are {self.reward_bounds[0]:g}: no effect can be measured, and the intervals of width 0 mean nothing."
             )
+        scored = self.rescoring
+        if scored is not None and scored.changed > _MAX_UNKNOWN_SHARE * scored.n:
+            warnings.append(
+                f"{scored.changed} of {scored.n} recorded ends get another reward than was recorded: mean {scored.mean:.3f}, "
+                f"recorded {scored.recorded:.3f}. If it should be the same, the recipe has another reward or environment."
+            )
         sampled, unknown = self.samples
         if unknown > _MAX_UNKNOWN_SHARE * sampled:
             warnings.append(
@@ -233,7 +240,7 @@ class Audit:
         problems = len({effect.problem for effect in self.known})
         if 0 < problems < _MIN_PROBLEMS:
             warnings.append(
-                f"The decisions come from {problems} problems: with fewer than {_MIN_PROBLEMS} the intervals of correlations are "
+                f"The decisions come from {problems} {'problem' if problems == 1 else 'problems'}: with fewer than {_MIN_PROBLEMS} the intervals of correlations are "
                 "too narrow."
             )
         return tuple(warnings)

@@ -12,6 +12,7 @@ from ramify.chat.conversation import AssistantTurn, Line
 from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, Message, Say, ToolCall, ToolResult
 from ramify.core.tree import Node, NodePath, Source, StopReason, node_id
+from ramify.rollout.calls import not_run
 
 _MOST_SHOWN = 400
 """Characters of a broken call's text that are shown."""
@@ -20,7 +21,8 @@ _MOST_SHOWN = 400
 def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
     """Return the nodes of a path that begins with a turn at `start`.
 
-    The results of the last turn's calls are its own; of what else follows it nothing is kept.
+    The results of the last turn's calls are its own; of what else follows it nothing is kept. If only the first of its calls
+    have results, the trajectory ended there, and the others were not run.
 
     Raises:
         RowError: A turn has another number of results than of calls, or follows a turn directly.
@@ -42,20 +44,28 @@ def conversation_nodes(lines: Sequence[Line], start: NodePath) -> list[Node]:
         replied = results or messages
         if not is_last and not replied:
             raise RowError("a turn follows another directly")
-        if not is_last and len(results) != len(turn.calls):
-            raise RowError("a turn has another number of results than of calls")
+        _require_own_results(turn, results, is_last=is_last)
         node = turn_node(turn, path, is_last=is_last)
         # Calls and results may come without ids, which an endpoint asks for.
         named = tuple(
             replace(result, call_id=call.id) for call, result in zip(node.calls, results, strict=False)
         )
         if not is_last:
-            nodes += [node, reply_node((*path, 0), named or results, messages)]
-        elif named and len(named) == len(node.calls):
-            nodes.append(replace(node, results=named))
+            nodes += [node, reply_node((*path, 0), named, messages)]
+        elif named:
+            nodes.append(replace(node, results=(*named, *map(not_run, node.calls[len(named) :]))))
         else:
             nodes.append(node)
     return nodes
+
+
+def _require_own_results(turn: AssistantTurn, results: Sequence[ToolResult], *, is_last: bool) -> None:
+    """Raise RowError unless the results are those of the turn's calls, or at the end of its first ones."""
+    wrong = len(results) > len(turn.calls) if is_last else len(results) != len(turn.calls)
+    # Results that name their calls are in the order of these.
+    pairs = zip(turn.calls, results, strict=False)
+    if wrong or any(call.id and result.call_id not in ("", call.id) for call, result in pairs):
+        raise RowError("a turn has another number of results than of calls")
 
 
 def turn_node(turn: AssistantTurn, path: NodePath, *, is_last: bool) -> Node:

@@ -96,7 +96,9 @@ class EndpointForks:
 
     async def score_ends(self, ends: Sequence[State], phase: Phase) -> None:
         """Score recorded ends, each once."""
-        await self._fill(self._end_lines(), [(end, 0) for end in ends], phase)
+        lines = self._end_lines()
+        await self._fill(lines, [(end, 0) for end in ends], phase)
+        lines.sort(sorted(lines.keys()))
 
     async def _fill(self, lines: KeyedLines, wanted: Sequence[tuple[State, int]], phase: Phase) -> None:
         done = {key for key, record in lines.each() if not _is_failed(record["reason"])}

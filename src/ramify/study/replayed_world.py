@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from ramify.core.errors import ContentError
 from ramify.core.messages import Final, Message, Observation, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Environment, EnvironmentSession, Json
-from ramify.core.tree import Node, Source, Trajectory, Tree
+from ramify.core.tree import Node, Source, StopReason, Trajectory, Tree
 from ramify.net.secrets import redact
 from ramify.rollout.calls import Failure, checked_result, not_run, within
 from ramify.rollout.sessions import checked_reply, checked_score
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 _SECONDS = 60.0
 """Deadline of an environment that names none."""
 WORLD_FAILED = "the environment failed"
-_MAYBE_ANSWERED = "an answer that a user may have replied to"
+_MAYBE_ANSWERED = "an answer that somebody may have replied to"
 
 
 class UnknownOutcomeError(Exception):
@@ -75,7 +75,10 @@ async def replay(session: WorldSession, above: Sequence[Node]) -> list[Node]:
                 node = replace(node, reward=observation.reward)
             nodes.append(node)
         else:
-            nodes.append(await _called_again(session, node, reply.results))
+            results = await _called_again(session, node, reply.results)
+            if any(result.ends for result in results):
+                raise UnknownOutcomeError("a call on the way that ends the trajectory here")
+            nodes.append(paid(node, results))
     return [*nodes, above[-1]]
 
 
@@ -90,14 +93,18 @@ async def called(session: WorldSession, calls: Sequence[ToolCall]) -> tuple[Tool
     return tuple(results)
 
 
-async def _called_again(session: WorldSession, node: Node, recorded: Sequence[ToolResult]) -> Node:
-    results = []
-    for call, before in zip(node.calls, recorded, strict=False):
-        result = await session.call(call)
-        if result.text != redact(before.text):
-            raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
-        results.append(result)
-    return paid(node, results)
+async def _called_again(
+    session: WorldSession, node: Node, recorded: Sequence[ToolResult]
+) -> tuple[ToolResult, ...]:
+    """Make the calls of a turn again, up to one that ends the trajectory: what was recorded behind it is not compared."""
+    results = await called(session, node.calls)
+    num_run = next((number for number, result in enumerate(results, 1) if result.ends), len(results))
+    if any(
+        result.text != redact(before.text)
+        for result, before in zip(results[:num_run], recorded, strict=False)
+    ):
+        raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
+    return results
 
 
 def _texts(messages: Sequence[Message]) -> list[str]:
@@ -262,13 +269,28 @@ class LiveSession:
         """Make its turns again, the last one's calls too where their results are recorded, and end it."""
         *above, leaf = await replay(self, recorded.nodes)
         if leaf.calls:
-            leaf = await _called_again(self, leaf, leaf.results)
+            leaf = await self._ended_by_calls(leaf)
         elif (observation := await self.step(leaf)) is not None:
             if observation.messages and not observation.ends:
                 raise UnknownOutcomeError("a recorded end that the environment replied to")
             leaf = replace(leaf, reward=observation.reward)
         again = replace(recorded, nodes=(*above, leaf))
         return paid_at_end(again, await self._score(again))
+
+    async def _ended_by_calls(self, leaf: Node) -> Node:
+        """Make the calls of a last turn again.
+
+        If no result is recorded, the calls may have ended the trajectory, or a limit did before they were run.
+        """
+        results = await _called_again(self, leaf, leaf.results)
+        again = paid(replace(leaf, results=results), results)
+        if any(result.ends for result in results):
+            return replace(again, stop=StopReason.ENDED)
+        if leaf.results:
+            return again
+        if again.reward or self.environment.scores:
+            raise UnknownOutcomeError("a recorded end whose calls may have been run or not")
+        return leaf
 
     async def _score(self, trajectory: Trajectory) -> float:
         if not self.environment.scores:

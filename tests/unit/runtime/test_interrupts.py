@@ -58,12 +58,17 @@ def ctrl_c():
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_behind_the_last_safe_point_does_what_it_does_without_a_run():
-    ended = []
-    with pytest.raises(KeyboardInterrupt), StopOnSignal() as stop:
-        stop.check()
-        signal.raise_signal(signal.SIGINT)
-        ended.append("saved")
-    assert ended == ["saved"]
+    saved = []
+
+    def late():
+        with StopOnSignal() as stop:
+            stop.check()
+            signal.raise_signal(signal.SIGINT)
+            saved.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        late()
+    assert saved == [True]
 
 
 @pytest.mark.usefixtures("ctrl_c")
