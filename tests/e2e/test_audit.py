@@ -186,6 +186,13 @@ def test_trees_that_were_grown_otherwise_than_the_recipe_says_are_refused(world,
         shutil.copy(world / "recipe.toml", run)
         (run / "cycle-01" / "rl").mkdir(parents=True, exist_ok=True)
         assert message in refused("audit", run / file, "--out", tmp_path / "audit")
+        # Also if no decision is drawn from it yet.
+        few = ["--decisions", 1, "--samples", 2]
+        for seed in range(3):
+            message_of_both = refused(
+                "audit", world, run / file, *few, "--seed", seed, "--out", tmp_path / f"{seed}"
+            )
+            assert message in message_of_both
 
 
 def test_recorded_ends_get_the_reward_that_is_asked_for(world, tmp_path, capsys):
@@ -245,10 +252,10 @@ def test_a_trained_run_goes_on_with_the_weights_of_its_step(tmp_path, caller, ca
     assert f"the model of {run / 'trees' / '000002.jsonl'} has changed since" in message
     out = ["--out", str(tmp_path / "before")]
     assert main(["audit", str(run), *map(str, words), *out]) == 0
-    assert "the weights of step 1 were not saved" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("those after step 1, were not saved") == 1
     (warning, *_) = json.loads((tmp_path / "before" / "audit.json").read_text())["warnings"]
-    assert "Audit a step whose weights are there" in warning
-    assert "the weights of step 1 were not saved" in (tmp_path / "before" / "AUDIT.html").read_text()
+    assert "Audit trees whose weights are there" in warning
+    assert "those after step 1, were not saved" in (tmp_path / "before" / "AUDIT.html").read_text()
     own, before = (
         [node.behavior_logprobs for traced in read_trees(path) for node in traced.tree.nodes]
         for path in (trace, tmp_path / "before" / "trees" / "000001.jsonl")

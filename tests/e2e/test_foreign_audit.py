@@ -583,6 +583,24 @@ def test_the_advice_on_requests_that_all_failed_can_help(task, refused, status, 
     assert message.partition("worked. ")[2].startswith(advice)
 
 
+def test_of_many_reasons_the_most_frequent_are_shown(task, capsys):
+    folder, recipe = task
+    (folder / "parts.py").write_text("def right(final_answer):\n    return float({'1': 1}[final_answer])\n")
+    answers = itertools.count()
+    path = write_lines(folder / "rows.jsonl", [plain({"role": "assistant", "content": "1"})])
+
+    def model(request):
+        message = {"content": f"odd {next(answers)}"}
+        return as_json({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    with serve(model) as server:
+        words = ("--recipe", recipe, "--url", server.url, "--model", "m", "--samples", 20)
+        assert main([*map(str, ("audit", path, "--out", folder / "audit", *words))]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if "without a reward:" in line]
+    assert len(shown) == 6
+    assert shown[-1].endswith("15, for 15 other reasons, which the samples-N.jsonl say")
+
+
 @pytest.mark.parametrize("status", [401, 402])
 def test_a_service_that_refuses_the_key_does_not_bind_the_folder(task, capsys, status):
     folder, recipe = task

@@ -237,7 +237,8 @@ def _show(audit: "Audit", out: Path, console: "RunConsole") -> None:
     from ramify.study.audit import HEADER, PAGE, interval_text, ranking_row
 
     unknown = len(audit.effects) - len(audit.known)
-    for warning in audit.warnings:
+    # Those on how it was sampled were shown when they were known.
+    for warning in audit.warnings[len(audit.limits) :]:
         console.note(f"warning: {warning}")
     console.result(
         f"effects with intervals: {len(audit.known)}, {sum(audit.is_sure)} of them exclude 0"

@@ -210,7 +210,7 @@ class Audit:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on what limits the result."""
+        """Sentences on what limits the result, first those of `limits`."""
         warnings = [*self.limits]
         if not self.known:
             warnings.append(

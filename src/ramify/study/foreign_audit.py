@@ -1,5 +1,6 @@
 """The audit of another trainer's run: its conversations, resampled at a chat endpoint."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from ramify.tools.class_environment import load_environment
 from ramify.tools.configs import OwnEnvironmentConfig
 
 _HTTP = HttpConfig(timeout_seconds=120.0)
+_MOST_REASONS = 5
+"""Reasons of trajectories without a reward that are shown."""
 _SEARCHED = frozenset({"collection", "ambiguous"})
 """Columns that the search tool reads."""
 
@@ -110,9 +113,7 @@ def audit_conversations(
         finally:
             loop.run(close_all(_open(client, reward, toolbox)))
     _require_success(settings, forks)
-    for fork in forks:
-        for reason, number in fork.reasons().items():
-            console.note(f"{number} trajectories without a reward: {reason}")
+    _show_reasons(forks, console)
     for trace, (fork, of_file) in enumerate(zip(forks, states, strict=True)):
         fork.write_trees(of_file, trace_path(out, trace))
     sides = [fork.sides(of_file) for fork, of_file in zip(forks, states, strict=True)]
@@ -120,11 +121,30 @@ def audit_conversations(
         [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
     )
     console.note(f"{rescoring}")
+    return Audit(rescored.effects(decisions, sides, others), rescoring, _limits(forks, console))
+
+
+def _limits(forks: Sequence[EndpointForks], console: RunConsole) -> tuple[str, ...]:
+    """Show and return what limits the samples."""
     failed = sum(fork.num_failed for fork in forks)
-    limits = (
-        f"Trajectories that failed requests ended: {failed}. Repeat the command: it samples these again.",
-    )
-    return Audit(rescored.effects(decisions, sides, others), rescoring, limits if failed else ())
+    if not failed:
+        return ()
+    limit = f"Trajectories that failed requests ended: {failed}. Repeat the command: it samples these again."
+    console.note(f"warning: {limit}")
+    return (limit,)
+
+
+def _show_reasons(forks: Sequence[EndpointForks], console: RunConsole) -> None:
+    """Show why trajectories have no reward; a reason may quote what the model wrote, so that there are many."""
+    reasons = Counter[str]()
+    for fork in forks:
+        reasons.update(fork.reasons())
+    for reason, number in reasons.most_common(_MOST_REASONS):
+        console.note(f"trajectories without a reward: {number}, {reason}")
+    if more := reasons.total() - sum(number for _, number in reasons.most_common(_MOST_REASONS)):
+        console.note(
+            f"trajectories without a reward: {more}, for {len(reasons) - _MOST_REASONS} other reasons, which the samples-N.jsonl say"
+        )
 
 
 def _require_success(settings: AuditSettings, forks: Sequence[EndpointForks]) -> None:

@@ -69,19 +69,27 @@ def audit_traces(
     recipes: list[tuple[TrainRecipe, list[int]]] = []
     decoders: dict[int, Decode] = {}
     limits: list[str] = []
-    for growth, files in _growths(settings, paths, plans, limits).items():
+    for growth, files in _growths(settings, paths).items():
         overrides = list(settings.overrides)
         if growth.weights is not None:
             overrides.insert(0, f"model.path={growth.weights}")
+        # Of files without a decision too: more decisions may be drawn from them later.
         recipe = fork_recipe(growth.recipe, overrides, settings.samples, out)
+        planned = [trace for trace in files if trace in plans]
+        if not planned:
+            continue
         check(recipe)
         settings.bind_files(out, {f"{growth.recipe}": file_sha256(growth.recipe)[:16]})
         # The weights that were saved last may have been removed, and others are then the last.
-        settings.bind_files(out, {f"the model of {paths[trace]}": f"{recipe.model.path}" for trace in files})
+        settings.bind_files(
+            out, {f"the model of {paths[trace]}": f"{recipe.model.path}" for trace in planned}
+        )
         tokenizer = ChatTokenizer(recipe.model.folder)
-        check_tokenizer([plans[trace] for trace in files], tokenizer.decode)
-        decoders |= dict.fromkeys(files, tokenizer.decode)
-        recipes.append((recipe, files))
+        check_tokenizer([plans[trace] for trace in planned], tokenizer.decode)
+        decoders |= dict.fromkeys(planned, tokenizer.decode)
+        recipes.append((recipe, planned))
+        if not settings.recipe:
+            limits += [limit for trace in planned for limit in _other_weights(paths[trace], growth.weights)]
     for limit in limits:
         # Before the sampling too, which takes longer.
         console.note(f"warning: {limit}")
@@ -151,21 +159,16 @@ def _plans(sources: Sources, decisions: Sequence[Decision], out: Path) -> dict[i
     return plans
 
 
-def _growths(
-    settings: AuditSettings, paths: Sequence[Path], plans: Mapping[int, ForkPlan], limits: list[str]
-) -> dict[_Growth, list[int]]:
-    """Return the files to resample, by the recipe and weights that do it; `limits` gets those whose own weights were not saved."""
+def _growths(settings: AuditSettings, paths: Sequence[Path]) -> dict[_Growth, list[int]]:
+    """Return the files, by the recipe and weights that go on from their states."""
     growths: dict[_Growth, list[int]] = {}
-    for trace in plans:
-        if not settings.recipe:
-            _refuse_other_settings(paths[trace])
-        recipe = (
-            Path(settings.recipe) if settings.recipe else _named(recipe_of(paths[trace]), f"{paths[trace]}")
-        )
-        weights = None if settings.recipe else weights_of(paths[trace])
-        if not settings.recipe:
-            limits += _other_weights(paths[trace], weights)
-        growths.setdefault(_Growth(recipe, weights), []).append(trace)
+    for trace, path in enumerate(paths):
+        if settings.recipe:
+            growth = _Growth(Path(settings.recipe), None)
+        else:
+            _refuse_other_settings(path)
+            growth = _Growth(_named(recipe_of(path), f"{path}"), weights_of(path))
+        growths.setdefault(growth, []).append(trace)
     return growths
 
 
@@ -194,6 +197,6 @@ def _other_weights(trace: Path, weights: Path | None) -> list[str]:
         return []
     name = "the recipe's model" if weights is None else f"{weights}"
     return [
-        f"{trace}: the weights of step {updates} were not saved, so trajectories go on with {name}. "
-        "Audit a step whose weights are there, such as --step 1, or save more of them (run.save_every, run.keep_last)."
+        f"{trace}: the weights that grew its trees, those after step {updates}, were not saved, so trajectories go on with {name}. "
+        "Audit trees whose weights are there, such as those of --step 1, or save more of them (run.save_every, run.keep_last)."
     ]
