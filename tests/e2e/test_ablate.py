@@ -126,7 +126,9 @@ def test_a_killed_ablation_goes_on_to_the_same_result(finished, recipe, tmp_path
 def test_a_dry_run_lists_the_runs_and_writes_nothing(recipe, tmp_path, capsys):
     out = tmp_path / "planned"
     assert main(ablate(recipe, out, "--seeds", 1, "--dry-run", "--json")) == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
+    listed = json.loads(capsys.readouterr().out)
+    runs = listed["runs"]
+    assert any("rows were not read" in note for note in listed["notes"])
     names = [(run["name"], run["finished"]) for run in runs]
     assert names == [("rule-3", False), ("flat-3", False), ("yoked-3", False)]
     assert not out.exists()
@@ -148,11 +150,18 @@ def test_mistakes_are_one_line(finished, recipe, refused, tmp_path):
     assert "no such file" in refused("ablate", tmp_path / "none.jsonl")
     for more in (("--dry-run",), ()):
         assert "model.path" in refused(*ablate(recipe, tmp_path / "b", "-s", "model.path=runs/none", *more))
+        empty = tmp_path / "empty.jsonl"
+        empty.write_text("")
+        assert "at least one row" in refused(
+            *ablate(recipe, tmp_path / "c", "-s", f"data.train={empty}", *more)
+        )
     assert not (tmp_path / "b" / "starts.jsonl").exists()
+    assert "expected --dry-run too" in refused(*ablate(recipe, tmp_path / "b", "--rows"))
 
 
 def test_a_run_that_fails_names_its_reason(recipe, tmp_path):
-    (recipe.parent / "bad.jsonl").write_text('{"prompt": "what is 1 plus 1 ?"}\n')
+    # As many rows as a step needs, which only a run reads.
+    (recipe.parent / "bad.jsonl").write_text('{"prompt": "what is 1 plus 1 ?"}\n' * 9)
     bad = f"data.train={recipe.parent / 'bad.jsonl'}"
     status, _, errors = run(ablate(recipe, tmp_path / "bad", "--arms", "flat", "-s", bad))
     assert status == 1

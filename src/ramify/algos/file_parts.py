@@ -167,8 +167,8 @@ def not_numbers(returned: object, count: int) -> str:
     try:
         array = np.asarray(returned)
     # Whatever an object does that is to be an array.
-    except Exception:  # noqa: BLE001
-        return f"it returned {_shown(returned)}"
+    except Exception as error:  # noqa: BLE001
+        return f"it returned {_shown(returned)}, which makes no array: {one_line(error)[:200].rstrip('.')}"
     if array.shape != (count,):
         size = f"an array of shape {list(array.shape)}" if array.ndim else _shown(returned)
         return f"it returned {size} for {count} trajectories"

@@ -45,7 +45,8 @@ class CreditBench:
     def __repr__(self) -> str:
         rows: list[tuple[str, ...]] = [("world", *HEADER)]
         for world, ranking in self.worlds.items():
-            rows += [(world, *ranking_row(each)) for each in (ranking, *self.others[world])]
+            others = (each for each in self.others[world] if each != ranking)
+            rows += [(world, *ranking_row(each)) for each in (ranking, *others)]
             ceiling = self.ceilings[world]
             if ceiling is not None:
                 rows.append((world, "(ceiling)", "", f"{ceiling:.2f}", "", ""))

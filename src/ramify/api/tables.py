@@ -228,8 +228,19 @@ def function_table(part: Any, **keys: Any) -> Any:  # noqa: ANN401 - a name, an 
 
 
 def is_function(part: object) -> bool:
-    """Return True for a function or a class, which a recipe names by its file."""
-    return callable(part) and not isinstance(part, Settings | Config | BaseModel)
+    """Return True for a function or a class of the user's own, which a recipe names by its file.
+
+    Raises:
+        ConfigError: It is one of ramify's, which makes the object that was meant.
+    """
+    if not callable(part) or isinstance(part, Settings | Config | BaseModel):
+        return False
+    name = getattr(part, "__name__", "")
+    if f"{getattr(part, '__module__', '')}.".startswith("ramify.") and name:
+        raise ConfigError(
+            f"expected an object, got {name} itself. Put parentheses behind it, as in rf.tools.Python()"
+        )
+    return True
 
 
 def own_table(function: Function, **keys: Any) -> Table:  # noqa: ANN401

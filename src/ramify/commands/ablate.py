@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.parser import add_output, add_override, at_least_one, notes_of, open_console, recipe_file
+from ramify.commands.parser import (
+    add_dry_run,
+    add_output,
+    add_override,
+    at_least_one,
+    notes_of,
+    open_console,
+    recipe_file,
+)
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -51,11 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=at_least_one, metavar="N", help="runs at once (processor cores; on a GPU 1)"
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check the recipe in every arm and its files, list the runs, and train nothing",
-    )
+    add_dry_run(parser, "check the recipe in every arm; list the runs, and what each needs of this machine")
     parser.add_argument(
         "--blind",
         action="store_true",
@@ -72,8 +76,10 @@ def run(options: argparse.Namespace) -> None:
         TrainingError: A run failed.
         RunInterruptedError: Ctrl-C or SIGTERM; the same command goes on.
     """
+    from ramify.commands.check_files import require_dry_run
     from ramify.study.ablation_folder import is_ablation, refuse_other_ablation
 
+    require_dry_run(options)
     if options.recipe.suffix == ".jsonl" or is_ablation(options.recipe):
         _show_lines(options)
         return
@@ -93,8 +99,8 @@ def run(options: argparse.Namespace) -> None:
         lines = read_lines(out / RESULTS)
         by_name = {line.name: line for line in lines}
         refuse_other_ablation(ablation, by_name, out)
-        _check_files(options, _left(ablation, by_name, out), fetch=False)
-        _list(options, ablation, lines)
+        left = _left(ablation, by_name, out)
+        _list(options, ablation, lines, _checked(options, left, fetch=False))
         return
     from ramify.study.contrasts import compare_arms
 
@@ -123,7 +129,7 @@ def _train(options: argparse.Namespace, ablation: "Ablation", out: Path) -> "Seq
     lines = {line.name: line for line in read_lines(out / RESULTS)}
     refuse_other_ablation(ablation, lines, out)
     left = _left(ablation, lines, out)
-    _check_files(options, left, fetch=True)
+    _checked(options, left, fetch=True)
     known: dict[Path, str] = {}
     inputs = {run.name: input_checksums(run.recipe, known) for run in ablation.runs}
     refuse_other_inputs(inputs, lines, out)
@@ -155,13 +161,15 @@ def _left(ablation: "Ablation", lines: "Mapping[str, RunLine]", out: Path) -> "l
         names |= more
 
 
-def _check_files(options: argparse.Namespace, runs: "Sequence[PlannedRun]", *, fetch: bool) -> None:
-    """Refuse missing files of any run before the first one starts."""
-    from ramify.commands.check_files import check_files
+def _checked(options: argparse.Namespace, runs: "Sequence[PlannedRun]", *, fetch: bool) -> list[str]:
+    """Refuse what any run would refuse before the first one starts; returns what each asks for, in lines."""
+    from ramify.commands.check_files import check_files, dry_run_notes
 
-    for run in runs:
-        if not run.after:
-            check_files(run.recipe, fetch=fetch, note=notes_of(options))
+    recipes = [run.recipe for run in runs if not run.after]
+    for recipe in recipes:
+        check_files(recipe, fetch=fetch, note=notes_of(options))
+    # They have the same data.
+    return dry_run_notes(recipes[0], rows=options.rows) if recipes else []
 
 
 def _jobs(ablation: "Ablation") -> int:
@@ -172,7 +180,9 @@ def _jobs(ablation: "Ablation") -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _list(options: argparse.Namespace, ablation: "Ablation", lines: "Sequence[RunLine]") -> None:
+def _list(
+    options: argparse.Namespace, ablation: "Ablation", lines: "Sequence[RunLine]", notes: "Sequence[str]"
+) -> None:
     from ramify.commands.run_listing import SCHEMA
 
     finished = {line.name for line in lines}
@@ -186,7 +196,7 @@ def _list(options: argparse.Namespace, ablation: "Ablation", lines: "Sequence[Ru
         }
         for run in ablation.runs
     ]
-    console.record({"schema": SCHEMA, "recipe": ablation.fingerprint, "runs": runs})
+    console.record({"schema": SCHEMA, "recipe": ablation.fingerprint, "runs": runs, "notes": notes})
     console.table(
         ("run", "state", "settings"),
         [
@@ -194,6 +204,8 @@ def _list(options: argparse.Namespace, ablation: "Ablation", lines: "Sequence[Ru
             for run in ablation.runs
         ],
     )
+    for line in notes:
+        console.result(line)
 
 
 def _show_lines(options: argparse.Namespace) -> None:

@@ -80,13 +80,12 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser)
 
 
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Add --dry-run and --rows."""
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check the recipe; print it with all defaults, and what it needs of this machine",
-    )
+def add_dry_run(
+    parser: argparse.ArgumentParser,
+    about: str = "check the recipe; print it with all defaults, and what it needs of this machine",
+) -> None:
+    """Add --dry-run, which does what `about` says, and --rows."""
+    parser.add_argument("--dry-run", action="store_true", help=about)
     parser.add_argument(
         "--rows",
         action="store_true",

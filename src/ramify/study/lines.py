@@ -132,10 +132,16 @@ def read_lines(path: Path) -> tuple[RunLine, ...]:
     return tuple(lines.values())
 
 
+_MOST_COST = 1e15
+"""Greatest number of steps, tokens, calls or seconds: no run has as many, and areas of larger ones would not be finite."""
+
+
 def _point(value: Any) -> Point:  # noqa: ANN401 - any JSON value
     point = numbers(value)
     if len(point) != len(COLUMNS):
         raise FieldError.of(f"{len(COLUMNS)} numbers", value)
+    if max(point) > _MOST_COST:
+        raise FieldError.of(f"costs of at most {_MOST_COST:g}", value)
     return point
 
 

@@ -95,11 +95,16 @@ def ranks(values: Floats) -> Floats:
 
 
 def _without_noise(values: Sequence[float | None]) -> Floats:
-    """Return values of which those are equal that differ by rounding, whatever the size of the others."""
-    array = np.array(values, dtype=np.float64)
+    """Return values in the same order, of which those are equal that differ by rounding, whatever the size of the others."""
+    array: Floats = np.array(values, dtype=np.float64)
+    largest = np.abs(array).max(initial=0.0)
+    if not largest:
+        return array
+    # Ranks and signs stay as they are, and no sum of large numbers overflows.
+    array = array / largest
     sizes = np.abs(array)
     # What is 0 but for rounding, beside values of a usual size: of the half, since a few may be huge.
-    usual = max(min(1.0, sizes.max(initial=0.0)), np.median(sizes[sizes > 0])) if sizes.any() else 0.0
+    usual = max(min(1.0, 1.0 / largest), np.median(sizes[sizes > 0]))
     array[sizes <= _NOISE * usual] = 0.0
     order = np.argsort(array, kind="stable")
     ordered = array[order]
