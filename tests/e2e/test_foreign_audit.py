@@ -309,7 +309,7 @@ def opened(doors, num_results, **row):
 
 @pytest.mark.parametrize("num_results", [0, 1, 2])
 def test_calls_that_end_a_conversation_are_made_on_both_sides(task, capsys, num_results):
-    """Of two calls the first ends it, whatever the other trainer ran and recorded."""
+    """The first of two calls ends it, whatever the other trainer ran and recorded."""
     folder, recipe = task
     opening(recipe, folder)
     path = write_lines(folder / "ended.jsonl", [opened([2, 3], num_results) for _ in range(3)])
