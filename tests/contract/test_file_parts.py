@@ -173,10 +173,10 @@ def test_what_is_no_finite_number_is_refused_with_its_place(function, body, mess
         ("return 0.5", "it returned 0.5 for 3 trajectories. Return 3 finite numbers, one for each trajectory."),
         ("return rewards / 0", "it returned nan for trajectory 0."),
         ("return ['a', 'b', 'c']", "it returned values of type <U1."),
-        ("return [[1], [2, 3], 4]", "it returned a value of type list."),
+        ("return [[1], [2, 3], 4]", "it returned a value of type list, which makes no array"),
         ("return None", "it returned a value of type NoneType for 3 trajectories."),
         ("return {}", "it returned a value of type dict for 3 trajectories."),
-        ("return torch.zeros(3, requires_grad=True)", "it returned a value of type Tensor."),
+        ("return torch.zeros(3, requires_grad=True)", "it returned a value of type Tensor, which makes no array: RuntimeError: Can't call numpy() on Tensor that requires grad"),
         ("raise KeyError('x')", "line 5: f: problem 'p', tree 0 of step 0: it raised KeyError: 'x'. Correct the function."),
     ],
 )  # fmt: skip
