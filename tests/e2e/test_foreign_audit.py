@@ -583,6 +583,23 @@ def test_the_advice_on_requests_that_all_failed_can_help(task, refused, status, 
     assert message.partition("worked. ")[2].startswith(advice)
 
 
+def test_numbers_that_json_does_not_know_and_keys_in_results_do_no_harm(task, capsys, monkeypatch):
+    """NaN of pandas in a column that nothing reads is null; a short key of a local server is also a word of the record."""
+    folder, recipe = task
+    monkeypatch.setenv("MY_KEY", "goat")
+    source = messages_file(folder)
+    rows = [{**row, "loss": float("nan"), "more": [{"x": float("inf")}]} for row in read_lines(source)]
+    write_lines(source, rows)
+    assert "NaN" in source.read_text()
+    with serve(Model()) as server:
+        summary = audit(
+            capsys, source, recipe, server.url, folder / "audit", "--key-variable", "MY_KEY", "--samples", 3
+        )
+    assert (summary["known"], summary["unknown_samples"]) == (8, 0)
+    traced, *_ = read_trees(folder / "audit" / "trees" / "000001.jsonl")
+    assert traced.tree.problem.info == {"loss": None, "more": [{"x": None}]}
+
+
 def test_of_many_reasons_the_most_frequent_are_shown(task, capsys):
     folder, recipe = task
     (folder / "parts.py").write_text("def right(final_answer):\n    return float({'1': 1}[final_answer])\n")

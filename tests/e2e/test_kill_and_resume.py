@@ -24,11 +24,13 @@ import torch
 import build
 from e2e_runs import DPO, EVAL, SFT, TRAIN, overrides, write_task
 from ramify.algos.credit import Weighting, credit
+from ramify.cli import main
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 from ramify.obs.trace_index import trace_files
+from ramify.sampler.sampler import Sampler
 from random_trees import credited, training
 
 LAST = "step-000005"
@@ -356,3 +358,30 @@ def unique_of(tree, per_trajectory):
             by_node[node.id] = values[start : start + len(node.token_ids)]
             start += len(node.token_ids)
     return np.concatenate([by_node[node.id] for node in tree.nodes if node.id in by_node])
+
+
+def test_a_signal_behind_the_last_step_saves_what_was_trained(task, uninterrupted, monkeypatch, capsys):
+    """While the sampler is closed nothing is left to stop, and `--max-steps` may end between two checkpoints."""
+    close = Sampler.close
+
+    async def stopped_while_closing(sampler):
+        os.kill(os.getpid(), signal.SIGINT)
+        await close(sampler)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(Sampler, "close", stopped_while_closing)
+    words = ["train", str(task), *overrides("run.save_every=5")]
+    try:
+        assert main([*words, "--max-steps", "2"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+        monkeypatch.undo()
+    message = capsys.readouterr().err
+    assert "stopped by Ctrl-C" in message
+    assert (
+        f"state saved in {task.parent / 'run' / 'checkpoints' / 'step-000002'}, go on with --resume"
+        in message
+    )
+    assert main([*words, "--resume"]) == 0
+    trees = Path("trees", "000005.jsonl")
+    assert (task.parent / "run" / trees).read_bytes() == (uninterrupted / trees).read_bytes()

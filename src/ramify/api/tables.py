@@ -235,10 +235,12 @@ def is_function(part: object) -> bool:
     """
     if not callable(part) or isinstance(part, Settings | Config | BaseModel):
         return False
-    name = getattr(part, "__name__", "")
-    if f"{getattr(part, '__module__', '')}.".startswith("ramify.") and name:
+    is_wrapped = hasattr(part, "__wrapped__")  # which gives it the name and the module of another function
+    if f"{getattr(part, '__module__', '')}.".startswith("ramify.") and not is_wrapped:
+        name = getattr(part, "__name__", type(part).__name__)
         raise ConfigError(
-            f"expected an object, got {name} itself. Put parentheses behind it, as in rf.tools.Python()"
+            f"expected an object or a function of your own, got {name} of ramify. Did you forget its parentheses, as in "
+            "rf.tools.Python()?"
         )
     return True
 

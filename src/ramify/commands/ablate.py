@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=at_least_one, metavar="N", help="runs at once (processor cores; on a GPU 1)"
     )
-    add_dry_run(parser, "check the recipe in every arm; list the runs, and what each needs of this machine")
+    add_dry_run(parser, "check the recipe in every arm; list the runs, and what one needs of this machine")
     parser.add_argument(
         "--blind",
         action="store_true",
@@ -162,7 +162,7 @@ def _left(ablation: "Ablation", lines: "Mapping[str, RunLine]", out: Path) -> "l
 
 
 def _checked(options: argparse.Namespace, runs: "Sequence[PlannedRun]", *, fetch: bool) -> list[str]:
-    """Refuse what any run would refuse before the first one starts; returns what each asks for, in lines."""
+    """Refuse what any run would refuse before the first one starts; returns what one asks for, in lines."""
     from ramify.commands.check_files import check_files, dry_run_notes
 
     recipes = [run.recipe for run in runs if not run.after]

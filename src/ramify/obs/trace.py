@@ -37,7 +37,7 @@ from ramify.core.tree import (
     TreeKey,
     make_tree,
 )
-from ramify.files.durable import dump_line, parse_line, replace_lines
+from ramify.files.durable import dump_line, parse_line, replace_pieces
 from ramify.files.untrusted import MAX_BYTES
 from ramify.obs.trace_fields import (
     defaults,
@@ -93,9 +93,16 @@ def write_trees(path: Path, graded: Iterable[TracedTree]) -> tuple[int, ...]:
         DataError: A problem's info, a call's arguments or a result's info holds something that JSON would not
             give back unchanged (a tuple, an array, NaN, a key that is not a string).
     """
-    lines = [_dump(traced) for traced in graded]
-    replace_lines(path, lines)
-    return tuple(len(line) + 1 for line in lines)
+    sizes: list[int] = []
+
+    def lines() -> Iterator[bytes]:
+        for traced in graded:
+            line = f"{_dump(traced)}\n".encode("ascii")
+            sizes.append(len(line))
+            yield line
+
+    replace_pieces(path, lines())
+    return tuple(sizes)
 
 
 def tree_record(traced: TracedTree) -> dict[str, Any]:

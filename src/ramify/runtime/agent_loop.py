@@ -194,7 +194,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopOnSignal:
     """While this is entered, SIGINT and SIGTERM ask the run to stop; a coroutine under `run` is cancelled at once.
 
-    A signal that came too late, when no safe point was left, has its default effect at the end of the block.
+    A signal that came behind the last safe point is raised at the end of the block.
 
     Off the main thread the handlers stay as they are: Python lets only the main thread set them.
     """
@@ -217,7 +217,7 @@ class StopOnSignal:
     ) -> None:
         self._restore_handlers()
         if error is None and self._number is not None and not self._has_stopped:
-            signal.raise_signal(self._number)
+            raise RunInterruptedError(self._number)
 
     def check(self) -> None:
         """Mark a point at which the run can stop safely.

@@ -172,15 +172,16 @@ def sampling(
     """
     # Until the sampler is open, the task is all there is to close.
     opened = task
-    with agent_loop() as loop, StopOnSignal(loop) as stop:
-        try:
-            sampler = open_sampler()
-            opened = sampler
-            loop.freeze_objects()
-            yield SamplingSession(loop, stop, sampler)
-        except RunInterruptedError as stopped:
-            if not if_stopped:
-                raise
-            raise RunInterruptedError(stopped.number, if_stopped) from None
-        finally:
-            loop.run(opened.close())
+    try:
+        with agent_loop() as loop, StopOnSignal(loop) as stop:
+            try:
+                sampler = open_sampler()
+                opened = sampler
+                loop.freeze_objects()
+                yield SamplingSession(loop, stop, sampler)
+            finally:
+                loop.run(opened.close())
+    except RunInterruptedError as stopped:
+        if not if_stopped:
+            raise
+        raise RunInterruptedError(stopped.number, if_stopped) from None

@@ -5,6 +5,7 @@ Conversations that begin with the same messages are trajectories of one problem,
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -304,10 +305,19 @@ def _read(
         tuple(lines),
         reward,
         tuple(gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False) for gold in golds),
-        info,
+        _finite(info),
         listed,
-        hidden,
+        _finite(hidden),
     )
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a value with null in place of NaN and infinities, which pandas writes for what is missing and JSON does not know."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _prompt_messages(lines: Sequence[Line]) -> tuple[Message, ...]:

@@ -101,7 +101,8 @@ class EndpointForks:
         lines.sort(sorted(lines.keys()))
 
     async def _fill(self, lines: KeyedLines, wanted: Sequence[tuple[State, int]], phase: Phase) -> None:
-        done = {key for key, record in lines.each() if not _is_failed(record["reason"])}
+        # Lines of earlier versions have no nodes.
+        done = {key for key, record in lines.each() if "nodes" in record and not _is_failed(record["reason"])}
         lines.keep(done)
         missing = [(state, sample) for state, sample in wanted if (_name(state), sample) not in done]
         phase.advance(len(wanted) - len(missing))

@@ -91,7 +91,9 @@ def audit_conversations(
         client, Servers(settings.url), settings.model, key, settings.max_tokens, settings.temperature
     )
     forks = [
-        EndpointForks(run, _world(run, toolbox), endpoint, reward.fn, out / f"samples-{trace + 1}.jsonl")
+        EndpointForks(
+            run, _world(run, toolbox, task), endpoint, reward.fn, out / f"samples-{trace + 1}.jsonl"
+        )
         for trace, run in enumerate(runs)
     ]
     with agent_loop() as loop, StopOnSignal(loop) as stop:
@@ -115,7 +117,8 @@ def audit_conversations(
     _require_success(settings, forks)
     _show_reasons(forks, console)
     for trace, (fork, of_file) in enumerate(zip(forks, states, strict=True)):
-        fork.write_trees(of_file, trace_path(out, trace))
+        if of_file:
+            fork.write_trees(of_file, trace_path(out, trace))
     sides = [fork.sides(of_file) for fork, of_file in zip(forks, states, strict=True)]
     rescored, rescoring = sources.rescored(
         [fork.end_rewards(recorded) for fork, recorded in zip(forks, ends, strict=True)]
@@ -194,10 +197,11 @@ def _read_runs(sources: Sequence[str], task: _Task, console: RunConsole) -> list
     return runs
 
 
-def _world(run: ForeignRun, toolbox: Toolbox | None) -> World:
+def _world(run: ForeignRun, toolbox: Toolbox | None, task: _Task) -> World:
     if toolbox is None:
         return ReplayedWorld(run)
-    return LiveWorld(toolbox.environment, [traced.tree for traced in run.trees])
+    trees = [traced.tree for traced in run.trees]
+    return LiveWorld(toolbox.environment, trees, can_end=task.environment is not None)
 
 
 def _open(*parts: Closable | None) -> Sequence[Closable]:

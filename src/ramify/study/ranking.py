@@ -98,7 +98,7 @@ def _without_noise(values: Sequence[float | None]) -> Floats:
     """Return values in the same order, of which those are equal that differ by rounding, whatever the size of the others."""
     array: Floats = np.array(values, dtype=np.float64)
     largest = np.abs(array).max(initial=0.0)
-    if not largest:
+    if not largest or not np.isfinite(largest):
         return array
     # Ranks and signs stay as they are, and no sum of large numbers overflows.
     array = array / largest

@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -100,7 +101,7 @@ async def _called_again(
     results = await called(session, node.calls)
     num_run = next((number for number, result in enumerate(results, 1) if result.ends), len(results))
     if any(
-        result.text != redact(before.text)
+        redact(result.text) != redact(before.text)
         for result, before in zip(results[:num_run], recorded, strict=False)
     ):
         raise UnknownOutcomeError("a call on the way that gave another result than the recorded one")
@@ -113,13 +114,20 @@ def _texts(messages: Sequence[Message]) -> list[str]:
 
 def paid(node: Node, results: Sequence[ToolResult]) -> Node:
     """Return a turn with what the world paid for its calls."""
-    return replace(node, reward=sum(result.reward for result in results))
+    return replace(node, reward=_sum(result.reward for result in results))
 
 
 def paid_at_end(trajectory: Trajectory, reward: float) -> Trajectory:
     """Return a trajectory with what the world paid at its end."""
-    leaf = replace(trajectory.leaf, reward=trajectory.leaf.reward + reward)
+    leaf = replace(trajectory.leaf, reward=_sum((trajectory.leaf.reward, reward)))
     return replace(trajectory, nodes=(*trajectory.nodes[:-1], leaf))
+
+
+def _sum(rewards: Iterable[float]) -> float:
+    total = sum(rewards)
+    if not math.isfinite(total):
+        raise UnknownOutcomeError(f"{WORLD_FAILED}: it paid {total}")
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +203,11 @@ class ReplayedSession:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorld:
-    """The tools or the environment of a recipe."""
+    """The tools or the environment of a recipe; `can_end`: an environment may end a trajectory, or pay for calls."""
 
     environment: Environment
     trees: Sequence[Tree]
+    can_end: bool
 
     def tools(self, problem: int) -> Sequence[Mapping[str, Json]]:  # noqa: ARG002 - all have the same
         """Return the environment's tools."""
@@ -220,7 +229,7 @@ class LiveWorld:
         if isinstance(opened, Failure):
             raise UnknownOutcomeError(f"{WORLD_FAILED} and could not be opened: {opened.reason}"[:200])
         has_replies = any(node.messages for node in tree.nodes)
-        return LiveSession(self.environment, opened, has_replies)
+        return LiveSession(self.environment, opened, has_replies, self.can_end)
 
 
 @dataclass(slots=True)
@@ -233,6 +242,7 @@ class LiveSession:
     environment: Environment
     session: EnvironmentSession
     has_replies: bool
+    can_end: bool
     _steps: int = 0
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -282,6 +292,8 @@ class LiveSession:
 
         If no result is recorded, the calls may have ended the trajectory, or a limit did before they were run.
         """
+        if not leaf.results and not self.can_end:
+            return leaf
         results = await _called_again(self, leaf, leaf.results)
         again = paid(replace(leaf, results=results), results)
         if any(result.ends for result in results):

@@ -5,6 +5,7 @@ An evaluation is made with an engine that has the run's weights; evaluations ran
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ramify.core.errors import DataError, RunInterruptedError
 from ramify.core.protocols import Publisher
@@ -185,7 +186,11 @@ def run_steps(
             state = saver.keep(take_step(state))
     except RunInterruptedError as stopped:
         take_memory()
-        saved = saver.save(state)
-        raise RunInterruptedError(stopped.number, f"state saved in {saved}, go on with --resume") from None
+        raise interrupted(stopped, saver.save(state)) from None
     # The scores of steps say nothing of the checkpoint behind the last one; an evaluation does.
     return state if evaluation is None else state.judged(saver.run.keep_best)
+
+
+def interrupted(stopped: RunInterruptedError, saved: Path) -> RunInterruptedError:
+    """Return the error of a run that was stopped and whose state was saved."""
+    return RunInterruptedError(stopped.number, f"state saved in {saved}, go on with --resume")

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramify.chat.token_texts import copy_tokenizer
+from ramify.core.errors import RunInterruptedError
 from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.runs.page import write_run_page
 from ramify.runs.state import LoopState
 from ramify.sampler.batch import take_batch
 from ramify.sampler.sampler import Sampler, SamplingSession, sampling
-from ramify.train.loop import run_steps
+from ramify.train.loop import interrupted, run_steps
 from ramify.train.preflight import run_preflight
 from ramify.train.row_memory import prepare_rows
 from ramify.train.step import (
@@ -36,17 +37,25 @@ def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Pa
         TrainingError: Training cannot go on; the message says why.
     """
     last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-    with run.saver.settled(), sampling(run.sampler, lambda: run.sampler) as session:
-        # A run that is at its end already needs no server and no GPU for it.
-        if state.step < last:
-            prepare(run, session)
-        elif run.evaluation is not None and run.evaluation.is_due(state.step):
-            # Its hand-over would start servers; a stop in the middle would start them once more, to have them sleep.
-            session.stop.run(run.phases.begin())
-        if run.is_new:
-            state = start_new(run, state, session)
-        copy_tokenizer(run.sampler.task.renderer.tokenizer, run.folder.root)
-        state = train(run, state, last, session)
+    trained: LoopState | None = None
+    try:
+        with run.saver.settled(), sampling(run.sampler, lambda: run.sampler) as session:
+            # A run that is at its end already needs no server and no GPU for it.
+            if state.step < last:
+                prepare(run, session)
+            elif run.evaluation is not None and run.evaluation.is_due(state.step):
+                # Its hand-over would start servers; a stop in the middle would start them once more, to have them sleep.
+                session.stop.run(run.phases.begin())
+            if run.is_new:
+                state = start_new(run, state, session)
+            copy_tokenizer(run.sampler.task.renderer.tokenizer, run.folder.root)
+            trained = train(run, state, last, session)
+    except RunInterruptedError as stopped:
+        if trained is None:
+            raise
+        # It came behind the last step, while the sampler was closed.
+        raise interrupted(stopped, run.saver.save(trained)) from None
+    state = trained
     for line in closing_notes(run):
         run.recorder.loggers.note(line)
     if note := run.saver.best_note(state):

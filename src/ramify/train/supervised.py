@@ -12,6 +12,7 @@ from typing import TypeAlias
 from ramify.algos.dpo import PREFERENCE, DpoLoss, PreferenceLoss, pair, preferred
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
+from ramify.core.errors import RunInterruptedError
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.order import ProblemOrder
@@ -26,7 +27,7 @@ from ramify.runs.state import LoopState, Saver
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.sampler import sampling
 from ramify.train.examples import RenderedExample, RowRenderer
-from ramify.train.loop import TrainingEvaluation, run_steps
+from ramify.train.loop import TrainingEvaluation, interrupted, run_steps
 
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 """Trains on the examples with these indices; the second argument is the step."""
@@ -89,25 +90,33 @@ def train_on_examples(run: SupervisedRun, state: LoopState, max_steps: int | Non
     """
     last, first = run.total_steps if max_steps is None else min(run.total_steps, max_steps), state.step
     outcomes: set[str] = set()
-    with (
-        run.saver.settled(),
-        _stopping(run.evaluation) as stop,
-        run.console.phase(run.task.title, last, first) as phase,
-    ):
+    trained: LoopState | None = None
+    try:
+        with (
+            run.saver.settled(),
+            _stopping(run.evaluation) as stop,
+            run.console.phase(run.task.title, last, first) as phase,
+        ):
 
-        def take_step(state: LoopState) -> LoopState:
-            indices, cursor = run.order.take(state.cursor, run.batch_size)
-            report = run.update(indices, state.step)
-            outcomes.add(report.outcome)
-            # The losses of training rank checkpoints only where no evaluation does.
-            state = state.after_step(cursor, None if run.evaluation else finite(-report.loss))
-            own = {name: finite(value) for name, value in run.task.metrics(report).items()}
-            run.recorder.step(state.step, step_metrics(report) | own)
-            phase.advance(loss=report.loss)
-            return state
+            def take_step(state: LoopState) -> LoopState:
+                indices, cursor = run.order.take(state.cursor, run.batch_size)
+                report = run.update(indices, state.step)
+                outcomes.add(report.outcome)
+                # The losses of training rank checkpoints only where no evaluation does.
+                state = state.after_step(cursor, None if run.evaluation else finite(-report.loss))
+                own = {name: finite(value) for name, value in run.task.metrics(report).items()}
+                run.recorder.step(state.step, step_metrics(report) | own)
+                phase.advance(loss=report.loss)
+                return state
 
-        # The engine of its evaluations computes in this process.
-        state = run_steps(run.saver, run.evaluation, state, last, stop, take_step, lambda: None)
+            # The engine of its evaluations computes in this process.
+            trained = run_steps(run.saver, run.evaluation, state, last, stop, take_step, lambda: None)
+    except RunInterruptedError as stopped:
+        if trained is None:
+            raise
+        # It came behind the last step, while the sampler of its evaluations was closed.
+        raise interrupted(stopped, run.saver.save(trained)) from None
+    state = trained
     if best := run.saver.best_note(state):
         run.recorder.loggers.note(best)
     if state.step > first and "stepped" not in outcomes:

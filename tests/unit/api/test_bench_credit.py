@@ -104,7 +104,7 @@ def test_a_function_scores_trajectories_or_nodes(group):
         (lambda rewards, tree: {}, "world 'quick start': it returned no number of a turn"),
         ("nothing", "expected one of .* arpo, .* Estimators are group, .*turn_level"),
         (3, "expected a name"),
-        (rf.algorithms.ARPO, "expected an object, got ARPO itself. Put parentheses behind it"),
+        (rf.algorithms.ARPO, "got ARPO of ramify. Did you forget its parentheses"),
         (lambda rewards, tree: torch.tensor(rewards, requires_grad=True), "Use tensor.detach"),
         (
             rf.algorithms.named("aepo", entropy_advantage={"weight": 0.2, "source": "annotate"}),
